@@ -1,8 +1,8 @@
-"""The gradient of a batch by a network of cells in training mode: batch normalisation,
-drop path and a second classifier.
+"""Gradients of a batch for networks of cells in training mode.
 
-None of it is private: the statistics of a batch couple its records, and the running
-statistics are of all of them.
+Training mode has batch normalisation, drop path and a second classifier. It is not
+private: batch statistics couple the records of a batch, and the running statistics
+depend on all of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from dpfedbench.models.net import Array, Net, tensor_of
 
 
 class BatchMeasures(NamedTuple):
-    """A batch's gradient float32 [d], mean loss of the network itself, and the new
-    running statistics by their coordinates.
+    """Gradient, loss and running statistics of one batch.
+
+    The gradient is float32 [d]. The loss is the mean loss of the network itself,
+    without the second classifier. Each new running statistic stands beside its
+    coordinates.
     """
 
     gradient: torch.Tensor
@@ -33,11 +36,10 @@ class BatchGradient:
     """Gradients of the mean loss of a batch.
 
     Args:
-        net: of a `CellNet` of known cells.
+        net: a network whose module is a `GenotypeNet`.
         device: "cpu" or a CUDA device.
-        drop_path: the probability of drop path; 0: none.
-        auxiliary: the weight of the second classifier's loss, where the network has
-            one.
+        drop_path: probability of drop path; 0 switches it off.
+        auxiliary: weight of the second classifier's loss, if the network has one.
     """
 
     def __init__(
@@ -77,9 +79,9 @@ class BatchGradient:
         Args:
             theta: weights [d].
             x, y: images [n, H, W, C] and labels [n], n >= 2.
-            generator: draws the masks of drop path.
-            progress: share of the training that is over, by which the probability of
-                drop path grows from 0, as DARTS has it.
+            generator: source of the masks of drop path.
+            progress: completed share of the training, 0 to 1. The probability of drop
+                path grows with it from 0, as in DARTS.
         """
         module = self._module
         weights = tensor_of(theta, self._device).float()
@@ -87,8 +89,8 @@ class BatchGradient:
         module.zero_grad()
         probability = self._drop_path * progress
         drop = DropPath(probability, generator) if probability > 0 else None
-        # Not channels last: torch's backward passes of these grouped convolutions then
-        # wrote beyond their memory (torch on a CPU, oneDNN).
+        # With channels last, torch's backward pass of these grouped convolutions wrote
+        # beyond its memory (torch on a CPU, oneDNN).
         inputs = self._net.inputs(x, weights).contiguous()
         labels = tensor_of(y, self._device)
         with torch.enable_grad():
@@ -121,7 +123,7 @@ class BatchGradient:
 
 
 def generator_of(rng: np.random.Generator) -> torch.Generator:
-    """A torch generator whose seed a named stream draws."""
+    """Return a torch generator that is seeded from a named random stream."""
     generator = torch.Generator()
     generator.manual_seed(int(rng.integers(2**62)))
     return generator

@@ -1,4 +1,4 @@
-"""The layers of networks of cells (`models.darts`), normalised within each record."""
+"""Layers of networks of cells (`models.darts`), normalised within each record."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch.nn import functional
 
 NORMALISATION_EPSILON = 1e-5
 STATISTICS_MOMENTUM = 0.1
-"""Weight of a batch in the running statistics, as torch has it."""
+"""Weight of a batch in the running statistics, torch's default."""
 
 
 class Convolution(nn.Module):
-    """A convolution without bias that keeps a map's sides, or divides them by the
-    stride; weight [out, in, k, k].
+    """Convolution without bias.
+
+    It keeps the sides of a map, or divides them by the stride. The weight is
+    [out, in, k, k].
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class Convolution(nn.Module):
 
 
 class Norm(nn.Module):
-    """Each group of channels of a record to mean 0 and variance 1; `affine`: then each
-    channel scaled and shifted.
+    """Group normalisation: mean 0 and variance 1 per record and group of channels.
+
+    With `affine`, each channel is then scaled and shifted.
     """
 
     def __init__(self, channels: int, groups: int, affine: bool) -> None:
@@ -62,18 +65,20 @@ class Norm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation. Its statistics depend on all records of a batch, so that no
-    record-level privacy holds.
+    """Batch normalisation.
 
-    The running mean and variance are parameters, so that they are part of the model's
-    flat vector and a trained model is tested record by record. They have no gradient;
-    `models.batch_gradient` moves them after each step.
+    Its statistics depend on all records of a batch, so record-level privacy does not
+    hold.
+
+    The running mean and variance are parameters. They are therefore part of the model's
+    flat vector, and a trained model is tested record by record. They have no gradient;
+    `models.batch_gradient` updates them after each step.
 
     Attributes:
         uses_batch: whether maps are normalised by the statistics of their own batch, as
-            in training, and not by the running ones.
-        running: after a forward pass with `uses_batch`, the new running mean and
-            variance [channels].
+            in training, instead of the running statistics.
+        running: new running mean and variance [channels], set by a forward pass with
+            `uses_batch`.
     """
 
     def __init__(self, channels: int, affine: bool) -> None:
@@ -112,7 +117,8 @@ class Normalisation:
     """Normalisation of feature maps, with or without a scale.
 
     Attributes:
-        groups: of channels of one record; None: one for each channel.
+        groups: number of groups of channels, normalised within one record. None: one
+            group per channel.
         affine: whether each channel is scaled and shifted.
         batch: whether each channel is normalised over the batch instead.
     """
@@ -122,8 +128,11 @@ class Normalisation:
     batch: bool = False
 
     def layer(self, channels: int, maps: int = 1) -> nn.Module:
-        """For so many maps side by side, none of which depends on another, of so many
-        channels together.
+        """Return the normalisation layer for `maps` independent maps side by side.
+
+        Args:
+            channels: total number of channels of all maps.
+            maps: number of maps.
         """
         if self.batch:
             return BatchNorm(channels, self.affine)
@@ -135,9 +144,7 @@ class Normalisation:
 
 
 class Preparation(nn.Module):
-    """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other
-    channels.
-    """
+    """ReLU, 1x1 convolution and normalisation of a cell's input."""
 
     def __init__(self, channels: int, out: int, norm: Normalisation) -> None:
         super().__init__()
@@ -149,11 +156,11 @@ class Preparation(nn.Module):
 
 
 class Halving(nn.Module):
-    """DARTS' FactorizedReduce for several targets: half the channels of each read the
-    even pixels, half the odd.
+    """DARTS' FactorizedReduce for several targets.
 
-    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out,
-    ceil(H / 2), ceil(W / 2)].
+    Half of each target's channels read the even pixels, the other half the odd pixels.
+    The input maps [n, channels, H, W] have already passed a ReLU. The output is [n,
+    targets x out, ceil(H / 2), ceil(W / 2)].
     """
 
     def __init__(
@@ -176,20 +183,18 @@ class Halving(nn.Module):
 
 
 class HalvedPreparation(Halving):
-    """Preparation of a cell's input whose maps are twice as large as those of the other
-    input.
-    """
+    """Preparation of a cell input with maps twice as large as the other input's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(functional.relu(x))
 
 
 class Separable(nn.Module):
-    """Depthwise and pointwise convolution and normalisation, once or twice, for several
-    targets.
+    """Depthwise-separable convolution with normalisation, for several targets.
 
-    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x channels,
-    ...].
+    Depthwise convolution, pointwise convolution and normalisation are applied once or
+    twice. The input maps [n, channels, H, W] have already passed a ReLU. The output is
+    [n, targets x channels, ...].
     """
 
     def __init__(
@@ -230,7 +235,7 @@ class Separable(nn.Module):
 
 
 class Pooling(nn.Module):
-    """3x3 pooling, the same for all targets; normalised where operations are mixed."""
+    """3x3 pooling, the same for all targets; normalised in a mixed edge."""
 
     def __init__(
         self, channels: int, stride: int, kind: str, norm: Normalisation | None
@@ -249,11 +254,11 @@ class Pooling(nn.Module):
 
 
 class AuxiliaryHead(nn.Module):
-    """DARTS' second classifier, on the maps of an inner cell. It helps in training and
-    is no part of the tested network.
+    """DARTS' second classifier, on the maps of an inner cell.
 
-    A mean over 5 x 5 pixels in steps of 3 leaves 2 x 2 of maps of 8 x 8; maps of other
-    sides have the means of their quarters instead.
+    It helps in training and is not part of the tested network. A mean over 5 x 5 pixels
+    in steps of 3 reduces maps of 8 x 8 to 2 x 2. Maps of other sizes are reduced to the
+    means of their four quarters.
     """
 
     def __init__(self, channels: int, classes: int, norm: Normalisation) -> None:
@@ -265,7 +270,7 @@ class AuxiliaryHead(nn.Module):
         self.classifier = nn.Linear(768, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] of maps [n, channels, H, W]."""
+        """Return the logits [n, classes] of maps [n, channels, H, W]."""
         x = functional.relu(x)
         if x.shape[2:] == (8, 8):
             x = functional.avg_pool2d(x, 5, 3)
@@ -277,12 +282,14 @@ class AuxiliaryHead(nn.Module):
 
 
 class DropPath:
-    """Drop path (Larsson et al. 2017) as DARTS has it: each edge's map of a record is
-    zero with a probability, and divided by the rest of it else.
+    """Drop path (Larsson et al. 2017), as in DARTS.
+
+    Each edge's map of a record is set to zero with a given probability. Otherwise it is
+    divided by the probability of being kept.
 
     Args:
-        probability: of zero.
-        generator: draws the masks.
+        probability: probability of zero.
+        generator: source of the masks.
     """
 
     def __init__(self, probability: float, generator: torch.Generator) -> None:
@@ -290,7 +297,7 @@ class DropPath:
         self._generator = generator
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The maps [n, ...] of one edge, each record's dropped or scaled."""
+        """Drop or rescale the maps [n, ...] of one edge, for each record separately."""
         keep_rate = 1 - self.probability
         drawn = torch.rand(len(x), generator=self._generator) < keep_rate
         mask = (drawn.to(x.dtype) / keep_rate).to(x.device)

@@ -26,10 +26,11 @@ def choose(
         net: the network.
         device: "cpu" or a CUDA device. Compiled passes exist for "cpu" only.
         enabled: whether compiled passes may be used.
-        dtype: of the weights: float32, or float64 for tests.
+        dtype: type of the weights: float32, or float64 for tests.
 
     Raises:
-        BenchError: torch is to be used, and the module cannot be (`Net.check`).
+        BenchError: torch has to compute the gradients and cannot use the module
+            (`Net.check`).
     """
     if enabled and device == "cpu":
         compiled = kernels.find_gradients(net, dtype)

@@ -1,9 +1,8 @@
-"""The small network of Adap DP-FL (Fu et al. 2022, Section V); Opacus's MNIST example
-has the same one.
+"""Small convolutional network of Adap DP-FL (Fu et al. 2022, Section V).
 
-Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two
-linear layers. It has no normalisation, so a record's gradient does not depend on other
-records.
+Opacus' MNIST example uses the same network. It has two convolutions, each followed by
+ReLU and a 2x2 max pooling of stride 1, and two linear layers. It has no normalisation,
+so a record's gradient does not depend on other records.
 """
 
 from __future__ import annotations
@@ -19,19 +18,21 @@ from dpfedbench.errors import BenchError
 
 HIDDEN = 32
 MAP = (4, 4, 32)
-"""The features that the linear layers read: height, width, channels."""
+"""Shape of the features that the linear layers read: height, width, channels."""
 
 
 def _side(pixels: int) -> int:
-    """Side of the map that the convolutions and poolings leave of an image of `pixels`
-    a side.
+    """Return the side of the map after the convolutions and poolings.
+
+    Args:
+        pixels: side of the image.
     """
     first = (pixels + 2 * 3 - 8) // 2 + 1 - 1
     return (first - 4) // 2 + 1 - 1
 
 
 class _Layer(nn.Module):
-    """The weights and the bias of one layer."""
+    """Weights and bias of one layer."""
 
     def __init__(self, *shape: int, units: int) -> None:
         super().__init__()
@@ -40,20 +41,20 @@ class _Layer(nn.Module):
 
 
 class Cnn(nn.Module):
-    """The network.
+    """Small convolutional network.
 
-    conv1's weights are [height, width, in, out], conv2's [out, height, width, in],
-    those of linear layers [out, in], and fc1 reads the map in the order height, width,
-    channel: the orders in which `kernels.fused_cnn` writes gradients.
+    The weights of conv1 are [height, width, in, out], those of conv2 [out, height,
+    width, in], those of the linear layers [out, in]. fc1 reads the map in the order
+    height, width, channel. `kernels.fused_cnn` writes gradients in these orders.
 
     Args:
         image_shape: (height, width, channels) of an image; sides of 26 to 29 pixels.
-        classes: classes told apart.
-        pixel_mean, pixel_deviation: public constants; a pixel in [0, 1] enters as
+        classes: number of classes.
+        pixel_mean, pixel_deviation: public constants. A pixel in [0, 1] enters as
             (pixel - mean) / deviation.
 
     Raises:
-        BenchError: one of these is impossible.
+        BenchError: an argument is out of range.
     """
 
     channels_last = True
@@ -92,8 +93,9 @@ class Cnn(nn.Module):
         self.fc2 = _Layer(classes, HIDDEN, units=classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a
-        unit), biases too.
+        """Return the initial weights, float32 [d].
+
+        As torch's own, weights and biases are uniform within 1/sqrt(inputs of a unit).
         """
         inputs = {
             "conv1": 64 * self.image_shape[2],
@@ -108,7 +110,7 @@ class Cnn(nn.Module):
         return np.concatenate(parts).astype(np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] for images [n, C, H, W] in [0, 1]."""
+        """Return the logits [n, classes] of images [n, C, H, W] in [0, 1]."""
         x = (x - self.pixel_mean) / self.pixel_deviation
         x = functional.conv2d(
             x,

@@ -1,11 +1,11 @@
 """Conv-4, the network of few-shot learning (Vinyals et al. 2016; Finn et al. 2017).
 
 Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear
-head. Normalisation is over the task's own batch, or, where single records are
-protected, over each record's own positions (group normalisation with a group for each
-channel). There are no running statistics anywhere: they would be a release of their
-own. The convolutions have no bias, since the normalisation takes it out again and under
-privacy it would only receive noise.
+head. Normalisation is over the task's own batch. Where single records are protected, it
+is over each record's own positions (group normalisation with one group per channel).
+There are no running statistics: they would be a further release. The convolutions have
+no bias, because the normalisation cancels it and under privacy it would only receive
+noise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Block(nn.Module):
             )
         return functional.relu(
             functional.max_pool2d(x, 2)
-        )  # as the other way round, on a quarter of the numbers
+        )  # same result as ReLU first, on a quarter of the numbers
 
 
 class _Head(nn.Module):
@@ -66,17 +66,17 @@ class _Head(nn.Module):
 
 
 class Conv4(nn.Module):
-    """Conv-4.
+    """Conv-4 as a module.
 
     Args:
         image_shape: (height, width, channels) of an image; height and width from 16 up,
             first-layer sizes even.
         filters: filters of each convolution.
-        ways: classes told apart.
+        ways: number of classes.
         normalisation: "batch" or "record".
 
     Raises:
-        BenchError: one of these is impossible.
+        BenchError: an argument is out of range.
     """
 
     channels_last = True
@@ -117,13 +117,14 @@ class Conv4(nn.Module):
         self.shapes = [tuple(value.shape) for value in self.parameters()]
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the
-        rest zero.
+        """Return the initial weights, float32 [d].
 
-        The head starts at zero because a task's labels are arbitrary: a client's first
-        step then sets the head from its own features, where a random head would first
-        have to be unlearnt. It also makes the first meta-gradients smaller and less
-        scattered, which is what clipping and noise are measured against.
+        Convolutions are Glorot-uniform, scales are one, and all other weights are zero.
+
+        The head starts at zero because a task's labels are arbitrary. A client's first
+        step then sets the head from its own features; a random head would first have to
+        be unlearnt. A zero head also makes the first meta-gradients smaller and less
+        scattered, compared with the clipping threshold and the noise.
         """
         parts = []
         for name, value in self.named_parameters():
@@ -137,7 +138,7 @@ class Conv4(nn.Module):
         return np.concatenate(parts).astype(np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, ways] for images [n, C, H, W]."""
+        """Return the logits [n, ways] of images [n, C, H, W]."""
         for name, block in self.named_children():
             if name != "head":
                 x = block(x)

@@ -17,11 +17,11 @@ class Conv4VariantNet(Conv4):
     """Conv-4 with choices of activation, biases, head and polarity.
 
     Args:
-        slope: of the activation below 0; 0 is ReLU.
+        slope: slope of the activation below 0; 0 is ReLU.
         biases: whether convolutions have biases.
-        glorot_head: whether the head starts Glorot-uniform in place of zero.
+        glorot_head: whether the head starts Glorot-uniform instead of at zero.
         inverted: whether the network sees 1 minus the image.
-        sizes: the arguments of `Conv4`.
+        sizes: arguments of `Conv4`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Conv4VariantNet(Conv4):
                 x, block.weight.permute(3, 2, 0, 1), block.bias, padding=1
             )
             x = self._normalised(x, block)
-            # The activation rises, so that it may come after pooling.
+            # The activation is increasing, so it commutes with max pooling.
             x = functional.leaky_relu(functional.max_pool2d(x, 2), self.slope)
         logits: torch.Tensor = self.head(x.permute(0, 2, 3, 1).flatten(1))
         return logits

@@ -1,16 +1,17 @@
 """Networks of cells (Liu et al. 2018, DARTS), normalised within each record.
 
-A cell reads the outputs of the two cells before it. Its output is all its nodes, side
-by side. Edges that leave one state by the same operation are computed together, for
-each target by weights of its own.
+A cell reads the outputs of the two cells before it. Its output is the concatenation of
+all its nodes. Edges that leave one state by the same operation are computed together,
+with separate weights for each target.
 
-As DARTS' are: the operations, the stem of three times the filters, the cells that halve
-the maps (their edges from the inputs have a stride of 2) and double the channels, no
-learnt scale where operations are mixed, and a normalisation behind pooling there. Three
-things differ. Normalisation is group normalisation, so that no record depends on
-another. With a group for each channel a normalised map has the mean 0, and a mean over
-positions would tell nothing of it: there is a ReLU before the last one then. And maps
-of odd sides are halved to the larger half.
+As in DARTS: the operations; the stem with three times the filters; cells that halve the
+maps (their edges from the inputs have a stride of 2) and double the channels; no learnt
+scale in mixed edges, and a normalisation after pooling there. Three things differ:
+
+- Normalisation is group normalisation, so that no record depends on another.
+- With one group per channel a normalised map has mean 0, and its mean over positions
+  would carry no information. There the last mean is preceded by a ReLU.
+- Maps of odd sides are halved to the larger half.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from dpfedbench.models.cell_layers import (
 from dpfedbench.models.genotype import NONE, Genotype, Space, edge
 
 STEM = 3
-"""Channels of the stem, by filter."""
+"""Channels of the stem per filter."""
 FIRST_ARCHITECTURE = 1e-3
-"""Deviation of the first architecture weights."""
+"""Standard deviation of the initial architecture weights."""
 
 Mix = Mapping[str, torch.Tensor]
-"""For each kind of cell the shares [edges, operations]; or each record's own, [n,
-edges, operations].
+"""Shares of the operations for each kind of cell.
+
+[edges, operations] for all records, or [n, edges, operations] for each record.
 """
 
 
@@ -58,8 +60,9 @@ def _operation(
     norm: Normalisation,
     mixed: bool,
 ) -> nn.Module | None:
-    """Return the module that computes an operation for its targets; None for one that
-    needs none.
+    """Return the module that computes an operation for its targets.
+
+    None: the operation needs no module.
     """
     if name == "skip_connect":
         return None if stride == 1 else Halving(channels, channels, norm, targets)
@@ -76,11 +79,11 @@ class Edges(nn.Module):
     """All edges that leave one state.
 
     Args:
-        channels: of the state.
-        stride: of the edges.
-        targets: for each operation the nodes that read the state by it.
-        norm: how maps are normalised.
-        mixed: whether every operation goes to every target, with a share of each.
+        channels: channels of the state.
+        stride: stride of the edges.
+        targets: for each operation, the nodes that read the state through it.
+        norm: normalisation of the maps.
+        mixed: whether every operation goes to every target, weighted by its share.
     """
 
     def __init__(
@@ -105,8 +108,9 @@ class Edges(nn.Module):
                 self.operations[name] = operation
 
     def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return each operation's output for the state, [n, its targets, ...]; where
-        all targets get the same, [n, 1, ...].
+        """Return each operation's output for the state, [n, targets, ...].
+
+        It is [n, 1, ...] where all targets get the same output.
         """
         cut = functional.relu(state)
         outputs = {}
@@ -121,16 +125,17 @@ class Edges(nn.Module):
 
 
 class Cell(nn.Module):
-    """A cell.
+    """One cell.
 
     Args:
         inputs: channels of its two inputs.
-        channels: of its nodes.
-        halves: whether its maps are half as large as its second input's.
-        shrink: whether its first input's maps are twice as large as its second's.
-        targets: for each state, for each operation, the nodes that read it so.
-        nodes: how many.
-        norm: how maps are normalised.
+        channels: channels of each node.
+        halves: whether its maps are half as large as those of its second input.
+        shrink: whether the maps of its first input are twice as large as those of its
+            second input.
+        targets: for each state and operation, the nodes that read the state through it.
+        nodes: number of nodes.
+        norm: normalisation of the maps.
         mixed: whether every operation goes to every target.
     """
 
@@ -164,12 +169,13 @@ class Cell(nn.Module):
         mix: torch.Tensor | None,
         drop: DropPath | None = None,
     ) -> torch.Tensor:
-        """Its nodes side by side, [n, nodes x channels, ...].
+        """Return the nodes' outputs, concatenated: [n, nodes x channels, ...].
 
         Args:
             before, last: outputs of the two cells before.
-            mix: shares of the operations on each edge, of all records or of each.
-            drop: what becomes of each edge's maps in training; None: nothing.
+            mix: shares of the operations on each edge, for all records or for each
+                record.
+            drop: drop path in training. None: no drop path.
         """
         states = [
             prepare(x)
@@ -198,7 +204,7 @@ def _parts(
     outputs = edges(state)
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
     if mix is None and drop is not None:
-        # The identity, which is no operation here, is never dropped.
+        # DARTS never drops the identity, which has no module in `operations`.
         operations: nn.ModuleDict = edges.operations  # type: ignore[assignment]
         return [
             (node, drop(part) if name in operations else part)
@@ -224,25 +230,25 @@ def _parts(
 
 
 class CellNet(nn.Module):
-    """Base of both networks of cells.
+    """Base of the networks of cells.
 
     Args:
         image_shape: (height, width, channels) of an image.
-        classes: classes told apart.
+        classes: number of classes.
         filters: channels of the first cells' nodes.
-        cells: how many.
-        reductions: which of them halve the maps.
-        pooling: side of the squares of pixels whose mean is read.
-        norm: how maps are normalised.
-        nodes: of a cell.
-        targets: for each kind of cell, for each state, for each operation, the nodes
-            that read it so.
+        cells: number of cells.
+        reductions: indices of the cells that halve the maps.
+        pooling: side of the squares of pixels whose mean the stem reads.
+        norm: normalisation of the maps.
+        nodes: nodes of each cell.
+        targets: for each kind of cell, state and operation, the nodes that read the
+            state through it.
         mixed: whether every operation goes to every target.
-        auxiliary: whether there is a second classifier, after two thirds of the cells,
-            for training alone.
+        auxiliary: whether there is a second classifier after two thirds of the cells,
+            used in training only.
 
     Raises:
-        BenchError: one of these is impossible.
+        BenchError: an argument is out of range.
     """
 
     channels_last = True
@@ -305,10 +311,11 @@ class CellNet(nn.Module):
         self.classifier = nn.Linear(inputs[1], classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a
-        unit); biases zero, scales one.
+        """Return the initial weights, float32 [d].
 
-        Architecture weights are normal of deviation 0.001, as DARTS'.
+        As torch's own, weights are uniform within 1/sqrt(inputs of a unit), biases are
+        zero and scales one. Architecture weights are normal with deviation 0.001, as in
+        DARTS.
         """
         parts = []
         for name, value in self.named_parameters():
@@ -324,8 +331,11 @@ class CellNet(nn.Module):
         return np.concatenate(parts).astype(np.float32)
 
     def logits(self, x: torch.Tensor, mix: Mix | None) -> torch.Tensor:
-        """Logits [n, classes] of images [n, C, H, W], by shares of the operations where
-        they are mixed.
+        """Return the logits [n, classes] of images [n, C, H, W].
+
+        Args:
+            x: images.
+            mix: shares of the operations, where they are mixed.
         """
         output = torch.empty(0)
         for last in self._outputs(x, mix):
@@ -335,8 +345,9 @@ class CellNet(nn.Module):
     def training_logits(
         self, x: torch.Tensor, drop: DropPath | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits [n, classes] in training, and those of the second classifier where
-        there is one.
+        """Return the logits [n, classes] in training.
+
+        The second element holds the logits of the second classifier, or None.
         """
         auxiliary = None
         output = torch.empty(0)
@@ -349,7 +360,7 @@ class CellNet(nn.Module):
     def _outputs(
         self, x: torch.Tensor, mix: Mix | None, drop: DropPath | None = None
     ) -> Iterator[torch.Tensor]:
-        """The cells' outputs, in their order."""
+        """Yield the outputs of the cells in their order."""
         x = functional.avg_pool2d(x, self.pooling) if self.pooling > 1 else x
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
@@ -358,14 +369,14 @@ class CellNet(nn.Module):
             yield last
 
     def _classified(self, last: torch.Tensor) -> torch.Tensor:
-        """Logits of the last cell's output."""
+        """Return the logits of the last cell's output."""
         return self.classifier(
             (functional.relu(last) if self.centred else last).mean((2, 3))
         )
 
 
 class Architecture(nn.Module):
-    """Architecture weights: of each kind of cell, [edges, operations]."""
+    """Architecture weights: one tensor [edges, operations] per kind of cell."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -376,14 +387,16 @@ class Architecture(nn.Module):
 
 
 class SearchNet(CellNet):
-    """The network that searches: each edge adds up all operations, by the softmax of
-    its architecture weights.
+    """Network of a search.
+
+    Each edge adds up all operations, weighted by the softmax of its architecture
+    weights.
 
     Args:
-        space: what is searched.
-        groups: in how many groups of channels maps are normalised; None: one for each
+        space: the search space.
+        groups: groups of channels that are normalised together. None: one group per
             channel.
-        sizes: as `CellNet`'s.
+        sizes: arguments of `CellNet`.
     """
 
     def __init__(
@@ -405,7 +418,7 @@ class SearchNet(CellNet):
 
     @property
     def blocks(self) -> dict[str, tuple[str, ...]]:
-        """The names of the weights, and of the architecture weights."""
+        """Names of the weights and of the architecture weights."""
         names = [name for name, _ in self.named_parameters()]
         architecture = tuple(name for name in names if name.startswith("architecture."))
         return {
@@ -414,7 +427,7 @@ class SearchNet(CellNet):
         }
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] for images [n, C, H, W]."""
+        """Return the logits [n, classes] of images [n, C, H, W]."""
         parameters = {
             kind: getattr(self.architecture, kind) for kind in self.space.kinds
         }
@@ -424,15 +437,15 @@ class SearchNet(CellNet):
 
 
 class GenotypeNet(CellNet):
-    """The network of known cells: each node adds up two operations.
+    """Network of known cells: each node adds up two operations.
 
     Args:
-        genotype: its cells.
+        genotype: the cells.
         affine: whether normalised maps are scaled and shifted.
-        groups: in how many groups of channels maps are normalised; None: one for each
+        groups: groups of channels that are normalised together. None: one group per
             channel.
         batch: whether maps are normalised over the batch instead.
-        sizes: as `CellNet`'s.
+        sizes: arguments of `CellNet`.
     """
 
     def __init__(
@@ -458,5 +471,5 @@ class GenotypeNet(CellNet):
         self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] for images [n, C, H, W]."""
+        """Return the logits [n, classes] of images [n, C, H, W]."""
         return self.logits(x, None)

@@ -2,9 +2,8 @@
 
 A cell has two inputs, the outputs of the two cells before it, and some nodes. In a
 search each node has an edge from every state before it (the inputs are states 0 and 1,
-node k is state 2 + k), and an edge mixes all operations by the softmax of its
-architecture weights. A genotype keeps two edges of each node, and one operation of
-each.
+node k is state 2 + k). An edge mixes all operations by the softmax of its architecture
+weights. A genotype keeps two edges of each node, and one operation of each edge.
 """
 
 from __future__ import annotations
@@ -36,21 +35,23 @@ OPERATIONS = (
     "dil_conv_3x3",
     "dil_conv_5x5",
 )
-"""DARTS' operations, in its order. All but `none`, which gives zero, keep the shape of
-a map.
+"""DARTS' operations in its order.
+
+`none` outputs zero. All others keep the shape of a map.
 """
 
 KINDS = ("normal", "reduction")
 KEPT = 2
-"""Inputs that a node of a genotype keeps."""
+"""Number of inputs of each node of a genotype."""
 
 Edge = tuple[str, int]
-"""An operation, and the state that it reads."""
+"""An operation and the state that it reads."""
 
 
 def edge(node: int, state: int) -> int:
-    """The place of the edge to a node from a state: a cell's edges are ordered by node,
-    then by state.
+    """Return the index of the edge from a state to a node.
+
+    A cell's edges are ordered by node, then by state.
     """
     return sum(2 + before for before in range(node)) + state
 
@@ -60,14 +61,14 @@ class Space:
     """Search space of genotypes.
 
     Attributes:
-        operations: of each edge.
-        nodes: of a cell.
-        kinds: of the cells that a network has, of "normal" and "reduction", in this
+        operations: operations that each edge mixes.
+        nodes: nodes of each cell.
+        kinds: kinds of cells of a network, among "normal" and "reduction", in this
             order.
 
     Raises:
-        BenchError: an unknown or repeated operation, or none that keeps the shape of
-            what it reads; no nodes.
+        BenchError: an operation is unknown or repeated, no operation other than `none`
+            is there, or there are no nodes.
     """
 
     operations: tuple[str, ...] = OPERATIONS
@@ -104,25 +105,28 @@ class Space:
 
     @property
     def edges(self) -> int:
-        """Edges of a cell in a search."""
+        """Number of edges of a cell in a search."""
         return edge(self.nodes, 0)
 
     @property
     def size(self) -> int:
-        """Architecture weights of a network: of each kind of cell, of each edge, of
-        each operation.
+        """Number of architecture weights of a network.
+
+        One for each kind of cell, edge and operation.
         """
         return len(self.kinds) * self.edges * len(self.operations)
 
     def weights(self, architecture: np.ndarray) -> dict[str, np.ndarray]:
-        """The share of each operation on each edge: of each kind of cell, float64
-        [edges, operations].
+        """Return the share of each operation on each edge.
 
         Args:
-            architecture: architecture weights [size], as they lie in the flat vector.
+            architecture: architecture weights [size], in the order of the flat vector.
+
+        Returns:
+            For each kind of cell, float64 [edges, operations].
 
         Raises:
-            ValueError: they are not as many.
+            ValueError: the number of weights is not `size`.
         """
         if np.shape(architecture) != (self.size,):
             raise ValueError(
@@ -138,8 +142,9 @@ class Space:
         )
 
     def entropy(self, architecture: np.ndarray) -> dict[str, float]:
-        """Mean over a cell's edges of the entropy of its operations' shares, in nats;
-        at most ln(operations).
+        """Return the mean entropy of an edge's operation shares, for each kind of cell.
+
+        Entropy is in nats, at most ln(operations).
 
         Args:
             architecture: as for `weights`.
@@ -153,10 +158,11 @@ class Space:
         return entropies
 
     def genotype(self, architecture: np.ndarray) -> Genotype:
-        """Return the genotype that a search found: each node's two strongest inputs,
-        each by its strongest operation but `none`.
+        """Return the genotype of a search.
 
-        Of equals the first is taken. Of released weights this is post-processing.
+        Each node keeps its two strongest inputs, each with its strongest operation
+        other than `none`. Ties go to the first. For released weights this is
+        post-processing.
 
         Args:
             architecture: as for `weights`.
@@ -183,8 +189,9 @@ class Space:
         return Genotype(self, cells)
 
     def random(self, rng: np.random.Generator) -> Genotype:
-        """A genotype drawn uniformly: of each node two inputs and an operation for
-        each.
+        """Return a uniformly drawn genotype.
+
+        Each node gets two inputs and one operation for each.
         """
         cells = {}
         for kind in self.kinds:
@@ -201,10 +208,10 @@ class Space:
         return Genotype(self, cells)
 
     def same(self, operation: str) -> Genotype:
-        """The cell whose nodes all read the cell's two inputs by one operation.
+        """Return the genotype whose nodes read both inputs by one operation.
 
         Raises:
-            BenchError: the operation is not of this space.
+            BenchError: the space does not have the operation.
         """
         nodes = _ordered(
             [tuple((operation, state) for state in range(KEPT))] * self.nodes
@@ -214,16 +221,15 @@ class Space:
 
 @dataclass(frozen=True)
 class Genotype:
-    """Cells: of each kind, for each node, the operations that it adds up and the states
-    that they read.
+    """Cells: for each kind and node, the operations that it adds up and their states.
 
     Attributes:
-        space: that it is of.
-        cells: of each kind of cell, a tuple over nodes of two edges (operation, state),
-            by state.
+        space: search space of the genotype.
+        cells: for each kind of cell, a tuple over nodes of two edges (operation,
+            state), ordered by state.
 
     Raises:
-        BenchError: it is not of the space.
+        BenchError: the search space does not have this genotype.
     """
 
     space: Space
@@ -236,8 +242,8 @@ class Genotype:
         """Refuse a genotype that the search space does not have.
 
         Raises:
-            BenchError: it has other kinds of cells, another number of nodes, another
-                operation, or an edge that no node can have.
+            BenchError: the kinds of cells, the number of nodes, an operation or an edge
+                is not of the space.
         """
         for kind in space.kinds:
             if kind not in self.cells:
@@ -277,7 +283,7 @@ class Genotype:
                         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, which `from_json` reads back."""
+        """Return plain values, which `from_json` reads back."""
         return {
             "operations": list(self.space.operations),
             "nodes": self.space.nodes,
@@ -289,10 +295,10 @@ class Genotype:
 
     @classmethod
     def from_json(cls, values: Any) -> Genotype:
-        """Make a genotype from plain values.
+        """Return the genotype of plain values.
 
         Raises:
-            BenchError: they are no genotype's.
+            BenchError: the values are not those of a genotype.
         """
         try:
             cells = {
@@ -311,7 +317,7 @@ class Genotype:
 def plain_cell(
     nodes: Sequence[Sequence[Sequence[Any]]],
 ) -> tuple[tuple[Edge, ...], ...]:
-    """A cell of plain values: of each node its edges [operation, state]."""
+    """Return a cell from plain values: for each node its edges [operation, state]."""
     return _ordered(
         [
             tuple((str(operation), int(state)) for operation, state in edges)
@@ -321,10 +327,11 @@ def plain_cell(
 
 
 def read_genotype(path: Path | str) -> Genotype:
-    """Read a genotype's file.
+    """Read a genotype from its file.
 
     Raises:
-        BenchError: it is missing, damaged or something else; says what to do.
+        BenchError: the file is missing, damaged or of another kind. The message says
+            what to do.
     """
     try:
         return Genotype.from_json(read_json(Path(path)))
@@ -333,5 +340,5 @@ def read_genotype(path: Path | str) -> Genotype:
 
 
 def _ordered(nodes: Sequence[tuple[Edge, ...]]) -> tuple[tuple[Edge, ...], ...]:
-    """Each node's edges by the state that they read."""
+    """Sort the edges of each node by the state that they read."""
     return tuple(tuple(sorted(edges, key=lambda edge: edge[1])) for edges in nodes)

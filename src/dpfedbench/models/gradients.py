@@ -1,8 +1,8 @@
-"""The gradients that training needs from a model: of tasks, and of single records.
+"""Gradients that training needs from a model: of tasks, and of single records.
 
 The loss of a task is the mean over its batch of records. T tasks are computed at once,
-each with its own weights. Sizes are checked here, for all implementations; the
-implementations' own methods start with an underscore.
+each with its own weights. This base class checks sizes for all implementations. The
+methods that an implementation defines start with an underscore.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ Worker = TypeVar("Worker")
 
 
 class Measured(NamedTuple):
-    """Losses, right answers, and of how many answers, of n records: float64 [n]
-    each.
-    """
+    """Losses, right answers and numbers of answers of n records, float64 [n] each."""
 
     losses: np.ndarray
     right: np.ndarray
@@ -34,7 +32,7 @@ class Measured(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean over the records."""
+        """Mean loss over the records."""
         return float(self.losses.mean())
 
     @property
@@ -44,33 +42,33 @@ class Measured(NamedTuple):
 
 
 class Total(Protocol):
-    """A sum over weights that gradients are added to, as `privacy.private_sum`'s."""
+    """Sum over weights that gradients are added to, e.g. a private sum of `dpsum`."""
 
     @property
     def dimension(self) -> int: ...
 
     def add(self, contributions: torch.Tensor) -> np.ndarray:
-        """Add rows [n, d]; their norms [n]."""
+        """Add rows [n, d] and return their norms [n]."""
         ...
 
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
     ) -> np.ndarray:
-        """Let a compiled loop add `count` rows; their norms."""
+        """Let a compiled loop add `count` rows, and return their norms."""
         ...
 
 
 class Inputs(NamedTuple):
-    """Records [T, n, ...] made ready for several calls."""
+    """Records [T, n, ...], prepared once for several calls."""
 
     shape: tuple[int, ...]
     value: Any
 
 
 class Point(ABC):
-    """T tasks at their weights, with what Hessian products there need.
+    """T tasks at their weights, with the state that Hessian products need.
 
-    The weights may not be written to before the products are computed.
+    The weights must not be written to before the products are computed.
 
     Attributes:
         losses: mean loss of each task, float64 [T].
@@ -85,7 +83,7 @@ class Point(ABC):
         self._type = theta.dtype
 
     def _measure(self, tasks: Sequence[Measured]) -> None:
-        """Say each task's measures."""
+        """Set the losses and accuracies from the tasks' measures."""
         self.losses = np.array([task.loss for task in tasks])
         self.accuracies = np.array([task.accuracy for task in tasks])
 
@@ -100,19 +98,19 @@ class Point(ABC):
 
 
 class Gradients(ABC):
-    """A network's gradients by one implementation, for the use of one thread.
+    """Gradients of a network by one implementation, for use by one thread.
 
-    Arrays may be numpy's or torch's; what is written to is torch's on the device, or
-    numpy's on a CPU. Records are uint8 or float in [0, 1] (images) or int64 (tokens),
-    labels int64. d counts all coordinates of the flat vector, w those of the module
-    (`Net.weights`). Where a `block` of the network (`Net.blocks`) is named, records'
-    gradients are those of its coordinates alone: d is their number wherever gradients
-    are written or added up, and `theta` is whole.
+    Arrays may be numpy's or torch's. Output arrays are torch tensors on the device, or
+    numpy arrays on a CPU. Records are uint8 or float in [0, 1] (images) or int64
+    (tokens), labels int64. d counts all coordinates of the flat vector, w those of the
+    module (`Net.weights`). If a `block` of the network (`Net.blocks`) is named,
+    records' gradients have that block's coordinates only: d is then their number
+    wherever gradients are written or added up, while `theta` stays the whole vector.
 
     Args:
         net: the network.
         device: "cpu" or a CUDA device.
-        dtype: of the weights: float32, or float64 for tests.
+        dtype: type of the weights: float32, or float64 for tests.
 
     Raises:
         BenchError: the module cannot be used (`Net.check`).
@@ -129,11 +127,11 @@ class Gradients(ABC):
 
     @property
     def number(self) -> np.dtype:
-        """numpy's name of `dtype`."""
+        """`dtype` as a numpy type."""
         return np.dtype(_name(self.dtype))
 
     def prepared(self, x: Array | Inputs) -> Inputs:
-        """Records [T, n, ...] made ready for several calls of `at` and `logits`.
+        """Prepare records [T, n, ...] for several calls of `at` and `logits`.
 
         Raises:
             ValueError: the network takes records of another shape.
@@ -156,15 +154,17 @@ class Gradients(ABC):
         products: bool = False,
         into: Point | None = None,
     ) -> Point:
-        """Mean loss, accuracy and gradient of T tasks, and a point at which Hessian
-        products can be computed.
+        """Compute mean loss, accuracy and gradient of T tasks.
 
         Args:
             theta: weights of each task [T, w].
             x, y: records [T, n, ...] and labels [T, n, ...].
-            out: where each task's gradient is written [T, w].
-            products: whether `Point.product` will be asked for.
-            into: a point that is no longer needed, whose memory is used again.
+            out: array [T, w] that receives each task's gradient.
+            products: whether the caller will use `Point.product`.
+            into: a point that is no longer needed; its memory is reused.
+
+        Returns:
+            The point of the tasks, which computes Hessian products.
 
         Raises:
             ValueError: the sizes do not fit together.
@@ -191,25 +191,27 @@ class Gradients(ABC):
         second: bool,
         out: Array,
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """MAML's gradient in one call, where the implementation has it: see
-        `MetaGradient`, which does without.
+        """Compute MAML's gradient in one call, where the implementation can.
+
+        `MetaGradient` computes the same without such a call.
 
         Args:
             theta: weights of all tasks [w].
             support, support_y, query, query_y: records and labels of T tasks, as for
                 `at`.
-            rates: of each step, for all weights [K, 1] or for each [K, w].
+            rates: rate of each step, one for all weights [K, 1] or one per weight [K,
+                w].
             second: whether the gradient is carried back through the steps.
-            out: where each task's gradient is written [T, w].
+            out: array [T, w] that receives each task's gradient.
 
         Returns:
-            Mean loss and share of right answers of each query set, float64 [T]; None:
-            there is no such call.
+            Mean loss and share of right answers of each query set, float64 [T]. None:
+            the implementation has no such call.
         """
         return None
 
     def logits(self, theta: Array, x: Array | Inputs) -> Array:
-        """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
+        """Return logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
     def each(
@@ -220,7 +222,7 @@ class Gradients(ABC):
         Args:
             theta: weights [d] of a network without `extra` tensors.
             x, y: records [n, ...] and labels [n, ...].
-            block: of the network, whose gradients alone are computed.
+            block: block of the network to which the gradients are restricted.
 
         Raises:
             ValueError: the sizes do not fit together.
@@ -234,16 +236,17 @@ class Gradients(ABC):
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
     ) -> Iterator[tuple[Measured, Array]]:
-        """The same, a few records at a time: their gradients are in the cache when they
-        are used.
+        """Yield the records' gradients a few records at a time.
+
+        The caller uses each piece while it is still in the processor's cache.
 
         Args:
             theta, x, y, block: as for `each`.
-            room: [m, d], written again and again.
+            room: buffer [m, d], overwritten by each piece.
 
         Yields:
-            Measures and gradients, the first k <= m rows of the room, of the next k
-            records.
+            Measures of the next k <= m records, and their gradients in the first k rows
+            of the buffer.
         """
         self._check_records(theta, x, y)
         _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
@@ -253,8 +256,9 @@ class Gradients(ABC):
             yield self._each(theta, x[records], y[records], rows, block), rows
 
     def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
-        """The sum of the records' gradients, float64 [d]; arguments as of `pieces`,
-        whose rows are added up first.
+        """Return the sum of the records' gradients, float64 [d].
+
+        Arguments are as for `pieces`. The rows of a piece are added up first.
         """
         total = np.zeros(self.net.dimension)
         for _, rows in self.pieces(theta, x, y, room):
@@ -264,15 +268,15 @@ class Gradients(ABC):
     def add_each(
         self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
     ) -> tuple[Measured, np.ndarray]:
-        """Add each record's gradient to a sum over weights, clipped if that clips.
+        """Add each record's gradient to a sum over weights, which may clip it.
 
         Args:
             theta, x, y, block: as for `each`.
-            total: of as many coordinates as there are weights.
+            total: sum with as many coordinates as there are weights.
 
         Returns:
-            The records' measures, and their gradients' norms, float64 [n], as the sum
-            gives them.
+            The records' measures and the norms of their gradients, float64 [n], as the
+            sum returns them.
         """
         self._check_records(theta, x, y)
         if total.dimension != self.width(block):
@@ -285,14 +289,18 @@ class Gradients(ABC):
         return self._add_each(theta, x, y, total)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        """Losses and right answers of records [n, ...] at weights [d], without
-        gradients.
+        """Return losses and right answers of records [n, ...] at weights [d].
+
+        It computes no gradients.
         """
         self._check_sizes(theta, x, y)
         return self._evaluate(theta, x, y)
 
     def width(self, block: str = "") -> int:
-        """Coordinates of a record's gradient, of a block or of all.
+        """Return the number of coordinates of a record's gradient.
+
+        Args:
+            block: the block to which the gradient is restricted; "": none.
 
         Raises:
             ValueError: the network has no such block.
@@ -307,11 +315,11 @@ class Gradients(ABC):
         coordinates = self.net.blocks[block]
         return int(coordinates.stop - coordinates.start)
 
-    # What the implementations do
+    # Methods of the implementations
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """Number of tasks that a CPU thread should compute at once."""
+        """Return the number of tasks that a CPU thread should compute at once."""
         return 1
 
     @abstractmethod
@@ -341,7 +349,7 @@ class Gradients(ABC):
 
     @abstractmethod
     def _together(self) -> int:
-        """Records whose gradients are computed at once."""
+        """Return the number of records whose gradients are computed at once."""
 
     def _add_each(
         self, theta: Array, x: Array, y: Array, total: Total
@@ -363,7 +371,7 @@ class Gradients(ABC):
             norms.append(total.add(tensor_of(rows, self.device)))
         return joined(measures), np.concatenate(norms or [total.add(room[:0])])
 
-    # Sizes
+    # Checks of sizes
 
     def _inputs(
         self, theta: Array, x: Array | Inputs, y: Array | None = None
@@ -404,18 +412,17 @@ class Gradients(ABC):
             raise ValueError(f"labels must be int64, not {y.dtype}")
         if isinstance(y, torch.Tensor):
             if y.is_cuda:
-                return  # torch says so itself
+                return  # torch reports it
             y = y.numpy()
         if y.size and not 0 <= y.min() <= y.max() < self.net.outputs:
             raise ValueError(f"labels must be 0 to {self.net.outputs - 1}")
 
 
 class Choice(NamedTuple):
-    """An implementation for a network on a device: its name, which a run records, and
-    what makes a new one.
+    """An implementation for a network on a device.
 
-    `tasks`: how many tasks a CPU thread is given at once; no bit of a result depends on
-    it.
+    `name` is recorded by the run. `make` creates an instance. `tasks` is the number of
+    tasks that a CPU thread gets at once; no bit of a result depends on it.
     """
 
     name: str
@@ -424,16 +431,17 @@ class Choice(NamedTuple):
     tasks: int = 1
 
     def chunk(self, threads: int) -> int:
-        """Tasks to gather at once for so many CPU threads, or for a GPU."""
+        """Return the number of tasks to gather at once, for threads or for a GPU."""
         return 8 * max(1, threads) if self.device == "cpu" else 256
 
 
 def device_of(asked: str) -> str:
-    """Return the device of training: "cpu" or "cuda"; "auto" is a GPU where there is
-    one.
+    """Return the device of training: "cpu" or "cuda".
+
+    "auto" selects a GPU if there is one.
 
     Raises:
-        BenchError: a GPU asked for and not there.
+        BenchError: a GPU is asked for and torch finds none.
     """
     if asked == "cuda" and not torch.cuda.is_available():
         raise BenchError(
@@ -444,16 +452,17 @@ def device_of(asked: str) -> str:
 
 
 class Workers(Threads[Worker]):
-    """Gradients for each CPU thread, which compute few tasks at a time; or one on a
-    GPU, which computes many at once.
+    """One gradient worker per CPU thread, or a single worker on a GPU.
+
+    A CPU worker computes few tasks at a time, a GPU worker many.
 
     Args:
         choice: the implementation.
-        make: what a worker is, given its gradients.
-        threads: CPU threads.
+        make: makes a worker from its gradients.
+        threads: number of CPU threads.
 
     Attributes:
-        chunk: tasks to gather at once.
+        chunk: number of tasks to gather at once.
     """
 
     def __init__(
@@ -467,8 +476,10 @@ class Workers(Threads[Worker]):
         self._tasks = choice.tasks
 
     def split(self, count: int) -> list[slice]:
-        """The tasks 0 to count - 1, as many together as a worker computes at once;
-        fewer where a thread would wait.
+        """Split the tasks 0 to count - 1 into pieces for the workers.
+
+        A piece has as many tasks as a worker computes at once, or fewer if a thread
+        would otherwise be idle.
         """
         size = (
             min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
@@ -480,14 +491,14 @@ class Workers(Threads[Worker]):
 
 
 def joined(parts: list[Measured]) -> Measured:
-    """The measures of several pieces."""
+    """Concatenate the measures of several pieces."""
     return Measured(
         *(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3))
     )
 
 
 def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
-    """The array, if it is of this shape and type, and its rows lie in one piece."""
+    """Check an array's shape, its type and that its rows are contiguous."""
     if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
         raise ValueError(
             f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)}"
@@ -503,6 +514,6 @@ def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
     return array
 
 
-@functools.cache  # asked for several times a task; numpy makes the name anew each time
+@functools.cache  # called several times per task; numpy builds the name anew each time
 def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")

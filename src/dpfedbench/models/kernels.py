@@ -1,4 +1,4 @@
-"""The border to `dpkernels`, the compiled passes of some networks on a CPU.
+"""Border to `dpkernels`, the compiled passes of some networks on a CPU.
 
 Nothing else in dpfedbench imports dpkernels. Where it is not installed, or has no pass
 for a network, torch computes the gradients and numpy adds up the contributions.
@@ -20,11 +20,11 @@ from dpfedbench.models.torch_gradients import TorchGradients
 
 
 def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
-    """Return the compiled implementation of a network's gradients; None: there is none.
+    """Return the compiled implementation of a network's gradients, or None.
 
     Args:
         net: the network.
-        dtype: of its weights: float32, or float64 for tests.
+        dtype: type of its weights: float32, or float64 for tests.
     """
     if not is_installed():
         return None
@@ -70,10 +70,10 @@ def _add_rows_by_numpy(
 
 
 def processor() -> str:
-    """Return the kind of processor that decides the bits of a result.
+    """Return the kind of processor, on which the bits of a result depend.
 
-    With dpkernels that includes the microarchitecture for which its loops are compiled,
-    for example "x86_64 znver4". Without, it is the architecture alone.
+    With dpkernels it includes the microarchitecture for which the loops are compiled,
+    for example "x86_64 znver4". Without dpkernels it is the architecture alone.
     """
     if is_installed():
         from dpkernels.compiled import processor as compiled_for
@@ -85,7 +85,7 @@ def processor() -> str:
 def package() -> ModuleType | None:
     """Return the package dpkernels with all its compiled loops read from their cache.
 
-    None: it is not installed. Nothing is compiled.
+    It compiles nothing. None: the package is not installed.
     """
     if not is_installed():
         return None
@@ -101,5 +101,5 @@ def is_installed() -> bool:
     """Return whether dpkernels can be imported."""
     try:
         return importlib.util.find_spec("dpkernels") is not None
-    except ValueError:  # a test has put None in the place of the module
+    except ValueError:  # a test has replaced the module by None
         return False

@@ -1,4 +1,4 @@
-"""A linear layer on fixed features: multinomial logistic regression."""
+"""Linear layer on fixed features: multinomial logistic regression."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class LinearHead(nn.Module):
     """One linear layer over all numbers of a record, whose weights start at zero.
 
     Args:
-        inputs: (height, width, channels) of what it reads.
-        classes: classes told apart.
-        bias: whether each class has a constant as well.
+        inputs: (height, width, channels) of the features.
+        classes: number of classes.
+        bias: whether each class has a bias.
     """
 
     def __init__(
@@ -26,11 +26,11 @@ class LinearHead(nn.Module):
         self.linear = nn.Linear(math.prod(inputs), classes, bias=bias)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Zeros: a convex loss has no symmetry to break."""
+        """Return zeros: a convex loss has no symmetry to break."""
         return np.zeros(sum(value.numel() for value in self.parameters()), np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, classes] for features [n, C, H, W]."""
+        """Return the logits [n, classes] of features [n, C, H, W]."""
         return functional.linear(
             x.movedim(1, -1).flatten(1), self.linear.weight, self.linear.bias
         )

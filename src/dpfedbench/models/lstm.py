@@ -1,10 +1,12 @@
-"""The language model of task-global private meta-learning (Li et al. 2020, Appendix C):
-an LSTM over known words.
+"""Language model of task-global private meta-learning (Li et al. 2020, Appendix C).
 
-    h = LSTM_2(LSTM_1(E[BOS], E[w_1], ..., E[w_{L-1}]));   logits_t = S h_t;   tied: S is E without its last row
+It is an LSTM over a vocabulary of known words:
 
-A record starts with BOS (the last row of E) and a zero state, so that no word is in two
-records' gradients. A target that is not known (word 0) is left out of the loss and
+    h = LSTM_2(LSTM_1(E[BOS], E[w_1], ..., E[w_{L-1}]))
+    logits_t = S h_t        tied: S is E without its last row
+
+A record starts with BOS (the last row of E) and a zero state, so that no word enters
+the gradients of two records. An unknown target (word 0) is left out of the loss and
 counts as wrong.
 """
 
@@ -16,18 +18,18 @@ from torch import nn
 from torch.nn import functional
 
 RANGE = 0.3
-"""Initial weights are uniform between minus and plus this."""
+"""Initial weights are uniform between minus and plus this value."""
 
 
 class Lstm(nn.Module):
-    """The network.
+    """LSTM language model.
 
     Args:
-        words: words told apart, V; 0 stands for all that are not known.
+        words: size of the vocabulary V; word 0 stands for all unknown words.
         record: words of a record, L.
-        width: of the embedding and of both layers.
-        layers: of the LSTM.
-        tied: whether the logits are products with the embedding; otherwise with a
+        width: width of the embedding and of each layer.
+        layers: number of LSTM layers.
+        tied: whether the logits are products with the embedding. Otherwise they have a
             matrix of their own.
     """
 
@@ -62,13 +64,14 @@ class Lstm(nn.Module):
         return (self.record,)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [weights]."""
+        """Return the initial weights, float32 [weights]."""
         weights = sum(value.numel() for value in self.parameters())
         return rng.uniform(-RANGE, RANGE, weights).astype(np.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, L, V] of records int64 [n, L]: of each word, from those before
-        it.
+        """Return the logits [n, L, V] of records int64 [n, L].
+
+        Each word is predicted from the words before it.
         """
         inputs = functional.pad(x[:, :-1], (1, 0), value=self.words)
         steps = self.embedding[inputs].unbind(1)
@@ -95,7 +98,7 @@ class Lstm(nn.Module):
         return tuple(states)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Each record's loss [n]: the sum over its known words, over L."""
+        """Return each record's loss [n]: the sum over its known words, divided by L."""
         logits = self(x)
         word_losses = functional.cross_entropy(
             logits.flatten(0, 1), y.flatten(), reduction="none"
@@ -105,8 +108,9 @@ class Lstm(nn.Module):
     def correct(
         self, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right answers [n] and of how many [n]: the most likely word is right where it
-        is the next and is known.
+        """Return the number of right answers [n] and of answers [n] of each record.
+
+        An answer is right if the most likely word is the next word and is known.
         """
         logits = self(x)
         right = ((logits.argmax(dim=2) == y) & (y > 0)).sum(1).to(logits.dtype)

@@ -1,6 +1,4 @@
-"""Model files: the named tensors of a model, or of several that are used together, as
-safetensors.
-"""
+"""Model files: named tensors of one model, or of an ensemble, as safetensors."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from dpfedbench.models.net import Net
 
 
 def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
-    """Write a model file: for each member, its named tensors ("member1/block1.weight",
-    ...), as safetensors.
+    """Write a model file as safetensors.
 
-    The file has the SHA-256 of the tensors among its metadata, so that every reader
-    sees damage. A language model's words are one more tensor: bytes of JSON, since
-    metadata of several keys have no order.
+    For each member it holds the named tensors ("member1/block1.weight", ...). Its
+    metadata hold the SHA-256 of the tensors, so that readers detect damage. A language
+    model's words are a further tensor with bytes of JSON, because metadata with several
+    keys have no order.
     """
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
@@ -41,10 +39,10 @@ def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
 
 
 def load_members(path: Path, net: Net) -> list[np.ndarray]:
-    """Read a model file: one flat vector a member.
+    """Read a model file: one flat vector per member.
 
     Raises:
-        BenchError: the file is missing, damaged or another network's.
+        BenchError: the file is missing, damaged or of another network.
     """
     members, _ = _read(path)
     return [
@@ -54,20 +52,20 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
 
 
 def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
-    """The first member of a language model's file, for a model that knows other words.
+    """Return a language model's first member, mapped to another vocabulary.
 
-    Tensors whose rows are words (`net.by_word`) are taken row by row: a word that both
-    models know gets the file's row, any other keeps its own. The first row, for words
-    that are not known, and the rows behind the words go over.
+    Tensors whose rows are words (`net.by_word`) are mapped row by row. A word that both
+    models know gets the file's row; any other word keeps the model's own row. The first
+    row, for unknown words, and the rows behind the words come from the file.
 
     Args:
-        path: of the model file.
+        path: path of the model file.
         net: the model, with its `words`.
         weights: its own weights, float32 [d].
 
     Raises:
-        BenchError: the file is missing or damaged, has no words, or is another
-            network's.
+        BenchError: the file is missing or damaged, has no words, or is of another
+            network.
     """
     members, words = _read(path)
     if words is None:
@@ -91,7 +89,7 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
             before = tensors[name]
             after = tensor.numpy().copy()
             if before[len(words) :].shape != after[len(net.words) :].shape:
-                break  # of another width: `flatten` says so
+                break  # of another width: `flatten` reports it
             after[to] = before[of]
             after[0] = before[0]
             after[len(net.words) + 1 :] = before[len(words) + 1 :]
@@ -100,7 +98,7 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
 
 
 def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
-    """The named tensors of each member, and the words of a language model."""
+    """Read the named tensors of each member, and the words of a language model."""
     with reading(path):
         check_file(path)
     try:

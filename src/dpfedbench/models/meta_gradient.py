@@ -1,19 +1,21 @@
 """MAML's gradient: the gradient of the query loss after adaptation to the support set.
 
-    theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  gradient = d/dtheta L_query(theta_K)
+    theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k)
+    gradient = d/dtheta L_query(theta_K)
 
 (Finn et al. 2017; DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses.)
 The second-order gradient is computed backwards through the steps, without a graph
 across them:
 
-    v_K = grad L_query(theta_K);  v_k = v_{k+1} - Hessian L_support(theta_k) (rate * v_{k+1});  gradient = v_0,
+    v_K = grad L_query(theta_K)
+    v_k = v_{k+1} - Hessian L_support(theta_k) (rate * v_{k+1});  gradient = v_0,
 
-and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each
-step and tensor, whose gradient is minus the product of v_{k+1} and the support gradient
-over that tensor, and count the query loss after each step, whose gradients there then
-join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but
-the head). Nothing is clipped or noised here: a gradient leaves its client only through
-`privacy.private_sum`.
+and the first-order gradient is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for
+each step and tensor. The rate's gradient is minus the inner product of v_{k+1} and the
+support gradient over that tensor. MAML++ may also count the query loss after each step;
+the gradient of that loss is then added to v_k. Tensors that do not adapt have rate zero
+(ANIL, Raghu et al. 2020: all but the head). This module neither clips nor adds noise: a
+gradient leaves its client only through `privacy.private_sum`.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from dpfedbench.models.net import Array, Net, tensor_of
 
 
 class _Rates:
-    """Rates of a network's inner steps: learnt where it has the extra tensor "rates".
+    """Rates of the inner steps, learnt if the network has the extra tensor "rates".
 
     Args:
         net: the network.
-        adapted: names of the tensors that the steps move; None: all.
+        adapted: names of the tensors that the steps move. None: all.
     """
 
     def __init__(self, net: Net, adapted: Sequence[str] | None) -> None:
@@ -47,8 +49,9 @@ class _Rates:
         self.learnt = len(net.extra.get("rates", ()))
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
-        """The rate of each weight in each step [steps, w]; [1, 1] where one is for
-        all.
+        """Return the rate of each weight in each step [steps, w].
+
+        It is [1, 1] if all weights and steps have the same rate.
         """
         net = self._net
         if self.learnt:
@@ -69,12 +72,12 @@ class MetaGradient:
     """MAML's gradient of T tasks at once.
 
     Args:
-        gradients: of the network, for the use of one thread.
+        gradients: the network's gradients, for use by one thread.
         steps: inner steps K >= 1.
-        rate: of the inner steps, where the network has none of its own
+        rate: rate of the inner steps, unless the network has its own rates
             (`Net.with_rates`).
-        order: 2 to differentiate through the steps, 1 to take the adapted weights as
-            constants (first-order MAML).
+        order: 2 differentiates through the steps. 1 takes the query gradient at the
+            adapted weights (first-order MAML).
         adapted: names of the tensors that the inner steps move; None: all.
     """
 
@@ -102,7 +105,7 @@ class MetaGradient:
         self._room: dict[str, torch.Tensor] = {}
 
     def _rows(self, name: str, rows: int, tasks: int) -> torch.Tensor:
-        """Memory [rows, T, w], kept for the next tasks."""
+        """Return a buffer [rows, T, w] that is kept for the next tasks."""
         shape = (rows, tasks, self.net.weights)
         if name not in self._room or self._room[name].shape != shape:
             self._room[name] = torch.empty(
@@ -126,10 +129,11 @@ class MetaGradient:
             theta: weights [d].
             support_x, support_y: records [T, n, ...] and labels [T, n] that the tasks
                 adapt to.
-            query_x, query_y: those whose loss is differentiated, [T, m, ...] and [T,
-                m].
-            out: rows of the weights' type.
-            weights: of the query loss after each step [K]; None: the last alone counts.
+            query_x, query_y: records and labels of the differentiated loss, [T, m, ...]
+                and [T, m].
+            out: array of the weights' type.
+            weights: weight of the query loss after each step [K]. None: only the last
+                step counts.
 
         Returns:
             Losses and accuracies (0 to 1) on the query sets, float64 [T].
@@ -166,12 +170,12 @@ class MetaGradient:
                 return measures
         thetas = self._rows("thetas", points + 1, tasks)
         scaled = self._rows("scaled", 1, tasks)[0]
-        # Of each step where the rates are learnt, else of the last.
+        # Keep the slope of each step if rates are learnt, otherwise only the last.
         slopes = self._rows("slopes", steps if learnt else 1, tasks)
         along = self._rows("along", 0 if weights is None else steps - 1, tasks)
         thetas[0] = start[: net.weights]
         for step in range(steps):
-            # First order keeps one point and one set of weights, and overwrites them.
+            # First order needs one point and one set of weights, and overwrites them.
             here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
             slope = slopes[step % len(slopes)]
             self._points[step % points] = gradients.at(
@@ -213,8 +217,9 @@ class MetaGradient:
         along: torch.Tensor,
         weights: np.ndarray | None,
     ) -> None:
-        """Carry the gradient at the adapted weights back through the steps, and take
-        that of the rates on the way.
+        """Carry the gradient back through the steps.
+
+        It starts at the adapted weights, and computes the rates' gradient on the way.
         """
         scaled = self._rows("scaled", 1, len(adjoint))[0]
         product = self._rows("product", 1, len(adjoint))[0]
@@ -240,7 +245,7 @@ class Adaptation:
     """Adapts a model to tasks and predicts their query sets (meta-test, validation).
 
     Args:
-        gradients: of the network, for the use of one thread.
+        gradients: the network's gradients, for use by one thread.
         adapted: names of the tensors that the steps move; None: all.
     """
 
@@ -253,11 +258,10 @@ class Adaptation:
     def adapt(
         self, theta: Array, x: Array, y: Array, *, steps: int, rate: float
     ) -> torch.Tensor:
-        """Weights [T, w] after gradient steps of size `rate` from `theta` [d] on each
-        of T tasks.
+        """Return the weights [T, w] of T tasks after gradient steps from `theta` [d].
 
-        Where the model has rates of its own, they count in the place of `rate`; the
-        last for all steps beyond them.
+        The step size is `rate`, or the model's own rates if it has them. Steps beyond
+        its last rate use that last rate.
         """
         start = tensor_of(theta, self.gradients.device).to(self.gradients.dtype)
         rates = self._rates.at(start, rate)
@@ -281,16 +285,16 @@ class Adaptation:
         steps: int,
         rate: float,
     ) -> np.ndarray:
-        """Logits [T, m, outputs] of the query sets after `adapt`."""
+        """Return the logits [T, m, outputs] of the query sets after `adapt`."""
         adapted = self.adapt(theta, support_x, support_y, steps=steps, rate=rate)
         return np.asarray(self.gradients.logits(adapted, query_x))
 
 
 def _weighted(weights: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
-    """The weighted sum [T, w] of rows [K, T, w]."""
+    """Return the weighted sum [T, w] of rows [K, T, w]."""
     if rows.is_cuda:
         return torch.tensordot(torch.from_numpy(weights).to(rows), rows, dims=1)
-    # Task by task: a product's last bits may depend on how many columns it has.
+    # One product per task: its last bits may depend on the number of columns.
     values = weights.astype(rows.numpy().dtype)
     return torch.from_numpy(
         np.stack([values @ task for task in rows.numpy().transpose(1, 0, 2)])
@@ -298,7 +302,7 @@ def _weighted(weights: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _by_tensor(rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """Sums [T, tensors] of rows [T, w] over each tensor."""
+    """Return the sums [T, tensors] of rows [T, w] over each tensor."""
     if rows.is_cuda:
         return torch.stack(
             [part.sum(dim=1) for part in rows.split(sizes, dim=1)], dim=1

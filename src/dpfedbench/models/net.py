@@ -1,19 +1,18 @@
 """A model: any `torch.nn.Module` over one flat vector of weights.
 
-The vector theta holds the module's parameters in the order of `named_parameters`, and
-behind them what a method learns besides (`extra`, e.g. the rates of MAML++), which the
-module does not see. A module may define, besides `forward(x)`:
+The vector theta holds the module's parameters in the order of `named_parameters`.
+Behind them it holds further learnt values (`extra`, e.g. the rates of MAML++), which
+the module does not see. Besides `forward(x)`, a module may define:
 
-- `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those
-  that its constructor draws;
-- `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits
-  [n, outputs];
-- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right;
-  otherwise one answer a record;
-- `blocks`, the names of its parts and of each part's parameters, all of them in order;
-  otherwise it has no named parts;
-- `by_word`, the names of the parameters that have a row for each token; otherwise there
-  are none.
+- `initial(rng) -> float32 [weights]`: its initial weights. Default: those that its
+  constructor draws.
+- `losses(x, y) -> [n]`: each record's loss. Default: cross-entropy of its logits [n,
+  outputs].
+- `correct(x, y) -> (right [n], of [n])`: each record's numbers of right answers and of
+  answers. Default: one answer per record.
+- `blocks`: names of its blocks and of each block's parameters, all of them in order.
+  Default: no named blocks.
+- `by_word`: names of the parameters that have one row per token. Default: none.
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ from dpsum.group_clipping import CoordinateGroups
 Array = np.ndarray | torch.Tensor
 
 _PROBED = 3
-"""Records of a probe."""
+"""Number of records of a probe."""
 
 
 class _Call(nn.Module):
-    """A module whose `losses`, and all of its `measures`, can be called like its
-    `forward`.
-    """
+    """Wrapper whose `forward` calls `losses` or `measures` of a module."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -64,7 +61,7 @@ class _Call(nn.Module):
         )
 
     def _measures(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Losses [n], right answers [n] and of how many [n]."""
+        """Return losses [n], right answers [n] and numbers of answers [n]."""
         losses, correct = (
             getattr(self.module, name, None) for name in ("losses", "correct")
         )
@@ -81,26 +78,26 @@ class _Call(nn.Module):
 
 
 def _layer_key(name: str) -> str:
-    """Return what the tensors of one layer have in common in their names."""
+    """Return the common part of the names of one layer's tensors."""
     module = name.rpartition(".")[0]
     number = name[len(name.rstrip("0123456789")) :]
     return module or number or name
 
 
 class Net:
-    """A module over a flat vector.
+    """A torch module over one flat vector of weights.
 
     Args:
         build: makes a new module.
-        input_shape: of a record: (height, width, channels) of an image, or (tokens,).
-        outputs: logits of a record.
-        extra: names and initial values of what is learnt besides.
+        input_shape: shape of a record: (height, width, channels) of an image, or
+            (tokens,).
+        outputs: number of logits of a record.
+        extra: names and initial values of further learnt tensors.
 
     Attributes:
-        vocabulary: of records of tokens, how many tokens there are: as many as logits;
-            0: records are images.
-        words: the words that tokens 1, 2, ... stand for, where a run on texts has set
-            them.
+        vocabulary: number of tokens, which is also the number of logits. 0: records are
+            images.
+        words: the words of tokens 1, 2, ..., if a run on texts has set them.
     """
 
     words: tuple[str, ...] = ()
@@ -130,7 +127,7 @@ class Net:
 
     @property
     def name(self) -> str:
-        """The module's class."""
+        """Name of the module's class."""
         return type(self.module).__name__
 
     @property
@@ -145,28 +142,29 @@ class Net:
 
     @functools.cached_property
     def weights(self) -> int:
-        """Coordinates of the module, which come first."""
+        """Number of coordinates of the module, which come first."""
         return sum(self.sizes)
 
     @functools.cached_property
     def dimension(self) -> int:
-        """Coordinates d of the whole vector."""
+        """Number of coordinates d of the whole vector."""
         return self.weights + sum(value.size for value in self.extra.values())
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """Names of the module's tensors, without what is learnt besides."""
+        """Names of the module's tensors, without further learnt tensors."""
         return tuple(self._own)
 
     @property
     def by_word(self) -> tuple[str, ...]:
-        """Names of the module's tensors that have a row for each token."""
+        """Names of the module's tensors that have one row per token."""
         return tuple(getattr(self.module, "by_word", ()))
 
     @property
     def named_blocks(self) -> dict[str, tuple[str, ...]]:
-        """Names of the module's parts, and of each one's tensors; none where it has no
-        parts of its own.
+        """Names of the module's blocks and of each block's tensors.
+
+        Empty if the module defines no blocks.
         """
         blocks = {
             name: tuple(names)
@@ -183,8 +181,9 @@ class Net:
 
     @functools.cached_property
     def blocks(self) -> dict[str, slice]:
-        """The module's parts, and where each lies in the flat vector; none where it has
-        no parts of its own.
+        """The module's blocks and their slices of the flat vector.
+
+        Empty if the module defines no blocks.
         """
         slices = {}
         start = 0
@@ -196,20 +195,21 @@ class Net:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Names of the last layer's tensors; of the first part's last layer, where
-        there are parts.
+        """Names of the last layer's tensors.
+
+        With blocks, it is the last layer of the first block.
         """
         names = next(iter(self.named_blocks.values()), tuple(self._own))
         layer = names[-1].rpartition(".")[0]
         return tuple(name for name in names if name.rpartition(".")[0] == layer)
 
     def mask(self, *names: str) -> np.ndarray:
-        """Return which coordinates belong to tensors or modules, bool [d].
+        """Return a mask of the coordinates of tensors or modules, bool [d].
 
         Args:
-            names: of tensors, or of modules, which stand for all tensors below them.
-                Where the network has no module of that name, "head" is its last layer,
-                "body" all but the head, and "all" everything.
+            names: names of tensors, or of modules, which stand for all tensors below
+                them. If the network has no module of that name, "head" is its last
+                layer, "body" all but the head, and "all" everything.
 
         Raises:
             BenchError: the network has no tensor or module of a name.
@@ -239,12 +239,12 @@ class Net:
         return np.repeat(below, sizes)
 
     def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
-        """Return the groups of coordinates that are clipped each by itself.
+        """Return the groups of coordinates that are clipped separately.
 
         Args:
-            kind: "tensors": one group for each tensor. "layers": the tensors of one
-                layer together, also the scale and shift of the normalisation behind it.
-            noise: how the noise multiplier is read, as of `CoordinateGroups`.
+            kind: "tensors": one group per tensor. "layers": the tensors of one layer
+                together, also the scale and shift of the normalisation behind it.
+            noise: meaning of the noise multiplier, as for `CoordinateGroups`.
         """
         names = list(self.shapes)
         stops = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
@@ -260,7 +260,7 @@ class Net:
         return CoordinateGroups.from_slices(groups, self.dimension, noise=noise)
 
     def _first_of_layers(self) -> list[int]:
-        """Return the place of the first tensor of each layer.
+        """Return the index of the first tensor of each layer.
 
         A layer is a module that has a tensor of two dimensions or more. Tensors outside
         of modules belong together by the number at the end of their names. Modules of
@@ -285,8 +285,11 @@ class Net:
         return firsts
 
     def with_rates(self, steps: int, first: float) -> Net:
-        """The same with a learnt rate for each of `steps` steps and tensor, which
-        starts at `first` (MAML++).
+        """Return the network with a learnt rate per step and tensor (MAML++).
+
+        Args:
+            steps: number of inner steps.
+            first: initial value of all rates.
         """
         rates = np.full((steps, len(self._own)), first, np.float32)
         return Net(
@@ -296,10 +299,13 @@ class Net:
             extra=self.extra | {"rates": rates},
         )
 
-    # The flat vector
+    # Conversions between the flat vector and tensors
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial vector, float32 [d]; torch's own generator is left as it is."""
+        """Return the initial vector, float32 [d].
+
+        The state of torch's global generator does not change.
+        """
         if hasattr(self.module, "initial"):
             tensors = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
         else:
@@ -319,8 +325,9 @@ class Net:
         )
 
     def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The flat vector [d] as named tensors (views); of its first `weights`
-        coordinates, the module's alone.
+        """Return the flat vector [d] as named tensors (views).
+
+        For its first `weights` coordinates, these are the module's tensors alone.
         """
         shapes = self.shapes if theta.shape[-1] != self.weights else self._own
         parts = torch.split(
@@ -332,10 +339,10 @@ class Net:
         }
 
     def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
-        """Named tensors as a flat vector, float32 [d].
+        """Return named tensors as a flat vector, float32 [d].
 
         Raises:
-            BenchError: names or shapes are not this network's.
+            BenchError: names or shapes do not fit this network.
         """
         if {
             name: tuple(tensor.shape) for name, tensor in tensors.items()
@@ -352,14 +359,17 @@ class Net:
         )
 
     def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
-        """A vector [d] whose body is that of `theta`, of the same network with any
-        number of outputs, bit for bit.
+        """Return a vector [d] with the body of `theta`, bit for bit, and a zero head.
 
-        The head is zero, so that nothing of the old one is left; what is learnt besides
-        is as it starts.
+        The zero head leaves nothing of the old head. Further learnt tensors have their
+        initial values.
+
+        Args:
+            theta: weights of `old`.
+            old: the same network with any number of outputs.
 
         Raises:
-            BenchError: the old network's body is another.
+            BenchError: the old network has another body.
         """
         body = {
             name: tensor.numpy()
@@ -376,12 +386,11 @@ class Net:
     # The function, differentiable by torch
 
     def inputs(self, x: Array, like: torch.Tensor) -> torch.Tensor:
-        """Records as the module sees them, of the device and type of `like`: images as
-        [..., C, H, W] in [0, 1].
+        """Return records as the module sees them, with the device and type of `like`.
 
-        They lie in memory as torch's own do, so that a module may call `view`; a module
-        that has `channels_last`, which makes convolutions on a CPU faster, gets them
-        so.
+        Images become [..., C, H, W] in [0, 1]. They have torch's usual memory layout,
+        so that a module may call `view`. A module with `channels_last`, which makes
+        convolutions on a CPU faster, gets that layout.
         """
         tensor = tensor_of(x, like.device)
         if self.vocabulary:
@@ -394,13 +403,14 @@ class Net:
         moved = scaled.movedim(-1, -3)
         if getattr(self.module, "channels_last", False):
             return moved
-        # `contiguous` would leave the strides of one channel as they are, which torch
-        # takes for channels last.
+        # `contiguous` would keep the strides of a single channel, which torch takes for
+        # channels last.
         return moved.clone(memory_format=torch.contiguous_format)
 
     def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
-        """A copy of the module for `apply`: one for each thread, since a call puts the
-        weights into it.
+        """Return a copy of the module for `apply`.
+
+        Each thread needs its own copy, because a call puts the weights into it.
         """
         with self._lock:
             return (
@@ -416,16 +426,15 @@ class Net:
         *arguments: torch.Tensor,
         call: nn.Module | None = None,
     ) -> Any:
-        """Call a method at weights theta [weights], flat or by name, on what `inputs`
-        gave.
+        """Call a method of the module on prepared records (`inputs`).
 
         Args:
-            method: the module's "forward" or "losses"; or "measures": each record's
-                loss, right answers, and of how many, [n] each.
-            theta: the weights.
-            arguments: records, and for all but "forward" labels.
-            call: of `callable`; None: the network's own, which one thread at a time may
-                use.
+            method: "forward", "losses" or "measures" (each record's loss, right answers
+                and number of answers, [n] each).
+            theta: weights [weights], flat or by name.
+            arguments: records, and labels unless the method is "forward".
+            call: a result of `callable`. None: the network's own module, which only one
+                thread at a time may use.
         """
         tensors = (
             self.tensors(theta[: self.weights])
@@ -439,17 +448,17 @@ class Net:
             return torch.func.functional_call(self._call, named, (method, *arguments))
 
     def logits(self, theta: torch.Tensor, x: Array) -> torch.Tensor:
-        """Logits [n, outputs] of records x [n, ...] at theta [d]."""
+        """Return the logits [n, outputs] of records x [n, ...] at theta [d]."""
         return self.apply("forward", theta, self.inputs(x, theta))
 
     def losses(self, theta: torch.Tensor, x: Array, y: Array) -> torch.Tensor:
-        """Each record's loss [n]."""
+        """Return each record's loss [n]."""
         return self._measures(theta, x, y)[0]
 
     def correct(
         self, theta: torch.Tensor, x: Array, y: Array
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each record's right answers [n], and of how many [n]."""
+        """Return each record's right answers [n] and number of answers [n]."""
         _, right, of = self._measures(theta, x, y)
         return right, of
 
@@ -458,13 +467,14 @@ class Net:
             "measures", theta, self.inputs(x, theta), tensor_of(y, theta.device)
         )
 
-    # What may not be
+    # Checks of modules
 
     def example(
         self, records: int = _PROBED
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Weights [weights], records as the module sees them and labels, drawn once and
-        for all, for a probe.
+        """Return weights [weights], prepared records and labels for a probe.
+
+        They are the same at each call.
         """
         rng = np.random.default_rng(0)
         theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
@@ -479,7 +489,7 @@ class Net:
         )
         answers = getattr(
             self.module, "answers", ()
-        )  # shape of a record's label, where it is not one number
+        )  # shape of a record's label, if it is not a single number
         return (
             theta,
             self.inputs(x, theta),
@@ -490,9 +500,9 @@ class Net:
         """Refuse a module that cannot be used at all.
 
         Raises:
-            BenchError: its forward pass fails on the records' shape, or gives no logit
-                for each output; it has running statistics, which would be a release of
-                their own; or it draws random numbers of its own.
+            BenchError: its forward pass fails on the records' shape or has another
+                number of logits; it has running statistics, which would be a further
+                release; or it draws random numbers.
         """
         return self._checked
 
@@ -543,12 +553,12 @@ class Net:
 
     @functools.cached_property
     def mixes_records(self) -> str:
-        """The layer through which one record's loss depends on another record; "" where
-        there is none.
+        """Return the layer that lets one record's loss depend on another record, or "".
 
-        By the layers' kinds, and by trying: another record is changed. (Opacus'
-        validator refuses two kinds of layers for this reason: batch normalisation, and
-        normalisation with running statistics, which `check` refuses.)
+        It checks the kinds of layers, and also changes one record and compares the
+        outputs of another. (Opacus' validator refuses two kinds of layers for this
+        reason: batch normalisation, and normalisation with running statistics, which
+        `check` refuses.)
         """
         for name, layer in self.module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -571,7 +581,7 @@ class Net:
         """Refuse a module in which a record has no gradient of its own.
 
         Raises:
-            BenchError: naming the layer.
+            BenchError: the message names the layer.
         """
         self.check()
         if self.mixes_records:
@@ -584,8 +594,9 @@ class Net:
     def layers(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> list[tuple[str, torch.Tensor]]:
-        """Return the outputs of the layers in the order in which they end, then the
-        records' losses or logits.
+        """Return the outputs of the layers, in the order in which they finish.
+
+        The records' losses or logits come last.
         """
         outputs: list[tuple[str, torch.Tensor]] = []
 
@@ -618,7 +629,7 @@ class Net:
 
 
 def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
-    """An array as a tensor on a device, without a copy where there need be none."""
+    """Return an array as a tensor on a device, without a copy where possible."""
     if isinstance(array, torch.Tensor):
         return array.to(device)
     array = np.asarray(array)
@@ -627,7 +638,7 @@ def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
 
 @contextmanager
 def _own_generator(seed: int) -> Iterator[None]:
-    """Torch's generator seeded, and afterwards as it was."""
+    """Seed torch's generator, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

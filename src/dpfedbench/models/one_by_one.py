@@ -1,4 +1,4 @@
-"""Gradients of tasks one after another by torch, which is the fastest way on a CPU."""
+"""Gradients of tasks one after another by torch, the fastest way on a CPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from dpfedbench.models.net import Array, Net, tensor_of
 
 
 class OneByOne(Point):
-    """Tasks differentiated one after another; their graphs are kept where products are
-    asked for.
+    """Tasks that are differentiated one after another.
+
+    Their graphs are kept if Hessian products are needed.
 
     Args:
         net: the network.
-        module: it, on the device; it is copied for each task.
+        module: the module on the device, which is copied for each task.
         theta, x, y, out, products: as for `Gradients.at`.
-        before: a point of as many tasks that is no longer needed.
+        before: a point of the same number of tasks that is no longer needed.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class OneByOne(Point):
         if isinstance(before, OneByOne) and before._rows.shape == theta.shape:
             self._rows = before._rows
             self._calls = before._calls
-            # so that the graphs' memory is taken again at once
+            # Free the graphs' memory for reuse.
             before._gradients.clear()
         else:
-            # Each task has a module, whose parameters lie in its row: to put the
+            # Each task has a module whose parameters are views of its row. Copying the
             # weights into one module at each call takes a twentieth of Conv-4's time.
             self._rows = torch.empty_like(theta)
             self._calls = []
@@ -78,15 +79,15 @@ class OneByOne(Point):
         self.accuracies = np.array(accuracies)
 
     def _cut(self, row: Array) -> list[torch.Tensor]:
-        """A flat vector [w] as the module's tensors, in its memory."""
+        """Return views of a flat vector [w] in the shapes of the module's tensors."""
         return list(self._net.tensors(torch.as_tensor(row)).values())
 
     def _product(self, direction: Array, out: Array) -> None:
         for i, (gradients, (_, parameters)) in enumerate(
             zip(self._gradients, self._calls, strict=True)
         ):
-            # Where the loss does not depend on a tensor, or only linearly, its gradient
-            # depends on no weights.
+            # If the loss does not depend on a tensor, or only linearly, the tensor's
+            # gradient depends on no weights.
             pairs = zip(
                 gradients,
                 self._cut(tensor_of(direction[i], self._rows.device)),
@@ -111,7 +112,7 @@ class OneByOne(Point):
 
 
 def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
-    """Write a module's tensors one behind another."""
+    """Write a module's tensors to a row, one after another."""
     torch.cat([part.detach().reshape(-1) for part in parts], out=torch.as_tensor(row))
 
 
@@ -121,8 +122,9 @@ def _derivatives(
     own: Sequence[nn.Parameter],
     **how: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the derivatives of outputs, along a direction, by parameters; zeros for a
-    parameter that they do not depend on.
+    """Return the derivatives of outputs, along a direction, by parameters.
+
+    The derivative by a parameter that the outputs do not depend on is zero.
     """
     return torch.autograd.grad(
         outputs, own, along, allow_unused=True, materialize_grads=True, **how

@@ -1,10 +1,10 @@
-"""Convolutions as products of matrices: patches times weights.
+"""Convolutions as matrix products: patches times weights.
 
-Where each task or record has weights of its own, `torch.func.vmap` turns a convolution
-into a grouped one, with a group for each task; cuDNN runs these badly. The same sums as
-products, [n H' W', kh kw C] times [kh kw C, out], become one product of batches of
-matrices under `vmap`, which is what a GPU is fastest at. On a CPU that form takes about
-three times as long as convolutions, so it is a GPU's alone.
+If each task or record has its own weights, `torch.func.vmap` turns a convolution into a
+grouped one, with one group per task. cuDNN runs these slowly. The same sums as
+products, [n H' W', kh kw C] times [kh kw C, out], become one batched matrix product
+under `vmap`, which is the fastest form on a GPU. On a CPU it takes about three times as
+long as convolutions, so it is used on GPUs only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Pair = int | Sequence[int]
 
 
 class ConvolutionsAsProducts(TorchFunctionMode):
-    """Within it, `conv2d` is a product of matrices: the same to float error, and so are
-    all its derivatives.
+    """Context in which `conv2d` is computed as a matrix product.
 
-    Convolutions in groups, and paddings by name, stay as they are.
+    Results and all derivatives agree with `conv2d` up to float error. Grouped
+    convolutions and paddings given by name stay as they are.
     """
 
     def __torch_function__(
@@ -44,8 +44,9 @@ def _conv2d(
     dilation: _Pair = 1,
     groups: int = 1,
 ) -> torch.Tensor:
-    """`conv2d` of images [n, C, H, W] and weights [out, C, kh, kw]: [n, out, H',
-    W'].
+    """Return `conv2d` of images [n, C, H, W] and weights [out, C, kh, kw].
+
+    The result is [n, out, H', W'].
     """
     if groups != 1 or isinstance(padding, str) or x.dim() != 4:
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
@@ -56,8 +57,8 @@ def _conv2d(
     x = functional.pad(x, (pad_x, pad_x, pad_y, pad_y)).permute(0, 2, 3, 1)
     rows = (x.shape[1] - apart_y * (height - 1) - 1) // down + 1
     columns = (x.shape[2] - apart_x * (width - 1) - 1) // right + 1
-    # By slices: torch has no batching rule for what the derivative of `unfold` is made
-    # of.
+    # Slices instead of `unfold`: torch has no batching rule for the operations in the
+    # derivative of `unfold`.
     taps = [
         x[:, i * apart_y : i * apart_y + down * (rows - 1) + 1 : down][
             :, :, j * apart_x : j * apart_x + right * (columns - 1) + 1 : right

@@ -1,6 +1,4 @@
-"""Layers that a private model must not have: how they are found, and the message for
-each.
-"""
+"""Layers that a private model must not have: detection and messages."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from torch import nn
 
 
 def place_of(name: str, layer: nn.Module) -> str:
-    """Return the name of a layer for messages; "" is the whole module."""
+    """Return the name of a layer for messages. "" stands for the whole module."""
     return (
         f"layer {name} ({type(layer).__name__})"
         if name
@@ -20,7 +18,7 @@ def place_of(name: str, layer: nn.Module) -> str:
 
 
 def drawing(name: str, layer: nn.Module) -> str:
-    """The message about a layer that draws random numbers."""
+    """Return the message about a layer that draws random numbers."""
     return (
         f"{place_of(name, layer)} draws random numbers that no seed of the run decides:"
         " take dropout out of the model"
@@ -28,7 +26,7 @@ def drawing(name: str, layer: nn.Module) -> str:
 
 
 def remembering(name: str, layer: nn.Module) -> str:
-    """The message about a layer that keeps running statistics."""
+    """Return the message about a layer that keeps running statistics."""
     return (
         f"{place_of(name, layer)} keeps running statistics, which would be a release of"
         " their own: set track_running_stats=False, or normalise within the record"
@@ -42,8 +40,9 @@ def first_difference(
     *,
     of: Any,
 ) -> str | None:
-    """The first layer whose outputs `[of]` differ by more than rounding; None: there is
-    none.
+    """Return the first layer whose outputs `[of]` differ by more than rounding.
+
+    None: there is no such layer.
     """
     for (name, a), (_, b) in zip(first, second, strict=True):
         if not torch.allclose(

@@ -1,8 +1,8 @@
 """Coordinates of a model that its clients share with the server.
 
-The server's sums, their clipping and noise, the ledger and the server's step are of
-these coordinates. The others (a personal head) stay with the clients, and the server's
-model keeps their initial values.
+The server's sums, their clipping and noise, the ledger and the server's step use these
+coordinates only. The others (a personal head) stay with the clients; the server's model
+keeps their initial values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Vector = TypeVar("Vector", np.ndarray, torch.Tensor)
 
 
 class SharedCoordinates:
-    """A choice among the coordinates of a flat vector of weights.
+    """The shared coordinates of a flat vector of weights.
 
     Args:
         net: the model, for the names of its tensors.
@@ -30,7 +30,7 @@ class SharedCoordinates:
         count: the number of shared coordinates.
 
     Raises:
-        BenchError: the mask has another length, or shares nothing.
+        BenchError: the mask has another length, or selects no coordinate.
     """
 
     def __init__(self, net: Any, mask: np.ndarray | None = None) -> None:
@@ -47,7 +47,7 @@ class SharedCoordinates:
             raise BenchError("clients share no coordinate of the model: share some")
         places = np.flatnonzero(self.mask)
         first, last = int(places[0]), int(places[-1])
-        # Of a range no copy is made.
+        # A contiguous range needs no copy.
         self._range = slice(first, last + 1)
         self._places = None if last - first + 1 == self.count else places
 
@@ -58,19 +58,22 @@ class SharedCoordinates:
 
     @property
     def head(self) -> np.ndarray:
-        """Which of the shared coordinates belong to the head, bool [shared]."""
+        """Mask of the head's coordinates among the shared ones, bool [shared]."""
         return self.mask_of("head")
 
     def mask_of(self, *names: str) -> np.ndarray:
-        """Return which of the shared coordinates belong to tensors or modules, bool
-        [shared]; names as of `Net.mask`.
+        """Return a mask of tensors or modules, bool [shared].
+
+        Args:
+            names: as for `Net.mask`.
         """
         mask: np.ndarray = self._net.mask(*names)
         return mask[self.mask]
 
     def of(self, vectors: Vector) -> Vector:
-        """Return the shared coordinates of vectors [..., d]: [..., shared], a view
-        where they lie side by side.
+        """Return the shared coordinates [..., shared] of vectors [..., d].
+
+        The result is a view if the coordinates are contiguous.
 
         Raises:
             BenchError: the vectors have another length.
@@ -88,8 +91,9 @@ class SharedCoordinates:
         return vectors[..., self._places]
 
     def put(self, vector: Vector, values: Vector) -> None:
-        """Write shared coordinates [shared] to their places in a vector [d]; a view of
-        these places is there already.
+        """Write shared coordinates [shared] to their places in a vector [d].
+
+        Nothing is copied if `values` is already a view of these places.
         """
         if self.all:
             return
@@ -107,7 +111,7 @@ class SharedCoordinates:
         return vector
 
     def groups(self, groups: CoordinateGroups | None) -> CoordinateGroups | None:
-        """Return the groups that are left of groups of all coordinates."""
+        """Return the given groups, restricted to the shared coordinates."""
         if groups is None or self.all:
             return groups
         sizes = [int(self.mask[group].sum()) for group in groups.slices]

@@ -1,6 +1,4 @@
-"""CPU threads, each of which computes one client or one task, with its own working
-memory.
-"""
+"""CPU threads that each compute one client or task, with their own working memory."""
 
 import concurrent.futures
 import queue
@@ -15,7 +13,7 @@ Worker = TypeVar("Worker")
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold torch and MKL to one thread in the calling thread."""
+    """Limit torch and MKL to one thread within the calling thread."""
     previous = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -25,12 +23,12 @@ def one_thread() -> Iterator[None]:
 
 
 class _Caller(concurrent.futures.Executor):
-    """One thread that is the caller's own: nothing is handed over and waited for."""
+    """Executor that runs tasks synchronously in the calling thread."""
 
     def submit(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> concurrent.futures.Future:
-        """The result, already there."""
+        """Run the task and return a finished future."""
         done: concurrent.futures.Future = concurrent.futures.Future()
         try:
             done.set_result(fn(*args, **kwargs))
@@ -40,20 +38,20 @@ class _Caller(concurrent.futures.Executor):
 
 
 class Threads(Generic[Worker]):
-    """So many threads, and as many workers: arrays and passes that no two threads may
-    use at once.
+    """A pool of threads with one worker per thread.
 
-    Which worker computes what is left to chance, so a result must not depend on it.
+    A worker holds arrays and passes that no two threads may use at once. The assignment
+    of workers to tasks is arbitrary, so a result must not depend on it.
 
     Args:
-        count: threads; at least one is taken.
+        count: number of threads, at least one.
         make: makes a worker.
     """
 
     def __init__(self, count: int, make: Callable[[], Worker]) -> None:
         self.count = max(1, count)
-        # torch, OpenMP and MKL each keep by thread how many they take: what `running`
-        # says is said to the caller's.
+        # torch, OpenMP and MKL keep their thread limits per thread, so the limit that
+        # `running` sets holds in the caller's thread only.
         self._pool: concurrent.futures.Executor = (
             concurrent.futures.ThreadPoolExecutor(
                 self.count, initializer=torch.set_num_threads, initargs=(1,)
@@ -67,7 +65,7 @@ class Threads(Generic[Worker]):
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        """A worker that no other thread has meanwhile."""
+        """Lend a worker that no other thread uses meanwhile."""
         lent = self._free.get()
         try:
             yield lent
@@ -76,8 +74,9 @@ class Threads(Generic[Worker]):
 
     @contextmanager
     def running(self) -> Iterator[concurrent.futures.Executor]:
-        """The threads; torch itself, which would add its own to the caller's, is held
-        to one meanwhile.
+        """Return the threads while torch is limited to one thread in the caller.
+
+        Otherwise torch would add its own threads.
         """
         with one_thread():
             yield self._pool

@@ -1,10 +1,11 @@
 """Gradients of any module by torch.
 
-On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by
-`torch.func.vmap`, with convolutions as products of matrices (`patches`). The gradients
-of single records come from `vmap`; for a module that it cannot take, from Opacus'
-`GradSampleModule`; for one that neither can take, from one backward pass a record. Each
-way is tried on a few drawn records, and the first that agrees with the last is taken.
+On a CPU, tasks are differentiated one by one. On a GPU, a chunk of tasks is
+differentiated at once by `torch.func.vmap`, with convolutions as matrix products
+(`patches`). The gradients of single records come from `vmap`, else from Opacus'
+`GradSampleModule` for a module that `vmap` does not support, else from one backward
+pass per record. The first two are tried on a few drawn records; the first one that
+agrees with the last is used.
 """
 
 from __future__ import annotations
@@ -31,30 +32,28 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    opacus = Lazy("opacus")  # slow to import, and warns meanwhile
+    opacus = Lazy("opacus")  # slow to import, with warnings
 
 _FLOATS = {"cpu": 2**24, "cuda": 2**28}
-"""Numbers in memory at once, about: 64 MiB on a CPU, 1 GiB on a GPU."""
+"""Approximate number of values in memory at once: 64 MiB on a CPU, 1 GiB on a GPU."""
 
 _MOST = {"cpu": 128, "cuda": 1024}
-"""Records or tasks computed at once, at the most."""
+"""Largest number of records or tasks that are computed at once."""
 
 _EVALUATED = 256
-"""Records of a forward pass without derivatives."""
+"""Number of records of a forward pass without derivatives."""
 
 
 _Rows = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
-"""Of each tensor of the module its gradients [n, ...], and the records' measures
-[n].
-"""
+"""Gradients [n, ...] for each tensor of the module, and the records' measures [n]."""
 
 
 class TorchGradients(Gradients):
-    """Gradients of any module; arguments are those of `Gradients`.
+    """Gradients of any module. The arguments are those of `Gradients`.
 
     Attributes:
-        as_products: whether convolutions are products of matrices where several tasks
-            or records are taken at once.
+        as_products: whether convolutions are products of matrices when several tasks or
+            records are computed at once.
     """
 
     name = "torch"
@@ -77,14 +76,15 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _call(self) -> nn.Module:
-        """The module of this device and type, checked."""
+        """The module with this device and type, checked."""
         self.net.check()
         return self.net.callable(self.device, self.dtype)
 
     @functools.cached_property
     def _per_record(self) -> int:
-        """Numbers in memory for one record's derivatives, about: weights, and what the
-        layers give.
+        """Approximate number of values in memory for one record's derivatives.
+
+        It counts the weights and the outputs of the layers.
         """
         theta, x, y = self.net.example(1)
         return 3 * self.net.weights + 6 * sum(
@@ -97,14 +97,18 @@ class TorchGradients(Gradients):
     def _in_pieces(
         self, compute: Callable[[slice], None], count: int, records: int = 1
     ) -> None:
-        """Compute something of so many tasks of so many records each, a piece at a
-        time.
+        """Apply `compute` to all tasks, one piece at a time.
 
-        Where the device's memory ends, a piece is computed again in halves, and no
-        larger one is tried after it.
+        If the device runs out of memory, the piece is halved and computed again. Later
+        pieces are not larger.
+
+        Args:
+            compute: function of a slice of the tasks.
+            count: number of tasks.
+            records: number of records per task.
 
         Raises:
-            BenchError: there is no memory for one task.
+            BenchError: there is not enough memory for one task.
         """
         start = 0
         while start < count:
@@ -150,13 +154,14 @@ class TorchGradients(Gradients):
         return measures
 
     def _example(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Weights, records and labels for a trial on the device."""
+        """Return weights, records and labels on the device, for a trial."""
         theta, x, y = (array.to(self.device) for array in self.net.example())
         return theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x, y
 
     def _at_once(self, function: Callable[..., Any], *sizes: Any) -> Callable[..., Any]:
-        """`torch.func.vmap` of a function, with convolutions in the form that suits the
-        device.
+        """Return `torch.func.vmap` of a function.
+
+        Convolutions have the form that suits the device.
         """
         batched = torch.func.vmap(function, *sizes)
 
@@ -205,7 +210,7 @@ class TorchGradients(Gradients):
     def _task_loss(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Mean loss, and it again with the accuracy."""
+        """Return the mean loss, and a pair of the mean loss and the accuracy."""
         losses, right, of = self._measures(theta, x, y)
         loss = losses.mean()
         return loss, (loss, right.sum() / of.sum())
@@ -236,7 +241,7 @@ class TorchGradients(Gradients):
         self.net.refuse_record_level()
         names = (
             self.net.named_blocks[block] if block else self.net.tensor_names
-        )  # which lie one behind another
+        )  # the block's tensors are contiguous in the flat vector
         measures = list[Measured]()
         rows = torch.as_tensor(out)
         weights = self._theta(theta)
@@ -271,7 +276,7 @@ class TorchGradients(Gradients):
                 rows, _ = way(theta, x, y, names)
             except (
                 Exception
-            ):  # whatever torch or Opacus say of an operation that they do not know
+            ):  # torch and Opacus raise anything for unsupported operations
                 continue
             differences = [
                 (row - reference).norm()
@@ -378,8 +383,9 @@ class TorchGradients(Gradients):
 
 
 class _AllAtOnce(Point):
-    """Tasks differentiated all at once; nothing is kept between calls but the
-    weights.
+    """Tasks that are differentiated all at once.
+
+    Only the weights are kept between calls.
     """
 
     def __init__(
@@ -407,8 +413,9 @@ class _AllAtOnce(Point):
     def _in_pieces(
         self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Losses and accuracies of all tasks; `compute` gets a slice of them, and their
-        weights, records and labels.
+        """Return losses and accuracies of all tasks.
+
+        `compute` gets a slice of the tasks, and their weights, records and labels.
         """
         measures = list[tuple[torch.Tensor, torch.Tensor]]()
         theta, x, y = self._at
@@ -446,8 +453,8 @@ class _AllAtOnce(Point):
 
 @functools.cache
 def _attention_of_products() -> None:
-    """Have torch write attention out: its fused kernels have no second derivatives."""
-    torch.backends.cuda.enable_flash_sdp(False)  # of a CPU too
+    """Switch off torch's fused attention kernels, which have no second derivatives."""
+    torch.backends.cuda.enable_flash_sdp(False)  # affects the CPU as well
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
 

@@ -1,5 +1,6 @@
-"""Adds contributions that torch holds to a sum of `dpsum`: by the compiled loop on a
-CPU, on the device on a GPU.
+"""Adds torch's contributions to a sum of `dpsum`.
+
+On a CPU a compiled loop adds them. On a GPU they are added on the device.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dpsum.group_clipping import CoordinateGroups
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:
-    """Return contributions as the compiled loops take them: contiguous float32 [n, d].
+    """Convert contributions to contiguous float32 [n, d] for the compiled loops.
 
-    A number beyond single precision becomes infinite, so that its row counts as zero.
+    A number beyond single precision becomes infinite, so its row counts as zero.
     """
     rows = contributions.detach().cpu().to(torch.float32)
     return np.asarray(rows.contiguous().numpy())
@@ -28,11 +29,11 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
 def add_on_device(
     rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """Like `kernels.add_rows()`, on the device of the rows [n, d]: a GPU sends one sum,
-    and not each row.
+    """Add clipped rows [n, d] on their device, like `kernels.add_rows()`.
 
-    All is in double precision. The rows of a call are added up before they are added to
-    the total, so that other chunks have other last bits.
+    A GPU sends one sum instead of every row. All arithmetic is in double precision. The
+    rows of a call are summed before they are added to the total, so the last bits
+    depend on the chunks.
     """
     row_norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     finite = row_norms.isfinite()
@@ -48,9 +49,7 @@ def add_groups_on_device(
     total: np.ndarray,
     norms: np.ndarray,
 ) -> None:
-    """Like `dpsum.group_clipping.add_rows_by_group()`, on the device of the rows [n,
-    d].
-    """
+    """Add rows [n, d] on their device; see `dpsum.group_clipping.add_rows_by_group`."""
     finite = rows.isfinite().all(dim=1)
     rows = torch.where(finite[:, None], rows, torch.nan)
     for index, group in enumerate(groups.slices):
@@ -60,11 +59,12 @@ def add_groups_on_device(
 
 
 def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
-    """Add contributions [n, d], an array or what torch holds, to a sum; see
-    `dpsum.private_sum.PrivateSum.add`.
+    """Add contributions [n, d], a numpy array or a torch tensor, to a sum.
+
+    See `dpsum.private_sum.PrivateSum.add`.
 
     Raises:
-        ValueError: they are not [n, d].
+        ValueError: the contributions are not [n, d].
     """
     contributions = torch.as_tensor(contributions)
     if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
@@ -74,7 +74,7 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
         )
     if total.one_by_one:
         messages = contributions.detach().cpu()
-        if messages.dtype is torch.bfloat16:  # which numpy does not know
+        if messages.dtype is torch.bfloat16:  # numpy does not support it
             messages = messages.float()
         return total.add(messages.numpy())
     groups = getattr(total, "groups", None)
@@ -93,13 +93,11 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
 TORCH = Arithmetic(
     add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm())
 )
-"""How the benchmark's mechanisms add and take norms."""
+"""Addition and norm of the benchmark's mechanisms."""
 
 
 class Adding:
-    """A sum of `dpsum` that takes contributions that torch holds, as
-    `models.gradients.Total` has it.
-    """
+    """A `models.gradients.Total` that adds torch tensors to a sum of `dpsum`."""
 
     def __init__(self, total: Any) -> None:
         self.total = total
@@ -107,5 +105,5 @@ class Adding:
         self.add_by = total.add_by
 
     def add(self, contributions: torch.Tensor) -> Any:
-        """See `add_to`."""
+        """Add contributions; see `add_to`."""
         return add_to(self.total, contributions)

@@ -1,3 +1,1 @@
-"""Fixed maps of images, of which a network's weights are the only thing that is learnt;
-one file each.
-"""
+"""Fixed feature maps of images, one file each: only the network on them is trained."""

@@ -1,18 +1,20 @@
-"""Base of fixed maps of images. A map reads one image at a time and no private data, so
-it costs no privacy.
+"""Base of fixed feature maps of images.
 
-**Evened directions.** Features of length 1 have most of their length in what all images
-share and in the few directions in which they differ most: a gradient's norm, and with
-it the noise, is spent there. Of m public records, features x_1 to x_m, with the mean a
-and the singular values s_1 >= s_2 >= ... and directions v_1, v_2, ... of the centred
-rows x_k - a, an image's features become, before they are scaled to length 1 again,
+A map reads one image at a time and no private data, so it costs no privacy.
+
+**Evened directions.** Most of the length of unit-length features lies in their common
+mean and in the few directions of largest variance. A gradient's norm, and with it the
+noise, is spent there. Take m public records with features x_1 to x_m, their mean a, and
+the singular values s_1 >= s_2 >= ... and directions v_1, v_2, ... of the centred rows
+x_k - a. Before an image's features x are scaled to length 1 again, they become
 
     x - a - sum over i <= r of (1 - sqrt(s_r / s_i)) <v_i, x - a> v_i
 
-so that the first r directions have deviations of the root of what they had, and the
-others what they had. This is half of the way to whitening, of which Tramer and Boneh's
-(2021) normalisation by the data's mean and variance is a part; theirs reads the private
-data and is paid for, this reads public records and no label.
+so that the deviation along each of the first r directions becomes the geometric mean of
+s_r and its former value. The other directions do not change. This is half of the way to
+whitening. Tramer and Boneh's (2021) normalisation by the data's mean and variance is a
+part of whitening as well; it reads the private data and costs privacy. This map reads
+public records and no label.
 """
 
 from __future__ import annotations
@@ -35,27 +37,31 @@ else:
     torch = Lazy("torch")
 
 _TOGETHER = 16
-"""Images whose maps are computed at once: the intermediate values of more do not stay
-in the processor's cache. Fewer are filled up to it: a library multiplies a matrix of
-one row by other loops than one of sixteen, to other last bits.
+"""Number of images whose maps are computed at once.
+
+The intermediate values of more images do not stay in the processor's cache. Fewer
+images are padded to this number: a matrix library uses different loops for one row than
+for sixteen, with different last bits.
 """
 
 
 class Features(Part):
-    """Base of the maps. What comes of an image does not depend on any other image, nor
-    on how many there are.
+    """Base of the feature maps.
+
+    The features of an image do not depend on other images or on their number.
     """
 
     package: ClassVar[str] = "dpfedbench.models.features"
     version: ClassVar[str] = "1"
-    """Raised where what comes of an image changes: files of features are then made
-    anew.
+    """Version of the map.
+
+    Raise it when features change: stored features are then recomputed.
     """
 
     unit_length: bool = setting(
         True,
         doc=(
-            "whether each image's features are scaled to length 1 at the end, which"
+            "whether each image's features are scaled to length 1 at the end; this"
             " reads that image alone"
         ),
     )
@@ -66,7 +72,7 @@ class Features(Part):
         le=10_000,
         doc=(
             "r: leading directions of the public validation records' features that are"
-            " evened out; their mean is taken away, too. 0: public records are not read"
+            " evened out; their mean is subtracted, too. 0: public records are not read"
         ),
     )
 
@@ -95,33 +101,38 @@ class Features(Part):
         )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """(height, width, channels) of the features of an image of (height, width,
-        channels).
+        """Return the shape (height, width, channels) of an image's features.
+
+        Args:
+            image_shape: (height, width, channels) of the image.
 
         Raises:
-            BenchError: there are none of such images.
+            BenchError: the map has no features for images of this shape.
         """
         raise NotImplementedError
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        """Features float32 [n, channels, height, width] of images float32 [n, channels,
-        height, width] in [0, 1].
+        """Return the features of images, both float32 [n, channels, height, width].
+
+        Pixels are in [0, 1].
         """
         raise NotImplementedError
 
     def __call__(
         self, images: np.ndarray, public: np.ndarray | None = None
     ) -> np.ndarray:
-        """Features float32 [n, height, width, channels] of images uint8 [n, height,
-        width, channels].
+        """Return the features of images, evened and scaled as configured.
 
         Args:
-            images: of which.
-            public: images [m, height, width, channels] that directions are of, where
-                some are evened.
+            images: uint8 [n, height, width, channels].
+            public: public images uint8 [m, height, width, channels] that determine the
+                evened directions.
+
+        Returns:
+            Features, float32 [n, height, width, channels].
 
         Raises:
-            BenchError: there are fewer directions than are to be evened.
+            BenchError: the public features have fewer directions than are to be evened.
         """
         out = self._plain(images)
         if self.evened:
@@ -136,7 +147,7 @@ class Features(Part):
         return out
 
     def _plain(self, images: np.ndarray) -> np.ndarray:
-        """The same, before directions are evened."""
+        """Return the features of images before directions are evened."""
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
             pixels = _filled(
@@ -154,8 +165,10 @@ class Features(Part):
 
 
 class _Directions(NamedTuple):
-    """The mean of public features float32 [d], directions float32 [r, d], and what is
-    taken of each, float32 [r].
+    """Directions to even out, from public features.
+
+    `mean` is float32 [d], `directions` float32 [r, d]. `taken` float32 [r] is the share
+    that is subtracted along each direction.
     """
 
     mean: np.ndarray
@@ -163,17 +176,21 @@ class _Directions(NamedTuple):
     taken: np.ndarray
 
 
-@functools.lru_cache(maxsize=2)  # asked for by each client
+@functools.lru_cache(maxsize=2)  # every client needs them
 def _directions(
     features: Features, shape: tuple[int, ...], public: bytes
 ) -> _Directions:
-    """The leading directions of public images uint8 [m, height, width, channels], given
-    as bytes.
+    """Return the leading directions of public images.
+
+    Args:
+        features: the map.
+        shape: [m, height, width, channels] of the images.
+        public: the images' uint8 values as bytes.
     """
     rows = features._plain(np.frombuffer(public, np.uint8).reshape(shape))
     flat = rows.reshape(len(rows), -1).astype(np.float64)
     mean = flat.mean(axis=0)
-    # Of the smaller of both products, whose eigenvectors make the directions.
+    # The eigenvectors of the smaller Gram matrix give the directions.
     centred = flat - mean
     sizes, vectors = np.linalg.eigh(centred @ centred.T)
     sizes = np.sqrt(np.maximum(sizes[::-1], 0.0))
@@ -200,6 +217,6 @@ def _even(rows: np.ndarray, by: _Directions) -> None:
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:
-    """At most so many rows and then zeros, `_TOGETHER` in all."""
+    """Pad rows with zeros to `_TOGETHER` rows."""
     fill = np.zeros((_TOGETHER - len(rows), *rows.shape[1:]), rows.dtype)
     return np.concatenate([rows, fill]) if len(fill) else rows

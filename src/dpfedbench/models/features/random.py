@@ -1,5 +1,6 @@
-"""Random features (Rahimi and Recht 2008): what scattering has to beat to say that its
-wavelets matter.
+"""Random features (Rahimi and Recht 2008): a baseline for scattering.
+
+The comparison shows whether the wavelets matter.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ else:
 
 
 class RandomFeatures(Features):
-    """sqrt(2 / D) cos(w.x + b) of D random w and b: inner products are those of a
-    Gaussian kernel, on the average.
+    """Features sqrt(2 / D) cos(w.x + b) with D random w and b.
+
+    On average, their inner products equal a Gaussian kernel.
     """
 
     kind: Literal["random"] = "random"
-    count: int = setting(4000, ge=1, le=1_000_000, doc="D: features of an image")
+    count: int = setting(4000, ge=1, le=1_000_000, doc="D: features per image")
     width: float = setting(
         5.0,
         gt=0,
         le=1e6,
-        doc="of the kernel, in lengths of an image whose pixels are in [0, 1]",
+        doc="width of the kernel, in lengths of an image whose pixels are in [0, 1]",
     )
     seed: int = setting(
-        0, ge=0, doc="of the drawing, apart from the run's: the features are public"
+        0,
+        ge=0,
+        doc=(
+            "seed of the drawing, independent of the run's seed: the features"
+            " are public"
+        ),
     )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -1,20 +1,20 @@
-"""Scattering coefficients (Mallat 2012; Bruna and Mallat 2013), on which Tramer and
-Boneh (2021) train linear heads.
+"""Scattering coefficients (Mallat 2012; Bruna and Mallat 2013).
 
-With Morlet wavelets psi of scale 2^j and angle k pi / angles, and a Gaussian phi of the
-largest scale 2^J,
+Tramer and Boneh (2021) train linear heads on them. With Morlet wavelets psi of scale
+2^j and angle k pi / angles, and a Gaussian phi of the largest scale 2^J,
 
-    order 0: x * phi        order 1: |x * psi_j,k| * phi        order 2: ||x * psi_j,k| * psi_i,l| * phi,  j < i < J
+    order 0: x * phi
+    order 1: |x * psi_j,k| * phi
+    order 2: ||x * psi_j,k| * psi_i,l| * phi,  j < i < J
 
-each kept at every 2^J-th pixel. Of J = 2 and 8 angles these are 1 + 16 + 64 = 81 maps
-of 7 x 7 of an image of 28 x 28. Filters are those of kymatio (Andreux et al. 2020):
-sigma = 0.8 * 2^j, frequency 0.75 pi / 2^j, slant 4 / angles; each wavelet's mean is
-zero. Images are reflected at their edges by 2^J pixels, and maps are periodic beyond
-that.
+each kept at every 2^J-th pixel. With J = 2 and 8 angles, an image of 28 x 28 has 1 + 16
++ 64 = 81 maps of 7 x 7. The filters are those of kymatio (Andreux et al. 2020): sigma =
+0.8 * 2^j, frequency 0.75 pi / 2^j, slant 4 / angles, and the mean of each wavelet is
+zero. Images are reflected at their edges by 2^J pixels; beyond that, maps are periodic.
 
 Channels are normalised in groups, over the pixels of one image (Wu and He 2018, without
-weights): nothing of another image is read, so that this is paid for by nobody. Tramer
-and Boneh's normalisation by the data's mean and variance would be a release, and is not
+weights). This reads no other image, so it costs no privacy. Tramer and Boneh's
+normalisation by the data's mean and variance would be a release, and is not implemented
 here.
 """
 
@@ -46,20 +46,20 @@ class Scattering(Features):
         2, ge=1, le=5, doc="J: maps are kept at every 2^J-th pixel", paper="2"
     )
     angles: int = setting(
-        8, ge=1, le=32, doc="of the wavelets of each scale", paper="8"
+        8, ge=1, le=32, doc="angles of the wavelets at each scale", paper="8"
     )
     groups: int | None = setting(
         27,
         ge=1,
         doc=(
-            "of channels, each normalised over one image; null: features are not"
-            " normalised"
+            "groups of channels, each normalised over one image; null:"
+            " features are not normalised"
         ),
         paper="27",
     )
 
     def channels(self, channels: int) -> int:
-        """Maps of an image of so many channels."""
+        """Return the number of maps of an image with `channels` channels."""
         pairs = self.scales * (self.scales - 1) // 2
         return channels * (1 + self.scales * self.angles + pairs * self.angles**2)
 
@@ -85,19 +85,22 @@ class Scattering(Features):
         more = (step, step + -width % step, step, step + -height % step)
         padded = torch.nn.functional.pad(images, more, mode="reflect")
         waves = _wavelets(*padded.shape[2:], self.scales, self.angles)
-        # The Gaussian is a product of one for rows and one for columns; only the pixels
-        # that are kept are computed.
+        # The Gaussian is a product of one for rows and one for columns. Only the kept
+        # pixels are computed.
         rows, columns = (_blur(size, self.scales) for size in padded.shape[2:])
 
         def kept(maps: torch.Tensor) -> torch.Tensor:
-            """[n, C, ..., H, W] blurred, at every `step`-th pixel, without the
-            reflected ones, as [n, -1, h, w].
+            """Blur and subsample maps [n, C, ..., H, W] to [n, -1, h, w].
+
+            Every `step`-th pixel is kept, without the reflected margin.
             """
             return (rows @ maps @ columns.T).flatten(1, -3)
 
         def filtered(spectrum: torch.Tensor, scale: int) -> torch.Tensor:
-            """Moduli [..., angles, H, W] of what a spectrum [..., H, W] is by each
-            wavelet of a scale.
+            """Filter a spectrum [..., H, W] by the wavelets of one scale.
+
+            Returns:
+                Moduli [..., angles, H, W].
             """
             return torch.fft.ifft2(spectrum[..., None, :, :] * waves[scale]).abs()
 
@@ -129,8 +132,9 @@ def gabor(
     frequency: float,
     slant: float,
 ) -> np.ndarray:
-    """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first
-    pixel: complex128 [H, W].
+    """Return a Gaussian of sum 1 times a plane wave, complex128 [H, W].
+
+    It lies on a torus whose origin is the first pixel.
     """
     cosine = math.cos(angle)
     sine = math.sin(angle)
@@ -152,8 +156,9 @@ def gabor(
 def morlet(
     height: int, width: int, *, scale: int, angle: float, angles: int
 ) -> np.ndarray:
-    """A wavelet of scale 2^scale: a Gabor function less so much of its envelope that
-    its sum is zero.
+    """Return a wavelet of scale 2^scale, of sum zero.
+
+    It is a Gabor function minus a multiple of its envelope.
     """
     sizes = {"deviation": 0.8 * 2**scale, "angle": angle, "slant": 4 / angles}
     wave = gabor(height, width, frequency=0.75 * math.pi / 2**scale, **sizes)
@@ -165,7 +170,10 @@ def morlet(
 def _wavelets(
     height: int, width: int, scales: int, angles: int
 ) -> tuple[torch.Tensor, ...]:
-    """For each scale the wavelets' spectra, which are real: float32 [angles, H, W]."""
+    """Return the wavelets' spectra of each scale, float32 [angles, H, W].
+
+    The spectra are real.
+    """
 
     def spectrum(scale: int, place: int) -> np.ndarray:
         wave = morlet(
@@ -181,8 +189,9 @@ def _wavelets(
 
 @functools.lru_cache(maxsize=8)
 def _blur(size: int, scales: int) -> torch.Tensor:
-    """Return the matrix that blurs a side of so many pixels and keeps every 2^J-th
-    within the reflected ones: float32 [kept, size].
+    """Return the matrix that blurs one side and subsamples it, float32 [kept, size].
+
+    Every 2^J-th pixel within the reflected margin is kept.
     """
     step = 2**scales
     centres = np.arange(step, size - step, step)

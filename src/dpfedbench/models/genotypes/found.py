@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class FoundGenotype(GenotypeSource):
-    """Genotype from the architecture weights of a search: genotype.json in its folder,
-    named by its settings.
+    """Genotype from the architecture weights of a search.
+
+    The settings name the search run. Its folder holds genotype.json.
     """
 
     kind: Literal["found"] = "found"
@@ -27,8 +28,8 @@ class FoundGenotype(GenotypeSource):
 
     search: dict[str, Any] = setting(
         doc=(
-            "the run that searches, without its seed, which is this run's; a series'"
-            " `searched_by` fills it in"
+            "settings of the run that searches, without its seed, which is this"
+            " run's; a series' `searched_by` fills it in"
         )
     )
 
@@ -42,7 +43,7 @@ class FoundGenotype(GenotypeSource):
                 f"model.genotype.search is a run on {search.dataset}, but this one is"
                 f" on {run.dataset}: search on that"
             )
-        # A private search has read the same records: the account is of both.
+        # A private search read the same records, so the account covers both runs.
         return {self.file: search} | (
             {"ledger.jsonl": search} if search.private else {}
         )

@@ -1,4 +1,4 @@
-"""Cells drawn at random: what a search has to beat."""
+"""Random cells: a baseline for searches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from dpsum.randomness import stream
 
 
 class RandomGenotype(GenotypeSource):
-    """Each node's two inputs and their operations, drawn uniformly."""
+    """Genotype whose inputs and operations are drawn uniformly for each node."""
 
     kind: Literal["random"] = "random"
-    seed: int = setting(0, ge=0, doc="of the drawing, apart from the run's")
+    seed: int = setting(
+        0, ge=0, doc="seed of the drawing, independent of the run's seed"
+    )
 
     def of(self, space: Space) -> Genotype:
         return space.random(stream(self.seed, "random-genotype"))

@@ -1,4 +1,4 @@
-"""Cells of one operation: what a search has to beat without searching."""
+"""Cells of a single operation: a baseline without a search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SameGenotype(GenotypeSource):
 
     kind: Literal["same"] = "same"
     operation: str = setting(
-        "sep_conv_3x3", doc="of all edges; one of model.operations"
+        "sep_conv_3x3", doc="operation of all edges; one of model.operations"
     )
 
     def check(self, run: Run) -> None:

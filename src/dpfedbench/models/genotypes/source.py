@@ -1,4 +1,4 @@
-"""Base of sources of a genotype: settings, and the genotype that they make."""
+"""Base of genotype sources: settings, and the genotype that they describe."""
 
 from __future__ import annotations
 
@@ -14,41 +14,45 @@ if TYPE_CHECKING:
 
 
 class GenotypeSource(Part):
-    """Base of the sources."""
+    """Base of the genotype sources."""
 
     package: ClassVar[str] = "dpfedbench.models.genotypes"
 
     def references(self, run: Run) -> dict[str, Run]:
-        """The other runs whose files it needs, by the file's name, for a run that
-        trains a network of it.
+        """Return the other runs whose files the source needs, by file name.
+
+        Args:
+            run: the run that trains a network of the genotype.
         """
         return {}
 
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
-        """The source that needs no file, given those that it asked for by
-        `references`.
+        """Return the equivalent source that needs no file.
+
+        Args:
+            files: the files that `references` names.
         """
         return self
 
     def without_references(self) -> GenotypeSource:
-        """A source of cells of the same size that needs no file."""
+        """Return a source of cells of the same size that needs no file."""
         return self
 
     def of(self, space: Space) -> Genotype:
-        """The genotype.
+        """Return the genotype.
 
         Args:
-            space: of the network that is made of it.
+            space: search space of the network that is built from it.
 
         Raises:
-            BenchError: there is none, or it is of another search space.
+            BenchError: there is no genotype, or it belongs to another search space.
         """
         raise NotImplementedError
 
 
 def space_of(run: Run) -> Space:
-    """The search space of the network that a run trains."""
+    """Return the search space of the network that a run trains."""
     space: Space = getattr(  # noqa: B009
         run.model, "space"
-    )  # `models.zoo.darts` has it, which imports this
+    )  # `models.zoo.darts` defines it and imports this module
     return space

@@ -16,12 +16,14 @@ Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
 
 
 class StatedGenotype(GenotypeSource):
-    """Genotype in the configuration: for each kind of cell and each node, two edges
-    [operation, state]; states 0 and 1 are the cell's inputs.
+    """Genotype in the configuration.
+
+    Each kind of cell lists two edges [operation, state] per node. States 0 and 1 are
+    the cell's inputs.
     """
 
     kind: Literal["stated"] = "stated"
-    normal: Cell = setting((), doc="the normal cell; [] where the network has none")
+    normal: Cell = setting((), doc="the normal cell; [] if the network has none")
     reduction: Cell = setting((), doc="the reduction cell")
 
     def check(self, run: Run) -> None:

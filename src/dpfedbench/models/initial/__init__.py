@@ -1,1 +1,1 @@
-"""Starts of training other than random weights, one file each, found by their folder."""
+"""Initial weights other than random ones, one file each, found by their folder."""

@@ -1,4 +1,4 @@
-"""Weights in a file of one's own."""
+"""Initial weights from a file of the user."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 class FileInitial(Initial):
-    """The first member of a model file as runs write them (model.safetensors), whose
-    bytes the configuration pins.
+    """The first member of a model file in the format of runs (model.safetensors).
+
+    The configuration pins the file's bytes.
     """
 
     kind: Literal["file"] = "file"
     path: str = setting(
-        pattern=r"\S", doc="of the file, seen from where the workflow is called"
+        pattern=r"\S", doc="path of the file, relative to where the workflow is called"
     )
     sha256: str = setting(
         pattern="^[0-9a-f]{64}$",
-        doc="of the file, so that other weights are another run",
+        doc="SHA-256 of the file, so that other weights are another run",
     )
     source: str = setting(
         pattern=r"\S", doc="for readers: what the weights were trained on"
@@ -36,8 +37,8 @@ class FileInitial(Initial):
     public: bool = setting(
         False,
         doc=(
-            "whether that is nobody's secret; false: it is private data without an"
-            " account, nothing finite is proven"
+            "whether the weights are public; false: they come from private data"
+            " without an account, and no finite epsilon is proven"
         ),
     )
 

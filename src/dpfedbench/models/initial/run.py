@@ -1,4 +1,4 @@
-"""Weights that another run has ended with, which the workflow makes first."""
+"""Initial weights from another run's final model. The workflow runs that one first."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 
 class RunInitial(Initial):
-    """The first member of another run's model: the best on validation where it keeps
-    several, else the last.
+    """The first member of another run's model: the best on validation or the last.
 
-    That run is named by its settings, and has this run's seed. There are three cases:
+    It is the best on validation where that run keeps several models. The settings name
+    that run; it has this run's seed. There are three cases:
 
-    - it trained on another data set that is declared `public`: it costs nothing, nor
-      does a run that it started from, if that one trained on the same data set;
-    - it trained on this run's clients, with privacy: both read the same clients, and
-      the account is of both together. Their noise has to be drawn apart, so that this
-      run's `streams` are its own;
-    - else it tells of private data without an account, and no finite epsilon is proven.
+    - It trained on another data set that is declared `public`. It then costs no
+      privacy, nor does a run that it started from, if that run trained on the same data
+      set.
+    - It trained on this run's clients, with privacy. Both runs read the same clients,
+      so the account covers both. Their noise must be independent, so this run needs its
+      own `streams`.
+    - Otherwise it reveals private data without an account, and no finite epsilon is
+      proven.
 
-    A language model of another data set has other words: those that both models know
-    take its rows, the others begin with this run's random ones.
+    A language model of another data set has another vocabulary. Words that both models
+    know take its rows; the others start with this run's random rows.
     """
 
     kind: Literal["run"] = "run"
@@ -38,15 +40,15 @@ class RunInitial(Initial):
 
     run: dict[str, Any] = setting(
         doc=(
-            "the run that is started from, without its seed, which is this run's; a"
-            " series' `start` fills it in"
+            "settings of the run that training starts from, without its seed,"
+            " which is this run's; a series' `start` fills it in"
         )
     )
     public: bool = setting(
         False,
         doc=(
-            "whether the data set that it was trained on is nobody's secret; not of the"
-            " run's own data set"
+            "whether that run's data set is public; not allowed for the run's own"
+            " data set"
         ),
     )
 
@@ -175,12 +177,13 @@ class RunInitial(Initial):
         return run.another({**self.run, "seed": run.seed})
 
     def _composed(self, run: Run, other: Run) -> bool:
-        """Whether both have read the same records, the other one with privacy."""
+        """Return whether both runs read the same records, the other privately."""
         return bool(not self.public and other.private and other.dataset == run.dataset)
 
     def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
-        """The run that is started from, the one that that starts from, and so on, each
-        with the start that names it.
+        """Yield the chain of runs that training starts from.
+
+        Each run comes with the start that names it.
         """
         start: Initial = self
         while isinstance(start, RunInitial):

@@ -1,5 +1,6 @@
-"""The small network of Adap DP-FL (Fu et al. 2022, Section V), which is that of
-Opacus's MNIST example.
+"""Small convolutional network of Adap DP-FL (Fu et al. 2022, Section V).
+
+Opacus' MNIST example uses the same network.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class CnnModel(ZooModel):
-    """Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and
-    two linear layers.
+    """Two convolutions and two linear layers.
+
+    Each convolution is followed by ReLU and a 2x2 max pooling of stride 1.
     """
 
     kind: Literal["cnn"] = "cnn"
@@ -24,14 +26,17 @@ class CnnModel(ZooModel):
         0.0,
         ge=-1e6,
         le=1e6,
-        doc="taken from a pixel in [0, 1] ...",
+        doc="subtracted from a pixel in [0, 1] ...",
         paper="0.1307 (MNIST), 0.2860",
     )
     pixel_deviation: float = setting(
         1.0,
         ge=1e-6,
         le=1e6,
-        doc="... which is then divided by this: public constants of the data set",
+        doc=(
+            "... which is then divided by this value; both are public"
+            " constants of the data set"
+        ),
         paper="0.3081, 0.3530",
     )
 

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 class Conv4Model(ZooModel):
-    """Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a
-    linear head.
+    """Four convolutional blocks and a linear head.
+
+    A block is a 3x3 convolution, normalisation, ReLU and 2x2 max pooling.
     """
 
     kind: Literal["conv4"] = "conv4"
@@ -27,8 +28,8 @@ class Conv4Model(ZooModel):
     normalisation: Literal["batch", "record"] = setting(
         "batch",
         doc=(
-            "batch: over the task's images; record: within each image, so that no image"
-            " depends on another"
+            "batch: over the task's images; record: within each image, so"
+            " that no image depends on another"
         ),
     )
 

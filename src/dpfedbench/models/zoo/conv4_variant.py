@@ -1,4 +1,4 @@
-"""Conv-4 with the details of MAML++'s code that this project's Conv-4 leaves out."""
+"""Conv-4 with details of MAML++'s code that the project's Conv-4 leaves out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class Conv4Variant(ZooModel):
-    """Conv-4 with choices of activation, biases, first head, polarity and of what
-    adapts, each a detail in which MAML++'s code (Antoniou et al. 2019) differs.
+    """Conv-4 with choices that MAML++'s code makes differently.
 
-    With all of them at their defaults it is `conv4`, computed by torch.
+    The choices are activation, biases, first head, polarity and adapted tensors. Each
+    is a detail in which MAML++'s code (Antoniou et al. 2019) differs from `conv4`. With
+    all defaults the network equals `conv4`, computed by torch.
     """
 
     kind: Literal["conv4-variant"] = "conv4-variant"
@@ -24,7 +25,7 @@ class Conv4Variant(ZooModel):
         16, ge=1, le=1024, doc="channels of each of the four blocks", paper="64"
     )
     normalisation: Literal["batch", "record"] = setting(
-        "batch", doc="as of conv4: over the task's images, or within each image"
+        "batch", doc="as for conv4: over the task's images, or within each image"
     )
     activation: Literal["relu", "leaky-relu"] = setting(
         "relu",
@@ -37,7 +38,7 @@ class Conv4Variant(ZooModel):
         paper="released code: true",
     )
     head: Literal["zero", "glorot"] = setting(
-        "zero", doc="first weights of the head", paper="released code: glorot"
+        "zero", doc="initial weights of the head", paper="released code: glorot"
     )
     inverted: bool = setting(
         False,

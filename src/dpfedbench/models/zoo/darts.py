@@ -1,5 +1,6 @@
-"""Networks of cells (Liu et al. 2018, DARTS): one that searches its cells, and one
-whose cells are known.
+"""Networks of cells (Liu et al. 2018, DARTS).
+
+One network searches its cells; the other one has known cells.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ if TYPE_CHECKING:
 
 
 class CellModel(ZooModel):
-    """A stem, cells one after another, a mean over the last maps and a linear layer;
-    all normalised per record.
+    """A stem, cells one after another, a mean over the last maps and a linear layer.
+
+    All maps are normalised per record.
     """
 
     operations: tuple[str, ...] = setting(
-        OPERATIONS, doc="of the search space", paper="all eight"
+        OPERATIONS, doc="operations of the search space", paper="all eight"
     )
     nodes: int = setting(
-        4, ge=1, doc="of a cell, besides its two inputs and its output", paper="4"
+        4, ge=1, doc="nodes of a cell, besides its two inputs and its output", paper="4"
     )
-    cells: int = setting(8, ge=1, doc="one after another", paper="8 (search), 20")
+    cells: int = setting(
+        8, ge=1, doc="number of cells, one after another", paper="8 (search), 20"
+    )
     filters: int = setting(
         16,
         ge=2,
@@ -42,15 +46,15 @@ class CellModel(ZooModel):
     )
     reductions: tuple[int, ...] | None = setting(
         None,
-        doc="which cells, from 0, halve the maps; null: after one and two thirds",
+        doc="indices of the cells that halve the maps; null: after one and two thirds",
         paper="after 1/3 and 2/3",
     )
     groups: int | None = setting(
         None,
         ge=1,
         doc=(
-            "of channels, in each of which a record's map is normalised; null: one for"
-            " each channel"
+            "groups of channels in which a record's map is normalised; null:"
+            " one per channel"
         ),
     )
     pooling: int = setting(
@@ -90,10 +94,10 @@ class CellModel(ZooModel):
 
     @property
     def space(self) -> Space:
-        """Search space.
+        """Search space of the network.
 
         Raises:
-            BenchError: there is no such space.
+            BenchError: the settings describe no search space.
         """
         having = (len(self.halving) < self.cells, bool(self.halving))
         kinds = tuple(kind for kind, has in zip(KINDS, having, strict=True) if has)
@@ -113,8 +117,9 @@ class CellModel(ZooModel):
 
 
 class DartsSearch(CellModel):
-    """The network that searches: each edge mixes all operations. Its weights and its
-    architecture are two blocks.
+    """Network of a search: each edge mixes all operations.
+
+    Its weights and its architecture are two blocks.
     """
 
     kind: Literal["darts-search"] = "darts-search"
@@ -126,7 +131,7 @@ class DartsSearch(CellModel):
 
 
 class DartsCells(CellModel):
-    """The network that a search has found: each node adds up two operations."""
+    """Network of a finished search: each node adds up two operations."""
 
     kind: Literal["darts-cells"] = "darts-cells"
     by_record: ClassVar[str] = "model.batch_normalisation to false"
@@ -135,15 +140,13 @@ class DartsCells(CellModel):
         doc="whether normalised maps are scaled and shifted by weights",
         paper="true",
     )
-    genotype: GenotypeSource = setting(
-        RandomGenotype(), doc="where its cells come from"
-    )
+    genotype: GenotypeSource = setting(RandomGenotype(), doc="source of the cells")
     batch_normalisation: bool = setting(
         False,
         doc=(
-            "false: maps are normalised within each record; true: over the batch in"
-            " training and by running statistics in tests, which is for training"
-            " without privacy (client_update.kind batch-steps)"
+            "false: maps are normalised within each record; true: over the"
+            " batch in training and by running statistics in tests, for"
+            " training without privacy only (client_update.kind batch-steps)"
         ),
         paper="true",
     )

@@ -1,5 +1,6 @@
-"""A linear head on fixed features (Tramer and Boneh 2021), the simple baseline of
-private training of records.
+"""Linear head on fixed features (Tramer and Boneh 2021).
+
+It is the simple baseline of private training of records.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
 
 
 class LinearModel(ZooModel):
-    """One linear layer over features of each image, which are computed once: they read
-    no other image.
+    """One linear layer over fixed features of each image.
+
+    The features are computed once, because they read no other image.
     """
 
     kind: Literal["linear"] = "linear"
-    features: Features = setting(Scattering(), doc="what it reads of an image")
+    features: Features = setting(
+        Scattering(), doc="features of an image that the layer reads"
+    )
     bias: bool = setting(
         True,
         doc=(
-            "whether each class has a constant, too: beside features of length 1 it"
+            "whether each class has a bias; with features of length 1 it"
             " makes gradients sqrt(2) longer"
         ),
     )

@@ -1,6 +1,4 @@
-"""The LSTM of next-word prediction (McMahan et al. 2018; Li et al. 2020, Appendix
-C).
-"""
+"""LSTM of next-word prediction (McMahan et al. 2018; Li et al. 2020, Appendix C)."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class LstmModel(ZooModel):
-    """An embedding, two layers of LSTM and a softmax over the known words."""
+    """An embedding, LSTM layers and a softmax over the known words."""
 
     reads: ClassVar[str] = "text"
     kind: Literal["lstm"] = "lstm"
     width: int = setting(
-        32, ge=1, le=4096, doc="of the embedding and of each layer", paper="200"
+        32, ge=1, le=4096, doc="width of the embedding and of each layer", paper="200"
     )
-    layers: int = setting(2, ge=1, le=32, doc="of the LSTM", paper="2")
+    layers: int = setting(2, ge=1, le=32, doc="number of LSTM layers", paper="2")
     tied: bool = setting(
         True, doc="whether logits are products with the embedding", paper="true"
     )

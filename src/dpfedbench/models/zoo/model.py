@@ -1,4 +1,4 @@
-"""Base of networks of the zoo: settings, and the module that they make."""
+"""Base of networks of the zoo: settings, and the module that they describe."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ZooModel(ModelSettings):
-    """Base of the networks. torch is loaded when a module is made, not when a plan is
-    read.
+    """Base of the networks' settings.
 
-    `reads`: "images" or "text".
+    torch is loaded when a module is made, not when a plan is read. `reads` is "images"
+    or "text".
     """
 
     reads: ClassVar[str] = "images"
@@ -36,13 +36,13 @@ class ZooModel(ModelSettings):
             )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """A new module.
+        """Return a new module.
 
         Args:
-            input_shape: of a record as prepared: (height, width, channels) of an image,
-                (words,) of a text. The module's forward pass gets images as float [n,
-                channels, height, width] in [0, 1], words as int64 [n, words].
-            outputs: logits of a record.
+            input_shape: shape of a prepared record: (height, width, channels) of an
+                image, (words,) of a text. The module's forward pass gets images as
+                float [n, channels, height, width] in [0, 1], words as int64 [n, words].
+            outputs: number of logits of a record.
         """
         raise NotImplementedError
 

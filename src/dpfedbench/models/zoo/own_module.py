@@ -1,4 +1,4 @@
-"""A torch.nn.Module of the user's own."""
+"""A `torch.nn.Module` of the user's own."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
 
 
 class OwnModule(ModelSettings):
-    """Any module that a file of one's own defines, made with `arguments`.
+    """Any module from a file of the user, constructed with `arguments`.
 
-    A constructor that has parameters `input_shape` and `outputs` is given them.
+    A constructor with parameters `input_shape` and `outputs` receives both.
     """
 
     implied_by: ClassVar[str] = "module"
     kind: Literal["module"] = "module"
     module: str = setting(
         pattern=r"^[^\s:]+:[A-Za-z_]\w*$",
-        doc='where its class is: "package.file:Class"',
+        doc='location of the class: "package.file:Class"',
     )
-    arguments: dict[str, Any] = setting({}, doc="what the class is called with")
+    arguments: dict[str, Any] = setting({}, doc="arguments of the class's constructor")
 
     @property
     def text(self) -> str:
-        """A digest of the file that the class is in, and not of what that imports;
-        empty where it is not found.
+        """Digest of the file that defines the class, or empty if it is not found.
+
+        Files that it imports are not part of the digest.
         """
         search_path = [*sys.path, str(Path.cwd())]
         origin = None
         for name in self.module.partition(":")[0].split(
             "."
-        ):  # nothing is imported for it
+        ):  # found without importing it
             spec = PathFinder.find_spec(name, search_path)
             if spec is None:
                 return ""
@@ -54,12 +55,12 @@ class OwnModule(ModelSettings):
         )
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
-        """The model.
+        """Return the model.
 
         A package beside the working directory is found as well as an installed one.
 
         Raises:
-            BenchError: there is no such file or class, the class is no
+            BenchError: the file or class does not exist, the class is no
                 `torch.nn.Module`, or it does not take the arguments.
         """
         from dpfedbench.models.net import Net
