@@ -5,6 +5,7 @@ the runs that are recorded.
 import json
 import math
 import re
+import runpy
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.results import formats, libraries
+from dpfedbench.results import formats
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.calls import Snakemake
 
@@ -24,6 +25,7 @@ SCRIPTS, ENVIRONMENTS, RECORDED = (
     ROOT / "workflow/envs",
     ROOT / "docs/libraries",
 )
+TABLE = runpy.run_path(str(SCRIPTS / "libraries_table.py"))
 # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
 EXACT = 4.377
 PROBE = """
@@ -179,11 +181,11 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"package": "one", "version": "1.2", "rows": rows}), encoding="utf-8"
     )
-    found = libraries.read([path])
+    found = TABLE["read_rows"]([path])
     first, second = formats.csv_text(found).splitlines()[1:]
     assert first == "one 1.2,A | B,a guide,,inf,0.25,1e-06,false,Because.,as is"
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
-    lines = libraries.listing(found).markdown("make it").splitlines()
+    lines = TABLE["listing"](found).markdown("make it").splitlines()
     assert (
         lines[0] == "# What libraries claim and what is proven"
         and lines[-1] == "- Made by `make it`."
@@ -196,7 +198,7 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
         r"| A \| B (one 1.2) | 0.5 | 70,308 | – | 1e-06 | Because. | a guide |" in lines
     )
     with pytest.raises(BenchError):
-        libraries.read([tmp_path / "none.json"])
+        TABLE["read_rows"]([tmp_path / "none.json"])
 
 
 def test_the_committed_page_follows_from_the_committed_rows() -> None:
@@ -205,7 +207,7 @@ def test_the_committed_page_follows_from_the_committed_rows() -> None:
         path.stem for path in (SCRIPTS / "libraries").glob("*.py")
     }
     page = (ROOT / "docs/libraries.md").read_text(encoding="utf-8")
-    assert page == libraries.listing(libraries.read(paths)).markdown(
+    assert page == TABLE["listing"](TABLE["read_rows"](paths)).markdown(
         "snakemake --cores all libraries"
     )
     assert (
