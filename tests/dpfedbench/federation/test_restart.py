@@ -1,5 +1,6 @@
 """Interrupted trainings end with the bits of an undisturbed training."""
 
+import dataclasses
 import os
 import random
 import re
@@ -128,7 +129,8 @@ def test_training_killed_at_random_moments_ends_with_the_same_bits(
 ):
     fixture, config = CASES[name]
     folders = request.getfixturevalue(fixture)
-    config = config.replace(participation=config.participation.replace(rounds=12))
+    participation = dataclasses.replace(config.participation, rounds=12)
+    config = config.replace(participation=participation)
     whole = train(config, folders, tmp_path / "undisturbed")
     context = forking()
     moments = random.Random(1)
