@@ -1,11 +1,13 @@
-"""Private sums for any training loop: mechanisms, a ledger of what they released, and
-accountants.
+"""Private sums for any training loop: mechanisms, ledger of releases, accountants.
 
     import dpsum
 
     rounds = dpsum.BallsAndBins(units=16_000, cohort=400, rounds=40)
-    mechanism = dpsum.Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
-                                clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992), ledger="ledger.jsonl")
+    mechanism = dpsum.Mechanism(
+        name="update", unit="client", observer="everyone", dimension=d,
+        participation=rounds, clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992),
+        ledger="ledger.jsonl",
+    )
     for t in range(40):
         total = mechanism.open(t)
         for client in rounds.sample_cohort(t):
@@ -13,7 +15,7 @@ accountants.
         model -= rate * mechanism.release(total) / rounds.denominator
     print(dpsum.account("ledger.jsonl", delta=1e-6))
 
-numpy and scipy are all that it needs. Names are loaded on first use. `dpwatch` has
+The package needs only numpy and scipy. Names are loaded on first use. `dpwatch` has
 audits of any mechanism and adapters for other libraries.
 """
 
@@ -72,7 +74,7 @@ _NAMES = {
     "sums": ("SumSpec",),
     "accumulator": ("Arithmetic", "Released", "Accumulator"),
 }
-"""Public names by the module that has them."""
+"""Public names, by the module that defines them."""
 
 _PLACES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""A sum that is being taken, and what of it left."""
+"""The open sum of one round (`Accumulator`) and its release (`Released`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from dpsum.sums import SumSpec
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """Functions that add contributions and take norms: numpy's, or those of another
-    array library.
+    """Functions that add contributions and compute norms, for one array library.
 
-    `add` adds contributions [n, d] to a `PrivateSum` (or the like) and returns their
-    norms [n]; `norm` is the L2 norm of a vector.
+    Attributes:
+        add: adds contributions [n, d] to a `PrivateSum` or a `PlainSum`, and returns
+            their norms [n].
+        norm: returns the L2 norm of a vector [d].
     """
 
     add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(
@@ -32,14 +33,16 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """A release as it left: of a holder, where several take one each, and its local
-    step.
+    """One release of a round.
 
     Attributes:
-        total: the sum that was taken; its threshold and noise multiplier are those of
-            this release.
-        mean: what left over the denominator, float64 [d]; None without an observer.
-        extra, extra_mean: the same of what the clipping rule released beside it.
+        holder: the client that took the sum, where each client takes one; else 0.
+        step: the holder's local step.
+        total: the sum. It has the threshold and the noise multiplier of this release.
+        mean: the released sum divided by the denominator, float64 [d]; None without an
+            observer.
+        extra: the sum behind the clipping rule's own release; None without one.
+        extra_mean: the rule's own release divided by the denominator.
     """
 
     holder: int
@@ -51,26 +54,27 @@ class Released:
 
 
 Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
-"""Sees what the ledger's observer sees: a line of the ledger, and for each release that
-it stands for what left.
+"""Callback that sees what the ledger's observer sees: one line of the ledger, and the
+released mean of each release that the line stands for.
 """
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Accumulator:
-    """A sum that is being taken; `Mechanism.release` ends it.
+    """The open sum of one round. `Mechanism.release` closes it.
 
     Attributes:
-        described: whose contributions it adds up, and how they are clipped.
-        arithmetic: how they are added.
-        rule: how the threshold moves, of a sum that is clipped by groups in each of
-            them; None: the sum is not clipped.
-        round, step, holder: which of a mechanism's sums it is.
-        sum: takes the contributions: a `PrivateSum`, or what stands in its place.
-        state: of the clipping rule.
-        extra, extra_sum: what the rule releases beside the sum, and what takes that;
-            None where nothing is.
-        raw: the contributions' own norms, for a rule that is not private; else empty.
+        described: specification of the sum: units, clipping and noise.
+        arithmetic: functions that add contributions.
+        rule: the clipping rule (a `RuleByGroup` where groups of coordinates are
+            clipped); None where the sum is not clipped.
+        dimension: number of coordinates d.
+        round, step, holder: position of this sum among those of its mechanism.
+        sum: the object that adds up the contributions, for instance a `PrivateSum`.
+        state: state of the clipping rule before this round.
+        extra: specification of the rule's own release; None without one.
+        extra_sum: the sum behind the rule's own release; None without one.
+        raw: norms before clipping, for a rule that is not private; else empty.
     """
 
     described: SumSpec
@@ -88,33 +92,35 @@ class Accumulator:
 
     @property
     def norms(self) -> list[float]:
-        """The contributions' own norms, of a sum that claims no privacy."""
+        """Norms of the contributions to a `PlainSum`, which claims no privacy."""
         return list(self.sum.norms)
 
     @property
     def as_rows(self) -> bool:
-        """Whether contributions have to come as rows, since they are clipped by groups,
-        or something is done to each before it is clipped.
+        """Whether contributions must be added as rows.
+
+        That is so where they are clipped by groups or transformed before clipping.
         """
         has_groups = getattr(self.sum, "groups", None) is not None
         return self.transforms or has_groups
 
     @property
     def transforms(self) -> bool:
-        """Whether something is done to each contribution before it is clipped."""
+        """Whether each contribution is transformed before it is clipped."""
         transform = self.described.transform
         return transform is not None and not transform.trivial
 
     def transformed(self, contributions: Any) -> Any:
-        """Contributions [n, d] as they are clipped."""
+        """Return the contributions [n, d] after the transform, ready to be clipped."""
         if self.transforms:
             return self.described.transform.rows(contributions)
         return contributions
 
     @property
     def deviation(self) -> Any:
-        """The deviation of the noise on each coordinate of the release, a number or an
-        array [d] of a sum that is clipped by groups; 0 where there is none.
+        """Standard deviation of the noise on each coordinate of the release.
+
+        A number; an array [d] where groups of coordinates are clipped; 0 without noise.
         """
         noise = self.described.noise
         if noise is None:
@@ -127,10 +133,13 @@ class Accumulator:
         )
 
     def add(self, contributions: Any) -> np.ndarray:
-        """Add contributions [n, d]; returns the norms [n] that are clipped, which are
-        as private as they.
+        """Add contributions [n, d].
 
-        DpsumError where they are no array of numbers, or not [n, d].
+        Returns:
+            Norms before clipping, [n]. They are as sensitive as the contributions.
+
+        Raises:
+            DpsumError: the contributions are not an array of numbers of shape [n, d].
         """
         return self._seen(
             self.arithmetic.add(self.sum, self.transformed(contributions))
@@ -143,8 +152,12 @@ class Accumulator:
         *,
         transformed: bool = False,
     ) -> np.ndarray:
-        """Add contributions that a compiled loop makes, and `transformed` where it says
-        so; see `PrivateSum.add_by`.
+        """Add contributions that a compiled loop computes; see `PrivateSum.add_by`.
+
+        Args:
+            add: adds the clipped contributions to a total and writes their norms.
+            count: number of contributions.
+            transformed: whether `add` transforms each contribution before clipping.
         """
         if self.as_rows and not transformed:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The budget that several mechanisms share, and what they have spent of it."""
+"""The privacy budget that several mechanisms share, and the epsilon spent of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpsum.sums import SumSpec, composition_groups
 
 
 class Spender(Protocol):
-    """Members of a mechanism that its budget reads; see `Mechanism`."""
+    """Interface of a mechanism to its budget; see `Mechanism`."""
 
     sum: SumSpec
     sampler: Sampling
@@ -36,26 +36,30 @@ class Spender(Protocol):
 
 
 class Budget:
-    """Limit on what all its mechanisms spend together; the units that they read decide
-    which of them compose.
+    """One limit on the epsilon of several mechanisms.
+
+    Mechanisms that read the same units are composed.
 
     Args:
-        epsilon: the limit; None: there is none, and what is spent is only told.
-        delta: at which epsilon is counted.
-        profile: whose epsilon the limit is for: "proven", or "claimed" (the
-            accounting that `claims` has).
-        stop: whether the limit is kept; else it is only what noise is found by.
-        claims: the accounting of a paper, by kind of sampler.
-        unaccounted: why something that was computed from private data before the first
-            round, and that leaves with the releases, has no event of its own; nothing
-            finite holds of any release then.
-        unaccounted_units: the same by unit ("client" or "record"), of what leaves with
-            the releases that protect that unit, and of no other release.
-        sums: of all mechanisms to come, also those that nobody makes: an audit puts
-            canaries in place of some. By default those that join.
+        epsilon: the limit. None: no limit; the budget only reports what was spent.
+        delta: the delta at which epsilon is stated.
+        profile: the accounting that the limit applies to: "proven", or "claimed" (the
+            paper's, see `claims`).
+        stop: whether the budget refuses rounds beyond the limit. If false, the limit
+            only calibrates the noise.
+        claims: the paper's accounting, by kind of sampler.
+        unaccounted: reasons why something that was computed from private data before
+            the first round, and is published with the releases, has no ledger entry of
+            its own. If there is any, no finite epsilon is proven for any release.
+        unaccounted_units: the same by unit ("client" or "record"). Each reason counts
+            for the releases that protect that unit only.
+        sums: specifications of all mechanisms that the run has, including those that
+            are never created (an audit replaces some of them by canaries). By default
+            the sums of the registered mechanisms.
 
     Raises:
-        DpsumError: a limit, a delta or a profile that cannot be.
+        DpsumError: epsilon is not above 0, delta is not between 0 and 1, or the profile
+            is unknown.
     """
 
     def __init__(
@@ -98,13 +102,16 @@ class Budget:
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
-        """Return why nothing finite is proven for releases that protect `unit`."""
+        """Return why no finite epsilon is proven for releases that protect `unit`."""
         of_unit = self._unaccounted_units.get(unit, ())
         return (*self.unaccounted, *of_unit)
 
     def join(self, mechanism: Spender) -> None:
-        """Take in a mechanism before the first round; DpsumError where that was, or
-        another has its stream of noise.
+        """Register a mechanism. All mechanisms register before the first round.
+
+        Raises:
+            DpsumError: the noise of all sums is fixed already, or another mechanism
+                draws its noise from the same stream.
         """
         if self._settled:
             raise DpsumError(
@@ -122,8 +129,9 @@ class Budget:
         self.mechanisms.append(mechanism)
 
     def settle(self) -> None:
-        """Fix what may be spent and the noise, once all mechanisms have joined: one
-        plan for those that read the same.
+        """Fix the noise and the number of rounds, once all mechanisms are registered.
+
+        Mechanisms that read the same units share one plan.
 
         Raises:
             DpsumError: no noise meets the budget, or no analysis composes sums that
@@ -186,12 +194,14 @@ class Budget:
     def _own_cost(
         self, budget: Any, spender: Spender, *, counted: bool
     ) -> tuple[float, float]:
-        """Return epsilon of clients' own sums over a part of their examples, beside a
-        sum over another part that has a budget.
+        """Return epsilon (claimed, proven) of within-task sums that have no budget.
 
-        Each client takes its own once, and with the first round one has: what they cost
-        is known, and does not grow. A record may be in the one or in the other, so that
-        the budget is for both.
+        Each client takes such a sum once, over one part of its records; a sum over
+        another part has the budget. The cost is complete after the first round and
+        does not grow. A record may be in either part, so the limit applies to both.
+
+        Raises:
+            DpsumError: the cost is above the limit of the budget.
         """
 
         def epsilon(profile: str) -> float:
@@ -213,24 +223,24 @@ class Budget:
         )
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
-        """The sums that share a mechanism's budget, by name, and their plan; None where
-        its noise follows from none.
+        """Return the names of the sums that share a mechanism's plan, and the plan.
+
+        None where the mechanism's noise does not follow from a budget.
         """
         self.settle()
         return self._shared.get(id(mechanism))
 
     def plan_of(self, mechanism: Spender) -> Any:
-        """The plan of a mechanism's noise; None where its noise follows from no
-        budget.
-        """
+        """Return the plan of a mechanism's noise; None if no budget determines it."""
         shared = self.shared(mechanism)
         if shared is None:
             return None
         return shared[1]
 
     def charge(self, mechanism: Spender) -> None:
-        """Take note of a round of a mechanism: a round of all that share a plan is
-        charged for once.
+        """Charge one round of a mechanism.
+
+        Mechanisms that share a plan are charged once a round, together.
         """
         if (shared := self.shared(mechanism)) is not None:
             names, plan = shared
@@ -244,24 +254,24 @@ class Budget:
 
     @property
     def timed(self) -> bool:
-        """Whether the time of a round, or of all, may be published: it tells nothing of
-        a cohort that is secret.
+        """Whether the duration of rounds may be published.
+
+        It may where it reveals nothing about a secret cohort.
         """
         return all(spender.timed for spender in self.mechanisms)
 
     @property
     def budgeted(self) -> list[Any]:
-        """The mechanisms whose noise follows from a budget."""
+        """Mechanisms whose noise follows from a budget."""
         return [
             spender for spender in self.mechanisms if self.shared(spender) is not None
         ]
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Epsilon after so many rounds, as claimed and as it holds; see
-        `accounting.units`.
+        """Return the claimed and the proven epsilon after a number of rounds.
 
-        Sums that read the same units are composed; of sums over disjoint parts of the
-        records it is the largest.
+        Sums that read the same units are composed. Over sums on disjoint parts of the
+        records, the largest epsilon counts. See `accounting.units`.
         """
         self.settle()
         epsilon_pairs = [
@@ -280,13 +290,14 @@ class Budget:
         }
 
     def allows(self, rounds: int) -> bool:
-        """Whether there is room for so many rounds in all."""
+        """Return whether the budget has room for this total number of rounds."""
         self.settle()
         return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
 
     def expected(self, planned: int) -> int:
-        """Rounds to come of those planned, for the time left on screen; with noise that
-        decays there will be fewer.
+        """Return how many of the planned rounds the budget allows, for the time left.
+
+        An upper bound: noise that decays costs more, so that fewer rounds will run.
         """
         self.settle()
         return min(
@@ -297,7 +308,7 @@ class Budget:
         )
 
     def observe(self, loss: float) -> None:
-        """Take note of a public validation loss, which noise may follow."""
+        """Pass a public validation loss on to noise that decays with it."""
         self.settle()
         for plan, _ in self._plans:
             plan.observe(loss)

@@ -1,10 +1,9 @@
-"""Clipping rules: how the threshold C moves from round to round, by what a rule may
-see.
+"""Clipping rules: how the threshold C changes from round to round.
 
-A rule keeps its state in a plain dictionary, which a checkpoint saves as it is;
-"threshold" is C. A rule sees releases, so that its threshold is post-processing. A rule
-with `private = False` sees norms before clipping as well: no finite epsilon is proven for a
-mechanism that uses one.
+A rule keeps its state in a plain dictionary, which a checkpoint saves unchanged;
+`state["threshold"]` is C. A rule reads releases only, so that its threshold is
+post-processing. A rule with `private = False` also reads norms before clipping: no
+finite epsilon is proven for a mechanism that uses one.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from dpsum.lazy import np
 from dpsum.parameters import LARGEST, check_range, parameter
 
 SMALLEST_THRESHOLD = 1e-20
-"""Some rules shrink C without end; below this the products z C would leave the range of
-single precision.
+"""Lower limit of C. Some rules shrink C without end; below this limit the products z C
+would leave the range of single precision.
 """
 
 LARGEST_THRESHOLD = 1e20
 
 LARGEST_PERCENTILE = 1e32
-"""The largest threshold that a percentile of norms gives. It is above the contributions
-of an audit's canaries (1e30), and z C stays within single precision.
+"""The largest threshold that a percentile of norms may give. It is above the norm of an
+audit's canaries (1e30), and z C stays within single precision.
 """
 
 INDICATOR = 0.5
@@ -38,17 +37,17 @@ State = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extra:
-    """A release of one coordinate that a rule makes beside the sum's own, over the same
-    cohort or lot.
+    """A rule's own release of one coordinate, over the same cohort or lot as the sum.
 
     Attributes:
-        name: in the ledger.
-        stream: purpose of its noise's random stream.
-        threshold: what each value is clipped to, and so the sensitivity of their sum
-            (zero-out).
-        counted: whether the method's paper counts it.
-        within: whether it is paid out of the sum's own multiplier, which then rises
-            (Andrew et al. 2019, Theorem 1).
+        name: name of the release in the ledger.
+        stream: purpose of the random stream of its noise.
+        threshold: limit to which each value is clipped, and so the sensitivity of the
+            sum of the values (zero-out).
+        noise_multiplier: z of this release.
+        counted: whether the method's paper counts this release.
+        within: whether the budget of the sum pays for it. The noise multiplier of the
+            sum is then raised (Andrew et al. 2019, Theorem 1).
     """
 
     name: str
@@ -61,16 +60,17 @@ class Extra:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """Inputs of a rule after a round: releases, public numbers and, where it is not
-    private, raw norms.
+    """Inputs of a rule after a round: releases and public numbers.
+
+    A rule that is not private also reads raw norms.
 
     Attributes:
-        released: the sum's release, float64 [d].
-        extra: the release that the rule made itself, a number (of `RuleByGroup` one for
-            each group); None where it makes none.
-        denominator: what the sum is divided by.
+        released: the released sum, float64 [d].
+        extra: the rule's own release, a number (for a `RuleByGroup`, one for each
+            group); None if the rule makes none.
+        denominator: the public number that the sum is divided by.
         raw_norms: norms before clipping; None for a rule that is private.
-        norm: how the L2 norm of a vector is taken.
+        norm: function that returns the L2 norm of a vector [d].
     """
 
     released: np.ndarray
@@ -81,25 +81,25 @@ class Seen:
 
     @property
     def released_norm(self) -> float:
-        """L2 norm of the sum's release."""
+        """L2 norm of the released sum."""
         return self.norm(self.released)
 
 
 @dataclasses.dataclass(frozen=True)
 class ClippingRule:
-    """Base of the rules.
+    """Base of the clipping rules.
 
     `threshold` may also be a list with one threshold for each group of coordinates.
 
     Attributes:
-        kind: its name in a configuration; "": it cannot be chosen there.
-        private: whether it reads only what was released.
-        reason: why it is not, for the ledger.
-        notice: why it is not, for people.
-        finds_threshold: whether `threshold` may be None, since the first threshold
-            comes from elsewhere.
-        uncounted: whether it makes a release that costs more than the multiplier of the
-            sum says (`Extra.within`).
+        kind: name of the rule in a configuration; "": it cannot be chosen there.
+        private: whether the rule reads releases only.
+        reason: why the rule is not private, for the ledger.
+        notice: why the rule is not private, for people.
+        finds_threshold: whether `threshold` may be None, since the training finds the
+            first threshold.
+        uncounted: whether the rule makes a release whose cost comes on top of that of
+            the sum's noise multiplier (`Extra.within` is false).
     """
 
     kind: ClassVar[str] = ""
@@ -119,8 +119,8 @@ class ClippingRule:
     groups: Literal["all", "layers", "tensors"] = parameter(
         "all",
         doc=(
-            "what is clipped to a threshold of its own: all coordinates together, each"
-            " layer, or each tensor; `threshold` is then that of each group"
+            "groups of coordinates that are clipped separately: all coordinates"
+            " together, each layer, or each tensor; `threshold` applies to each group"
         ),
         paper="layers (DP-MAML, 5.2.1); tensors (DP-FedMeta's released code)",
         kw_only=True,
@@ -142,11 +142,13 @@ class ClippingRule:
         return type(self).observe is not ClippingRule.observe
 
     def claimed_ratio(self, sensitivity: float) -> float:
-        """Return the noise multiplier as it is configured over the proven one, in a sum
-        of this sensitivity.
+        """Return the configured noise multiplier divided by the proven one.
 
         It is 1 where the deviation of the noise is the configured multiplier times the
         sensitivity.
+
+        Args:
+            sensitivity: L2 sensitivity of the sum.
         """
         return 1.0
 
@@ -162,22 +164,31 @@ class ClippingRule:
     def extra(
         self, state: State, *, noise_multiplier: float, cohort: float
     ) -> Extra | None:
-        """The release that this rule makes beside the sum's, of `values`; None for
-        none.
+        """Return the rule's own release of a round; None if it makes none.
 
-        `state` is that before the round, `noise_multiplier` the sum's, `cohort` the
-        expected number of units.
+        The release is a sum of `values`.
+
+        Args:
+            state: state of the rule before the round.
+            noise_multiplier: z of the sum.
+            cohort: expected number of units.
         """
         return None
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """Return the contribution of each unit to the extra release, float32 [n, 1],
-        from its norm before clipping [n].
+        """Return the contribution of each unit to the rule's own release.
+
+        Args:
+            state: state of the rule before the round.
+            norms: norms before clipping, [n].
+
+        Returns:
+            float32 [n, 1].
         """
         raise NotImplementedError("of rules that make a release of their own")
 
     def observe(self, state: State, seen: Seen) -> None:
-        """Move the threshold."""
+        """Update the threshold after a round."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,14 +203,14 @@ class LotRule(ClippingRule):
 
 @dataclasses.dataclass(frozen=True)
 class RuleByGroup:
-    """A clipping rule that is applied to each group of coordinates by itself.
+    """A clipping rule that is applied to each group of coordinates separately.
 
-    It has the interface of a `ClippingRule`. Its state has that of the rule for each
-    group, and its norms and values have a column for each group.
+    It has the interface of a `ClippingRule`. Its state holds the rule's state for each
+    group. Its norms and values have one column for each group.
 
     Attributes:
-        rule: of each group.
-        groups: of the coordinates.
+        rule: the rule that each group follows.
+        groups: the groups of coordinates.
     """
 
     rule: ClippingRule
@@ -207,7 +218,7 @@ class RuleByGroup:
 
     @property
     def private(self) -> bool:
-        """Whether the rule reads only what was released."""
+        """Whether the rule reads releases only."""
         return self.rule.private
 
     @property
@@ -216,8 +227,10 @@ class RuleByGroup:
         return self.rule.reason
 
     def begin(self, threshold: Any) -> State:
-        """Return the states before the first round, from one threshold or one for each
-        group.
+        """Return the state before the first round.
+
+        Args:
+            threshold: one threshold for all groups, or a sequence with one for each.
         """
         return self._state(
             [self.rule.begin(c) for c in self.groups.thresholds(threshold)]
@@ -226,10 +239,11 @@ class RuleByGroup:
     def extras(
         self, state: State, *, noise_multiplier: float, cohort: float
     ) -> list[Extra]:
-        """Return the releases of one coordinate that the rule makes, one for each
-        group; none where it makes none.
+        """Return the rule's own releases of one coordinate, one for each group.
+
+        The list is empty if the rule makes none.
         """
-        # One that has the multiplier of the sum has it with all groups together.
+        # A rule that uses the sum's multiplier has it for all groups together.
         share = noise_multiplier * math.sqrt(self.groups.count)
         extras_by_group = [
             self.rule.extra(group, noise_multiplier=share, cohort=cohort)
@@ -240,11 +254,11 @@ class RuleByGroup:
     def extra(
         self, state: State, *, noise_multiplier: float, cohort: float
     ) -> Extra | None:
-        """Return the release of a coordinate for each group, as one release; None where
-        the rule makes none.
+        """Return the rule's own releases of all groups as one release of m coordinates.
 
-        One unit moves all coordinates, so that with m groups the multiplier is that of
-        one of them over sqrt(m).
+        One unit moves all m coordinates, so that the multiplier of the joint release is
+        the multiplier of one group divided by sqrt(m). None if the rule makes no
+        release.
         """
         extras_by_group = self.extras(
             state, noise_multiplier=noise_multiplier, cohort=cohort
@@ -261,8 +275,14 @@ class RuleByGroup:
         )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """Return what each contribution puts into the extra release, float32 [n,
-        groups], from the norms of its groups before clipping [n, groups].
+        """Return the values that each unit adds to the rule's own release.
+
+        Args:
+            state: state of the rule before the round.
+            norms: norms of the groups before clipping, [n, groups].
+
+        Returns:
+            float32 [n, groups].
         """
         columns = [
             self.rule.values(group, norms[:, index])
@@ -271,7 +291,7 @@ class RuleByGroup:
         return np.concatenate(columns, axis=1)
 
     def observe(self, state: State, seen: Seen) -> None:
-        """Move the threshold of each group by what was released of that group."""
+        """Update the threshold of each group from the release of that group."""
         for index, group in enumerate(self.groups.slices):
             raw = seen.raw_norms
             group_seen = dataclasses.replace(
@@ -291,37 +311,38 @@ class RuleByGroup:
 
 
 def within_range(threshold: float) -> float:
-    """A threshold that a sum can be clipped to, whatever noise made of it."""
+    """Return a threshold, limited to the range from 1e-20 to 1e20."""
     return min(max(threshold, SMALLEST_THRESHOLD), LARGEST_THRESHOLD)
 
 
 @dataclasses.dataclass(frozen=True)
 class Constant(CohortRule, LotRule):
-    """C stays as it is."""
+    """C stays constant."""
 
     kind: ClassVar[str] = "constant"
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateQuantile(CohortRule, LotRule):
-    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b -
-    gamma)).
+    """C follows a percentile of the norms: C <- C exp(-quantile_rate (b - gamma)).
 
     b is the noised share of the cohort (or lot) whose norm is at most C. The count is a
-    release of its own over the same cohort, a private sum of centred indicators, and
-    the ledger has it: C is post-processing of what was released. A unit moves the sum
-    by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 =
-    z_sum^-2 + (2 sigma_b)^-2; z_sum is raised until that is the configured z (Andrew et
-    al. 2019, Algorithm 1 and Theorem 1).
+    release of its own over the same cohort: a private sum of centred indicators, which
+    the ledger records. C is therefore post-processing of releases. A unit moves the sum
+    by C and the count by 1/2. Both together are one Gaussian release of multiplier z
+    with z^-2 = z_sum^-2 + (2 sigma_b)^-2. z_sum is raised until that z is the
+    configured one (Andrew et al. 2019, Algorithm 1 and Theorem 1).
 
-    Of records each client has a C of its own, which goes to the quantile of its own
-    records. Lots are small: let `count_noise` (sigma_b) be well above half of the noise
-    multiplier.
+    Where the unit is the record, each client has its own C, which follows the quantile
+    of its own records. Lots are small: set `count_noise` (sigma_b) well above half of
+    the noise multiplier.
     """
 
     kind: ClassVar[str] = "private-quantile"
 
-    percentile: float = parameter(90.0, ge=0, le=100, doc="100 gamma: which quantile")
+    percentile: float = parameter(
+        90.0, ge=0, le=100, doc="100 gamma: the percentile that C follows"
+    )
     never_rising: bool = parameter(
         True, doc="take a new C only if it is not above the old one"
     )
@@ -337,13 +358,13 @@ class PrivateQuantile(CohortRule, LotRule):
         gt=0,
         le=1e9,
         doc=(
-            "deviation of the noise on its count of norms below C; null: a twentieth of"
-            " the cohort or lot"
+            "sigma_b: deviation of the noise on the count of norms below C; null: a"
+            " twentieth of the cohort or lot"
         ),
     )
 
     def deviation(self, cohort: float) -> float:
-        """sigma_b for a cohort of so many units."""
+        """Return sigma_b for an expected cohort size."""
         if self.count_noise is None:
             return cohort / 20
         return self.count_noise
@@ -361,11 +382,11 @@ class PrivateQuantile(CohortRule, LotRule):
         )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """1/2 if a norm is at most C, else -1/2.
+        """Return 1/2 for each norm that is at most C, else -1/2; float32 [n, 1].
 
-        A contribution that is zero puts in zero, so that zero-out of the one is
-        zero-out of the other; one that is not finite stays so, and the private sum
-        counts it as zero.
+        A zero contribution gives 0, so that zeroing out the contribution also zeroes
+        out its indicator. A norm that is not finite gives NaN, which the private sum
+        counts as zero.
         """
         signs = np.where(norms <= state["threshold"], INDICATOR, -INDICATOR)
         signs[norms == 0] = 0.0
@@ -373,7 +394,7 @@ class PrivateQuantile(CohortRule, LotRule):
         return signs.astype(np.float32)[:, None]
 
     def observe(self, state: State, seen: Seen) -> None:
-        """With noise the share b may lie outside 0 to 1."""
+        """Take one geometric step. With noise, the share b may lie outside [0, 1]."""
         assert seen.extra is not None
         share = 0.5 + seen.extra / seen.denominator
         exponent = -self.quantile_rate * (share - self.percentile / 100)
@@ -386,7 +407,7 @@ class PrivateQuantile(CohortRule, LotRule):
 
 @dataclasses.dataclass(frozen=True)
 class ByFactor(LotRule):
-    """C is `factor` times a mean norm (Adap DP-FL, eq. 6 to 8)."""
+    """Base of rules that set C to `factor` times a mean norm (Adap DP-FL, eq. 6-8)."""
 
     finds_threshold: ClassVar[bool] = True
 
@@ -403,19 +424,19 @@ class ByFactor(LotRule):
         1.0,
         ge=1e-6,
         le=1e6,
-        doc="alpha, times the mean norm",
+        doc="alpha: C over the mean norm",
         paper="1 (MNIST), 0.01 (Fashion-MNIST)",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class NormOfRelease(ByFactor):
-    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm
-    of the vector that was released.
+    """C is `factor` times the norm of the last released mean.
 
-    With z C noise on each of d coordinates the norm is at least about z C sqrt(d) / L,
-    so C grows or shrinks from round to round by at least factor z sqrt(d) / L, whatever
-    the gradients are.
+    This reads Adap DP-FL's eq. 6 as the norm of the released vector. With noise of
+    deviation z C on each of d coordinates, that norm is at least about z C sqrt(d) / L.
+    So each round multiplies C by at least factor z sqrt(d) / L, whatever the gradients
+    are.
     """
 
     kind: ClassVar[str] = "norm-of-release"
@@ -428,11 +449,11 @@ class NormOfRelease(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class NoisedMeanNorm(ByFactor):
-    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar
-    query.
+    """C is `factor` times the noised mean of the clipped norms.
 
-    That mean is a release of its own over the same lot: each norm clipped to C, noise
-    of standard deviation z C on their sum. The paper does not count it.
+    This reads Adap DP-FL's eq. 6 as a scalar query. The mean is a release of its own
+    over the same lot: each norm is clipped to C, and their sum has noise of standard
+    deviation z C. The paper does not count this release.
     """
 
     kind: ClassVar[str] = "noised-mean-norm"
@@ -451,13 +472,13 @@ class NoisedMeanNorm(ByFactor):
         )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        largest = np.finfo(np.float32).max  # far above C, which they are clipped to
+        largest = np.finfo(np.float32).max  # far above C, the clipping threshold
         capped = np.minimum(norms, largest).astype(np.float32)
         return capped[:, None]
 
     def observe(self, state: State, seen: Seen) -> None:
         assert seen.extra is not None
-        # Eq. 6 takes the absolute value (a norm of one coordinate).
+        # Eq. 6 takes the absolute value: the norm of one coordinate.
         state["threshold"] = within_range(
             self.factor * abs(seen.extra) / seen.denominator
         )
@@ -465,11 +486,10 @@ class NoisedMeanNorm(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class MeanOfRawNorms(ByFactor):
-    """C is `factor` times the mean of the last lot's own norms, neither clipped nor
-    noised. Not private.
+    """C is `factor` times the mean of the last lot's raw norms. Not private.
 
-    With this reading of Adap DP-FL's eq. 6 its published factors give a threshold that
-    lasts. An empty lot keeps C.
+    The norms are neither clipped nor noised. Under this reading of Adap DP-FL's eq. 6,
+    the published factors keep C stable. An empty lot leaves C unchanged.
     """
 
     kind: ClassVar[str] = "mean-of-raw-norms"
@@ -489,17 +509,17 @@ class MeanOfRawNorms(ByFactor):
 
 @dataclasses.dataclass(frozen=True)
 class Percentile(CohortRule):
-    """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq.
-    2), constant until it is full.
+    """C is a percentile of the values in a sliding window of rounds.
 
-    The window moves by one round (the paper's step Delta W = 1).
+    C stays constant until the window is full (DP-FedMeta, eq. 2). The window moves by
+    one round (the paper's step Delta W = 1).
     """
 
     percentile: float = parameter(
-        90.0, ge=0, le=100, doc="k: which percentile", paper="90"
+        90.0, ge=0, le=100, doc="k: the percentile that C is set to", paper="90"
     )
     window: int = parameter(
-        3, ge=1, le=1_000_000, doc="W: rounds that are looked back upon"
+        3, ge=1, le=1_000_000, doc="W: rounds in the sliding window"
     )
     never_rising: bool = parameter(
         True,
@@ -512,7 +532,7 @@ class Percentile(CohortRule):
         return super().begin(threshold) | {"rounds": []}
 
     def move(self, state: State, values: list[float]) -> None:
-        """Take the values of one more round into the window, and move C."""
+        """Add the values of one round to the window, and update C."""
         latest = [*state["rounds"], values]
         state["rounds"] = latest[-self.window :]
         if len(state["rounds"]) < self.window:
@@ -533,19 +553,20 @@ class Percentile(CohortRule):
 
 @dataclasses.dataclass(frozen=True)
 class PercentileOfReleases(Percentile):
-    """The percentile of the norms of what was released: DP-FedMeta's rule as printed.
+    """C is the percentile of the norms of releases: DP-FedMeta's rule as printed.
 
-    `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C
-    noise on each of d coordinates that norm is at least about z C sqrt(d) / L, so C
-    follows its own noise down, whatever the gradients are. "sum": of the released sum
-    (eq. 7). That norm is far above any single contribution's, so with `never_rising` C
-    never moves.
+    `form` "mean": the norm of the released mean (Algorithm 2, line 8, divides by L).
+    With noise of deviation z C on each of d coordinates, that norm is at least about
+    z C sqrt(d) / L, so C follows its own noise down, whatever the gradients are.
+
+    `form` "sum": the norm of the released sum (eq. 7). That norm is far above the norm
+    of any single contribution, so with `never_rising` C never changes.
     """
 
     kind: ClassVar[str] = "percentile-of-releases"
 
     form: Literal["mean", "sum"] = parameter(
-        "sum", doc="whether a release's norm is that of the mean or of the sum"
+        "sum", doc="whether the rule takes the norm of the released mean or sum"
     )
 
     def observe(self, state: State, seen: Seen) -> None:
@@ -557,10 +578,10 @@ class PercentileOfReleases(Percentile):
 
 @dataclasses.dataclass(frozen=True)
 class PercentileOfRawNorms(Percentile):
-    """The percentile of the clients' own norms, before clipping: the next release shows
-    it, unprotected by noise.
+    """C is the percentile of the clients' norms before clipping. Not private.
 
-    The rule of DP-FedMeta's released code and of DP-MAML (Section 5.2.1). Not private.
+    The next release reveals C, and no noise protects it. DP-FedMeta's released code and
+    DP-MAML (Section 5.2.1) use this rule.
     """
 
     kind: ClassVar[str] = "percentile-of-raw-norms"

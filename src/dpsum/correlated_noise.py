@@ -18,31 +18,35 @@ from dpsum.triangular import inverted
 
 @dataclasses.dataclass(frozen=True)
 class Encoded(Noise):
-    """Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL,
-    matrix factorisation).
+    """Base of correlated noise (DP-FTRL, matrix factorisation).
 
-    The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder
-    C (`factorisations`). What a unit can be told by is its column of the encoder, whose
-    norm is at most 1, so that z is over C's largest column. Kairouz et al. 2021,
-    Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al.
-    2022, Improved Differential Privacy for SGD via Optimal Private Linear Operators on
-    Adaptive Streams.
+    Each round cancels part of the noise that earlier rounds added. The noise of round t
+    is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`).
+    A unit moves the encoded sums along its column of the encoder. That column has norm
+    at most 1, so that the sensitivity of the encoded sums is the clipping threshold.
 
-    Nothing is kept between rounds: the draws of earlier rounds are made again from
-    their named streams, so that a restart draws the same bits. That costs T (T + 1) / 2
-    draws of the model's size, in a memory of two of them; an encoder with p bands makes
-    it at most p T.
+    Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or
+    Shuffling; Denisov et al. 2022, Improved Differential Privacy for SGD via Optimal
+    Private Linear Operators on Adaptive Streams.
+
+    No draws are stored between rounds. Each round draws the noise of earlier rounds
+    again from their named streams, so that a restarted run draws the same bits. A run
+    of T rounds makes T (T + 1) / 2 draws of the model's size, or at most p T with an
+    encoder of p bands. The memory is that of two draws.
     """
 
     mechanism: ClassVar[str] = "correlated-gaussian"
 
     def inverse(self) -> np.ndarray:
-        """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
+        """Return C^-1 for the T planned rounds, lower triangular, float64 [T, T]."""
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def sampled(self, sampler: Sampler) -> Sampler:
-        """With the encoder, where an account is of it; DpsumError where a unit moves
-        encoded sums by more than C.
+        """Return the sampler, with the encoder where the accountant reads it.
+
+        Raises:
+            DpsumError: the participations of a unit move the encoded sums by more than
+                the clipping threshold.
         """
         # Not at the head: a plan of the workflow is read where scipy is not installed.
         from dpsum.accounting.analyses import known
@@ -86,7 +90,7 @@ class Encoded(Noise):
         index: int,
         dimension: int,
     ) -> np.ndarray:
-        """Row `index` of C^-1 Z, float64 [d]."""
+        """Return row `index` of C^-1 Z, float64 [d]."""
         total = np.zeros(dimension)
         draw = np.empty(dimension)
         for earlier, weight in enumerate(self.combines(index)):
@@ -99,17 +103,20 @@ class Encoded(Noise):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correlated(Encoded):
-    """Correlated noise by an encoder C that is given as its inverse.
+    """Correlated noise with an encoder C that the caller supplies as its inverse.
 
     Attributes:
         weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-            DpsumError where it is not, or a column of C has a norm above 1.
+
+    Raises:
+        DpsumError: the weights are not lower triangular, or a column of C has a norm
+            above 1.
     """
 
     weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
 
     def __post_init__(self) -> None:
-        """Check the encoder, which the sensitivity follows from."""
+        """Check the encoder, which determines the sensitivity."""
         super().__post_init__()
         weights = np.asarray(self.weights, dtype=float)
         if (
@@ -139,13 +146,16 @@ class Correlated(Encoded):
 
 @dataclasses.dataclass(frozen=True)
 class Factorised(Encoded):
-    """Noise of deviation z C on each coordinate of the encoded sums, by a factorisation
-    for the planned rounds.
+    """Correlated noise whose encoder a factorisation computes for the planned rounds.
+
+    Each coordinate of the encoded sums has noise of deviation z times the clipping
+    threshold.
 
     Attributes:
-        step: the server's step, which some encoders follow (`Factorisation.weights`).
-        separation: the least number of rounds between two rounds of one unit.
-        participations: the most rounds that a unit is in.
+        step: the server's step, for encoders that depend on it
+            (`Factorisation.weights`).
+        separation: least number of rounds between two participations of one unit.
+        participations: largest number of rounds in which one unit takes part.
     """
 
     kind: ClassVar[str] = "correlated"
@@ -155,13 +165,16 @@ class Factorised(Encoded):
         ge=1e-3,
         le=1e6,
         doc=(
-            "z: deviation of the encoded sums' noise over C; null: the least that the"
-            " budget allows"
+            "z: deviation of the encoded sums' noise over the clipping threshold; null:"
+            " the least that the budget allows"
         ),
     )
-    factorisation: Factorisation = parameter(SquareRoot(), doc="which encoder")
+    factorisation: Factorisation = parameter(SquareRoot(), doc="the encoder")
     rounds: int | None = parameter(
-        None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned"
+        None,
+        ge=1,
+        le=10_000,
+        doc="rounds that the encoder covers; null: the planned rounds",
     )
     step: Any = None
     separation: int = 1
@@ -171,9 +184,9 @@ class Factorised(Encoded):
         """Return the noise of a run.
 
         Args:
-            rounds: that are planned.
-            step: the server's.
-            apart: the separation and the number of participations of a unit.
+            rounds: number of planned rounds.
+            step: the server's step.
+            apart: separation and number of participations of a unit.
         """
         separation, participations = apart
         return dataclasses.replace(

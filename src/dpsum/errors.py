@@ -1,12 +1,12 @@
-"""The error and the warning that a user is meant to read."""
+"""The library's error and warning for users."""
 
 
 class DpsumError(Exception):
-    """A fault and its remedy, in one line.
+    """Error that states a fault and its remedy in one line.
 
-    Everything that a user can cause (a bad value, a missing file, a full disk) is
-    raised as this. Scripts print the line and exit with 1, so that a traceback always
-    means a fault of the library.
+    The library raises it for every fault that a user can cause: a bad value, a missing
+    file, a full disk. Scripts print the line and exit with code 1, so that a traceback
+    always means a fault of the library.
     """
 
     def __init__(self, message: str) -> None:
@@ -15,4 +15,4 @@ class DpsumError(Exception):
 
 
 class NoAccountWarning(UserWarning):
-    """A mechanism draws noise under a participation that no accountant is of."""
+    """Warning that no accountant covers a mechanism's noise with its participation."""

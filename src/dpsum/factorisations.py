@@ -1,12 +1,12 @@
-"""Factorisations: the encoder C of correlated noise, for so many rounds.
+"""Factorisations: the encoder C of correlated noise, for a number of rounds.
 
 A server that moves a model by sums S_0, S_1, ... over rounds releases A S with a lower
 triangular A (all ones, where each step adds its own sum). Written A = B C, the matrix
 mechanism releases B (C S + z Z) = A (S + z C^-1 Z) with independent Gaussian Z (Denisov
-et al. 2022; Kairouz et al. 2021 is the binary tree's B and C): the noise of round t is
-row t of C^-1 Z, and what one round adds later rounds take away again. A unit that is in
-round t alone moves C S by column t of C times what it contributed, so that C is scaled
-until its largest column has norm 1.
+et al. 2022; in Kairouz et al. 2021, B and C come from a binary tree). The noise of
+round t is row t of C^-1 Z, so that later rounds cancel part of the noise of earlier
+ones. A unit that takes part in round t alone moves C S by column t of C times its
+contribution, so that C is scaled until its largest column has norm 1.
 """
 
 from __future__ import annotations
@@ -30,33 +30,38 @@ else:
 
 _STEPS = 200
 _CLOSE = 1e-3
-"""The search ends at either: the least error is flat, and any encoder is as private."""
+"""The search for the best encoder stops after `_STEPS` steps, or when a step changes
+less than `_CLOSE`. The error is flat near its minimum, and any encoder is as private.
+"""
 
 _RIDGE = 1e-6
 
 _DIGITS = 2.0**-30
-"""The encoder is rounded to it: what machines make of the last digits moves its noise
-seldom.
+"""The encoder is rounded to multiples of this, so that differences between machines in
+the last digits seldom change the noise.
 """
 
 _FLAT = 1e-7
 _COARSE = 2.0**-16
-"""Of a banded encoder the search's end, a share of the error, and the digits: a search
-by slopes spreads roundings.
+"""Tolerance of the search for a banded encoder, relative to the error, and the rounding
+of its entries. The rounding is coarser, since a gradient search amplifies rounding
+errors.
 """
 
 MOST = 2000
-"""Rounds up to which `optimised` is computed: each step of the search takes the
+"""Largest number of rounds for `optimised`: each step of its search computes the
 eigenvalues of a [T, T] matrix.
 """
 
 
 class LinearStep(Protocol):
-    """A server's step that is linear in the released means."""
+    """A step of the server that is linear in the released means."""
 
     def response(self, rounds: int) -> np.ndarray:
-        """Return how far the model has moved after each round for a unit in the mean of
-        each, float64 [after, of].
+        """Return the response of the model to the released means, float64 [T, T].
+
+        Entry [s, t] is how far the model has moved after round s, for a unit in the
+        mean of round t.
         """
 
 
@@ -65,7 +70,7 @@ class Factorisation:
     """Base of the factorisations.
 
     Attributes:
-        kind: its name in a configuration.
+        kind: name of the factorisation in a configuration.
     """
 
     kind: ClassVar[str] = ""
@@ -75,23 +80,22 @@ class Factorisation:
         check_bounds(self)
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
-        """Return C^-1, lower triangular, float64 [T, T]; no column of its inverse C has
-        a norm above 1.
+        """Return C^-1, lower triangular, float64 [T, T].
 
-        Row t says how round t's noise combines the independent draws of rounds 0 to t.
-        The bits are the same on any number of threads.
+        Row t has the weights with which round t's noise combines the independent draws
+        of rounds 0 to t. No column of C has a norm above 1. The bits do not depend on
+        the number of threads.
 
         Args:
             rounds: T.
-            step: the server's.
+            step: the server's step.
         """
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class SquareRoot(Factorisation):
-    """The encoder A^(1/2) with A all ones, whole or banded; see
-    `dpsum.factorisations.square_root`.
+    """The encoder A^(1/2) of prefix sums, whole or banded; see `square_root`.
 
     Fichtenberger, Henzinger and Upadhyay, Constant Matters, ICML 2023.
     """
@@ -101,7 +105,7 @@ class SquareRoot(Factorisation):
     band: int | None = parameter(
         None,
         ge=1,
-        doc="draws that a round's noise combines at most; null: those of all rounds",
+        doc="most draws that a round's noise combines; null: those of all rounds",
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
@@ -110,24 +114,24 @@ class SquareRoot(Factorisation):
 
 @dataclasses.dataclass(frozen=True)
 class Optimised(Factorisation):
-    """The encoder C of least total squared error of all models, |A C^-1|_F^2 at columns
-    of norm 1.
+    """The encoder C with the least total squared error of all models.
 
-    `prefix`: A is all ones. `server`: A is what the server's own step makes of a unit
-    in each round's mean, momentum and schedule included; its step has to be linear.
+    The error is |A C^-1|_F^2, with columns of C of norm 1. `workload` "prefix": A is
+    all ones. `workload` "server": A is the response of the model to each round's mean
+    under the server's step, with momentum and schedule; the step must be linear.
     """
 
     kind: ClassVar[str] = "optimised"
 
     workload: Literal["prefix", "server"] = parameter(
-        "prefix", doc="what A is: prefix sums, or the server's steps"
+        "prefix", doc="the workload A: prefix sums, or the server's steps"
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
         return optimised(self.moved(rounds, step))
 
     def moved(self, rounds: int, step: LinearStep) -> np.ndarray:
-        """Return A, float64 [T, T]."""
+        """Return the workload A, float64 [T, T]."""
         if self.workload == "prefix":
             return np.tril(np.ones((rounds, rounds)))
         return step.response(rounds)
@@ -135,18 +139,18 @@ class Optimised(Factorisation):
 
 @dataclasses.dataclass(frozen=True)
 class Banded(Optimised):
-    """The `optimised` factorisation with so few diagonals in the encoder that a
-    client's columns do not overlap.
+    """The `optimised` factorisation with a banded encoder.
 
-    That is so where its rounds are at least `bands` apart: its k participations then
-    move the releases by the root of k. More bands are accounted for by their overlap,
-    and cost more noise (Choquette-Choo et al. 2023).
+    Where a client's k participations are at least `bands` rounds apart, its columns of
+    the encoder do not overlap, and they move the releases by sqrt(k). With more bands
+    the accountant counts the overlap, which costs more noise (Choquette-Choo et al.
+    2023).
     """
 
     kind: ClassVar[str] = "banded"
 
     bands: int = parameter(
-        8, ge=1, le=MOST, doc="diagonals of the encoder, the main one among them"
+        8, ge=1, le=MOST, doc="diagonals of the encoder, including the main one"
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
@@ -154,13 +158,16 @@ class Banded(Optimised):
 
 
 def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
-    """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and
-    Upadhyay, Constant Matters, 2023).
+    """Return C^-1 of the square-root factorisation B = C = A^(1/2), float64 [T, T].
 
-    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2).
-    Of the inverse `band` diagonals are kept, so that a round's noise combines as many
-    draws (Kalinin et al., Back to Square Roots, 2025); the encoder and its column norm
-    are those of the inverse that is kept.
+    A is all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023). C is
+    the Toeplitz matrix of (1 - x)^(-1/2), and its inverse that of (1 - x)^(1/2).
+
+    Args:
+        rounds: T.
+        band: number of diagonals of the inverse that are kept, so that a round's noise
+            combines as many draws (Kalinin et al., Back to Square Roots, 2025). The
+            encoder and its column norm are those of the truncated inverse. None: all.
     """
     inverse = np.zeros((rounds, rounds))
     value = 1.0
@@ -171,13 +178,14 @@ def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
 
 
 def optimised(workload: np.ndarray) -> np.ndarray:
-    """C^-1 [T, T] of least total squared error of all models, |A C^-1|_F^2 at columns
-    of norm 1 (Denisov et al. 2022).
+    """Return C^-1 of the encoder with the least total squared error, float64 [T, T].
+
+    The error is |A C^-1|_F^2 with columns of C of norm 1 (Denisov et al. 2022).
 
     Args:
-        workload: A, lower triangular, float64 [T, T]: how far the model has moved after
-            each round for a unit in the sum of each. All ones below the diagonal:
-            prefix sums.
+        workload: A, lower triangular, float64 [T, T]. Entry [s, t] is how far the model
+            has moved after round s, for a unit in the sum of round t. All ones: prefix
+            sums.
     """
     return _optimised(
         len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()
@@ -185,18 +193,17 @@ def optimised(workload: np.ndarray) -> np.ndarray:
 
 
 def banded(workload: np.ndarray, bands: int) -> np.ndarray:
-    """Return C^-1 as `optimised` does, among encoders C of so many diagonals: float64
-    [T, T]; columns of C have norm 1.
+    """Return C^-1 of the banded encoder with the least error, float64 [T, T].
 
-    Columns that are `bands` or more rounds apart do not overlap, so that a unit whose k
-    rounds are that far apart moves all releases by the root of k and no more
-    (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023). The minimum
-    is searched by L-BFGS over the entries of C, from the optimised encoder cut to its
-    bands.
+    Columns of C have norm 1. Columns that are `bands` or more rounds apart do not
+    overlap, so that a unit whose k rounds are that far apart moves all releases by at
+    most sqrt(k) (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023).
+    L-BFGS minimises the error of `optimised` over the entries of C. It starts from the
+    optimised encoder, truncated to its bands.
 
     Args:
-        workload: as of `optimised`.
-        bands: diagonals of C that may differ from zero, the main one among them.
+        workload: A; see `optimised`.
+        bands: number of diagonals of C that may be nonzero, including the main one.
     """
     return _banded(
         len(workload), np.ascontiguousarray(workload, dtype=float).tobytes(), bands
@@ -206,12 +213,19 @@ def banded(workload: np.ndarray, bands: int) -> np.ndarray:
 def scaled(
     inverse: np.ndarray, *, separation: int = 1, participations: int = 1
 ) -> np.ndarray:
-    """The inverse of an encoder, float64 [T, T], times the encoder's largest column
-    norm, in the last digits up.
+    """Scale C^-1 so that one unit moves the encoded sums by at most its contribution.
 
-    For units that come several times (any two of their rounds are at least `separation`
-    apart, and there are at most so many `participations`) it is in place of the column
-    norm how far all of a unit's columns move.
+    The factor is the encoder's largest column norm, rounded up in the last digits. For
+    units with several participations it is the joint sensitivity of all columns of a
+    unit instead.
+
+    Args:
+        inverse: C^-1, lower triangular, float64 [T, T].
+        separation: least number of rounds between two participations of a unit.
+        participations: most rounds in which a unit takes part.
+
+    Returns:
+        The scaled inverse, float64 [T, T].
     """
     encoder = inverted(inverse)
     if participations > 1:
@@ -239,8 +253,7 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
         return np.zeros((0, 0))
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     square = gram(moved.T @ moved)
-    # square = C^T C with C lower triangular: Cholesky from the last coordinate to the
-    # first.
+    # square = C^T C with a lower triangular C: Cholesky of the reversed matrix.
     lower = np.linalg.cholesky(square[::-1, ::-1])
     encoder = lower[::-1, ::-1].T
     rounded = np.round(encoder / _DIGITS) * _DIGITS
@@ -287,18 +300,23 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
 
 
 def _with_ridge(squares: np.ndarray) -> np.ndarray:
-    """Steps at a rate of almost nothing would have noise without end."""
+    """Add a small ridge: without it, steps of almost zero rate get unbounded noise."""
     mean = np.diag(squares).mean()
     ridge = _RIDGE * mean * np.eye(len(squares))
     return np.asarray(squares + ridge)
 
 
 def gram(squares: np.ndarray) -> np.ndarray:
-    """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly
-    least, both float64 [T, T].
+    """Return the X with unit diagonal that nearly minimises the trace of squares X^-1.
 
-    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the
-    root itself: a fixed point.
+    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where D is the diagonal of the matrix
+    root itself. The function iterates to this fixed point.
+
+    Args:
+        squares: A^T A, float64 [T, T].
+
+    Returns:
+        X = C^T C, float64 [T, T].
     """
     squares = _with_ridge(squares)
     diagonal = np.sqrt(np.diag(squares))

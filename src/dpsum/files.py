@@ -1,4 +1,4 @@
-"""Errors of writing a file, worded in one line."""
+"""Errors of writing a file, as one-line messages."""
 
 import contextlib
 import errno
@@ -41,11 +41,18 @@ _PROBE = 1 << 16  # bytes
 def writing(
     path: str | os.PathLike[str], temporary: Path | None = None
 ) -> Iterator[None]:
-    """Raise what keeps a file from being written (a full disk, no permission) as one
-    line that names it, a DpsumError.
+    """Convert errors of writing a file into a DpsumError that names the file.
 
-    torch and numpy say of a full disk only that a write failed: it is taken for full if
-    it does not take a little more of the file's `temporary` one either.
+    Covers a full disk, missing permission and the like. torch and numpy report a full
+    disk only as a failed write. The disk counts as full if the temporary file cannot
+    grow by a few bytes either.
+
+    Args:
+        path: the file that is written.
+        temporary: the temporary file that becomes `path`, if there is one.
+
+    Raises:
+        DpsumError: the file cannot be written.
     """
     try:
         yield
@@ -59,10 +66,10 @@ def writing(
 
 
 def number_of(error: Exception) -> int | None:
-    """The operating system's number of an error; None where it is none.
+    """Return the operating system's number of an error; None if there is none.
 
-    safetensors puts it into words, and numpy, which looks for room before it writes,
-    says only that there is none.
+    safetensors has the number in its message only. numpy checks for free space before
+    it writes, and its message has no number.
     """
     if match := re.search(r"\(os error (\d+)\)", str(error)):
         return int(match[1])

@@ -31,9 +31,7 @@ from dpsum.parameters import check_range
 from dpsum.private_sum import PrivateSum, add_rows, double
 
 NOISE_BY_GROUP = ("joint", "per-group", "equal-shares")
-"""Readings of a noise multiplier z for groups with thresholds C_g; see
-`CoordinateGroups`.
-"""
+"""Readings of a noise multiplier for groups of coordinates; see `CoordinateGroups`."""
 
 RowAdder = Callable[[Any, Any, Any, Any], None]
 """Adds clipped rows [n, d] to a total [d]; `private_sum.add_rows` is one."""
@@ -46,15 +44,15 @@ class CoordinateGroups:
     Attributes:
         boundaries: the start of every group and the end of the last, ascending, from 0
             to the number of coordinates.
-        noise: how a noise multiplier z is read. "joint": the deviation is z sqrt(sum
+        noise: reading of a noise multiplier z. "joint": the deviation is z sqrt(sum
             C_g^2) in all groups. "equal-shares": it is z sqrt(m) C_g in group g of m.
             Both are as private as z. "per-group": it is z C_g in group g, which is as
             private as z / sqrt(m), although papers account for z.
-        names: of the groups, for the ledger; none where they have no names.
+        names: names of the groups, for the ledger; empty if they have none.
 
     Raises:
-        DpsumError: the boundaries do not ascend from 0, there is no such reading, or
-            there is another number of names.
+        DpsumError: the boundaries do not ascend from 0, the reading is unknown, or the
+            number of names is not the number of groups.
     """
 
     boundaries: tuple[int, ...]
@@ -83,12 +81,12 @@ class CoordinateGroups:
     def from_slices(
         cls, slices: Mapping[str, slice], dimension: int, *, noise: str = "joint"
     ) -> CoordinateGroups:
-        """Return the groups that named slices make of `dimension` coordinates.
+        """Return the groups that named slices of a flat vector form.
 
         Args:
-            slices: of the flat vector, by the name of the group, in any order.
-            dimension: of the vector.
-            noise: as of the class.
+            slices: slices of the flat vector by name of the group, in any order.
+            dimension: number of coordinates of the vector.
+            noise: reading of a noise multiplier; see the class.
 
         Raises:
             DpsumError: slices overlap, or leave coordinates out.
@@ -134,16 +132,19 @@ class CoordinateGroups:
 
     @property
     def claimed_ratio(self) -> float:
-        """The multiplier as it is configured over the one that is proven."""
+        """The configured noise multiplier divided by the proven one."""
         if self.noise == "per-group":
             return math.sqrt(self.count)
         return 1.0
 
     def thresholds(self, given: Any) -> tuple[float, ...]:
-        """Return one threshold for each group, from one for all or from a sequence.
+        """Return one threshold for each group.
+
+        Args:
+            given: one number for all groups, or a sequence with one for each.
 
         Raises:
-            DpsumError: a sequence of another length.
+            DpsumError: the length of the sequence is not the number of groups.
         """
         if isinstance(given, (int, float)):
             return (float(given),) * self.count
@@ -161,7 +162,7 @@ class CoordinateGroups:
 
         Args:
             thresholds: C_g of each group.
-            noise_multiplier: the proven one, 1 / mu.
+            noise_multiplier: the proven noise multiplier, 1 / mu.
         """
         if self.noise == "joint":
             std = noise_multiplier * math.hypot(*thresholds)
@@ -184,7 +185,7 @@ def joint_noise_multiplier(
 
     Args:
         thresholds: C_g of each group.
-        noise_stds: deviation of the noise in each group. 0: it has no noise.
+        noise_stds: deviation of the noise in each group; 0 if a group has no noise.
 
     Returns:
         1 / mu of the module's guarantee; 0 if a group has no noise.
@@ -202,12 +203,11 @@ def clip_groups(
 ) -> Any:
     """Return a contribution with each group scaled down to at most its threshold.
 
-    This is the definition; `add_rows_by_group` adds many rows that are clipped so.
+    This is the reference definition; `add_rows_by_group` does the same for many rows.
 
     Args:
-        contribution: float [d]. It counts as zero where one of its values is not
-            finite.
-        groups: of the d coordinates.
+        contribution: float [d]. It counts as zero if one of its values is not finite.
+        groups: groups of the d coordinates.
         thresholds: C_g of each group.
 
     Returns:
@@ -233,8 +233,8 @@ def add_rows_by_group(
     """Add rows to a total, each clipped by group.
 
     Args:
-        adder: adds the rows of one group; as `private_sum.add_rows`.
-        groups: of the coordinates.
+        adder: adds the rows of one group; see `private_sum.add_rows`.
+        groups: groups of the d coordinates.
         rows: [n, d]. A row that is not finite is left out of all groups.
         thresholds: C_g of each group.
         total: float64 [d], to which the clipped rows are added.
@@ -254,19 +254,19 @@ def add_rows_by_group(
 
 
 class GroupedSum(PrivateSum):
-    """A private sum that clips and noises each group of coordinates by itself.
+    """A private sum that clips and noises each group of coordinates separately.
 
     Args:
-        groups: of the coordinates.
+        groups: groups of the coordinates.
         thresholds: C_g of each group, positive and finite.
-        noise_multiplier: the proven one, 1 / mu.
-        adjacency: as of `PrivateSum`.
+        noise_multiplier: the proven noise multiplier, 1 / mu.
+        adjacency: "zero-out" or "replace-one"; see `PrivateSum`.
 
     Attributes:
         threshold: sqrt(sum C_g^2), the largest norm of a clipped contribution.
-        noise_std: of the flat release that is as private: noise_multiplier times the
-            sensitivity.
-        noise_stds: the deviation of the noise in each group.
+        noise_std: deviation of the flat release with the same privacy:
+            noise_multiplier times the sensitivity.
+        noise_stds: deviation of the noise in each group.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class GroupedSum(PrivateSum):
         return self.add_rows_with(add_rows, rows)
 
     def add_rows_with(self, adder: RowAdder, rows: Any) -> Any:
-        """Add rows [n, d], those of one group by `adder`; return their groups' norms."""
+        """Add rows [n, d] with `adder`, group by group; return norms [n, groups]."""
 
         def add(limits: Any, total: Any, norms: Any) -> None:
             add_rows_by_group(adder, self.groups, rows, limits, total, norms)
@@ -308,7 +308,7 @@ class GroupedSum(PrivateSum):
         return self.add_by(add, len(rows))
 
     def new_norms(self, count: int) -> Any:
-        """Return room for the norms of so many contributions, float64 [n, groups]."""
+        """Return an empty array for the groups' norms, float64 [count, groups]."""
         return np.empty((count, self.groups.count))
 
     @property

@@ -1,6 +1,4 @@
-"""numpy, loaded when it is first used: a plan of the workflow is read where numpy is
-not installed.
-"""
+"""Import of numpy on first use: the workflow reads plans where numpy is missing."""
 
 from __future__ import annotations
 
@@ -11,14 +9,14 @@ __all__ = ["Lazy", "np"]
 
 
 class Lazy:
-    """Stands for a module, and imports it when something of it is asked for."""
+    """Proxy of a module that imports it when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)  # the next time it is there at once
+        setattr(self, attribute, value)  # later reads do not come here
         return value
 
 

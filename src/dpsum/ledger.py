@@ -1,12 +1,12 @@
-"""The ledger: an append-only record of every release, one JSON line each, that
-accountants read.
+"""The ledger: an append-only file with one JSON line for each release.
 
-A release is written down after the noise was drawn and before anything else uses it,
-from the mechanism's own values, so that the ledger says what was done and not what was
-planned.
+Accountants read the ledger alone. The mechanism appends a release after it drew the
+noise and before anything else uses the release. It writes the values that it used, so
+that the ledger records what was done and not what was planned.
 
-It is a chain: each line begins with the SHA-256 of the line before it. So the last
-line's stands for all of them, and `training.json` has it, with their number.
+The lines form a chain: each line begins with the SHA-256 of the line before it. The
+digest of the last line therefore covers all lines. `training.json` holds that digest
+and the number of lines.
 """
 
 from __future__ import annotations
@@ -31,45 +31,50 @@ from dpsum.sampling import Sampling
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
-    """One release.
+    """One line of the ledger.
 
     Attributes:
-        round: from 0; of local steps, all of them in a row.
-        name: what was released, e.g. "query-gradient-sum".
-        mechanism: what was added, and how the noise of two rounds is correlated.
-            "gaussian": normal noise of deviation `noise_std` on each coordinate,
-            independent of that of every other coordinate, release and round.
-            "correlated-gaussian": see `combines`. "skellam": discrete noise on whole
-            numbers, see `secure`.
+        round: number of the round, from 0; for local steps, a running number over all
+            rounds.
+        name: name of the released sum, e.g. "query-gradient-sum".
+        mechanism: kind of noise, and its correlation over rounds. "gaussian": normal
+            noise of deviation `noise_std` on each coordinate, independent of that of
+            every other coordinate, release and round. "correlated-gaussian": see
+            `combines`. "skellam": discrete noise on whole numbers, see `secure`.
         unit: whose contribution is protected: "client" or "record".
         adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one":
             by any other.
-        observer: who sees it: "everyone" or "server".
+        observer: who sees the release: "everyone" or "server".
         noise_multiplier: z.
         threshold, sensitivity, noise_std: C, the L2 sensitivity under the adjacency,
-            and the deviation of the noise on each coordinate; a list where each client
+            and the deviation of the noise on each coordinate; lists where each client
             makes the release over its own records.
-        dimension: coordinates released.
-        sampler: how the cohort was drawn (`participation`); a mapping is made a
+        dimension: number of released coordinates.
+        sampler: how the cohort was drawn (`participation`); a mapping is converted to a
             `Sampling`.
-        denominator: public number the sum is divided by afterwards.
-        noise_stream: name of the random stream of the noise; known, so privacy is
-            simulated.
-        counted_by_paper: whether the method's paper counts this release, or makes it
-            and leaves it out.
-        data_dependent_threshold: C, or what is handed out with the release (a
-            vocabulary), was computed from private data without a release of its own;
-            `reason` says why.
-        combines: of noise that is correlated over rounds: the weights of independent
-            draws of rounds 0 to this one, each of deviation `noise_std`, whose
-            combination was added; None: a draw of its own.
-        part: of records of which each is in one part alone: the part that it reads;
-            None: it reads all.
-        adds: how many clients' releases, each with noise of its own, are added up
-            before anyone but the observer sees more than his own; None: they are not.
-        secure: of a sum that secure aggregation shows: granularity, bits, coordinates,
-            clients, shares that are counted, and the variance of a share in units
-            (`secure`); None: of no such sum.
+        denominator: public number by which the sum is divided afterwards.
+        noise_stream: name of the random stream of the noise. Where the name holds a
+            seed, the noise can be drawn again, and privacy is simulated.
+        counted_by_paper: whether the method's paper counts this release in its
+            accounting.
+        data_dependent_threshold: whether C, or something published with the release (a
+            vocabulary), was computed from private data without a release of its own.
+        reason: why `data_dependent_threshold` is true.
+        combines: for noise that is correlated over rounds, the weights of the
+            independent draws of rounds 0 to this one, each of deviation `noise_std`.
+            None: an independent draw.
+        part: for sums over a part of the records, where each record is in one part
+            alone, the part that was read; None: all records.
+        adds: number of clients' releases, each with its own noise, that are added up
+            before anyone but the observer sees more than the own release; None: they
+            are not added up.
+        secure: for a sum under secure aggregation, its granularity, bits, coordinates,
+            clients, counted shares, and the variance of a share in units (module
+            `secure`); None for other sums.
+        groups: for a sum that is clipped by groups of coordinates, their boundaries,
+            thresholds, deviations and names; None for other sums.
+        claimed_multiplier: the noise multiplier that the paper counts; None if it is
+            `noise_multiplier`.
     """
 
     round: int
@@ -97,8 +102,11 @@ class Release:
     claimed_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no mechanism can have written (ValueError), so that no accountant
-        meets it.
+        """Refuse values that no mechanism can have written, so that no accountant reads
+        them.
+
+        Raises:
+            ValueError: a value is of another type or out of range.
         """
         if isinstance(self.sampler, Mapping):
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
@@ -144,7 +152,11 @@ class Release:
                 _check_number(f"sampler.{name}", self.sampler[name], most, least=0.0)
 
     def _check_groups(self, groups: dict[str, Any]) -> None:
-        """Refuse groups that do not add up to the sum's own numbers (ValueError)."""
+        """Refuse groups that contradict the release's own threshold and multiplier.
+
+        Raises:
+            ValueError: they contradict it.
+        """
         if self.mechanism != "gaussian":
             raise ValueError(f"{self.mechanism} noise has groups, which no proof is of")
         if not {"boundaries", "thresholds", "noise_stds"} <= set(groups):
@@ -180,13 +192,17 @@ class Release:
 
     @property
     def counted_multiplier(self) -> float:
-        """The noise multiplier that the method's paper counts."""
+        """Noise multiplier that the method's paper counts."""
         if self.claimed_multiplier is None:
             return self.noise_multiplier
         return self.claimed_multiplier
 
     def line(self, previous: str) -> str:
-        """The ledger's line, after one whose `digest` is given."""
+        """Return the line of the ledger.
+
+        Args:
+            previous: digest of the line before it; "" for the first line.
+        """
         fields = {key: value for key, value in vars(self).items() if value is not None}
         return (
             json.dumps(
@@ -243,15 +259,19 @@ _OPTIONAL = {
 
 
 def digest(line: str) -> str:
-    """Return the SHA-256 of a line, its line break included, which the next line begins
-    with.
-    """
+    """Return the SHA-256 of a line with its line break; the next line begins with it."""
     return hashlib.sha256(line.encode()).hexdigest()
 
 
 def parse(text: str, where: str) -> list[Release]:
-    """Releases from a ledger's text; DpsumError where a line is none, or not the one
-    that the next follows.
+    """Return the releases in a ledger's text.
+
+    Args:
+        text: the ledger.
+        where: name of the ledger, for messages.
+
+    Raises:
+        DpsumError: a line is not a release, or the chain of lines is broken.
     """
     releases = []
     previous = ""
@@ -291,11 +311,12 @@ def parse(text: str, where: str) -> list[Release]:
 def read_ledger(
     path: Path | str, chain: Mapping[str, Any] | None = None
 ) -> list[Release]:
-    """The releases of a finished run, in order.
+    """Return the releases of a finished run, in order.
 
     Args:
-        path: of the ledger.
-        chain: as training.json has it (`Ledger.chain`), to be compared.
+        path: path of the ledger.
+        chain: chain that training.json recorded (`Ledger.chain`), to compare with the
+            file; None: no comparison.
 
     Raises:
         DpsumError: the file is missing, a line is not a release, or lines were cut off
@@ -326,7 +347,7 @@ def read_ledger(
 
 
 def chain_of(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the number of lines of a ledger, and the digest of the last."""
+    """Return the number of lines of a ledger and the digest of the last line."""
     if not lines:
         return {"lines": 0, "head": ""}
     return {"lines": len(lines), "head": digest(lines[-1])}
@@ -353,21 +374,22 @@ def check_same_mechanism(
     whose: str = "the code as it is now",
     mend: str = "train the run again",
 ) -> None:
-    """Raise where the ledger that was audited says another mechanism than that of the
-    run.
+    """Check that the audited ledger records the same mechanism as the run's ledger.
 
-    Compared are names, mechanism, unit, adjacency, observer, z, denominator, sampler,
-    and sensitivity and noise over C, release by release. C itself follows the releases,
-    and the number of clients is not compared where records are the unit.
+    The function compares, release by release, names, mechanism, unit, adjacency,
+    observer, z, denominator, sampler, and sensitivity and noise over C. It does not
+    compare C, which follows the releases, nor the number of clients where records are
+    the unit.
 
     Args:
-        ran: the run's.
-        audited: that of the audit's own run, or of the run (`whose`) whose audit is to
-            stand for this one too.
-        mend: what to do.
+        ran: ledger of the run.
+        audited: ledger of the audit's training, or of another run whose audit is to
+            count for this run too.
+        whose: name of the audited training, for messages.
+        mend: remedy, for messages.
 
     Raises:
-        DpsumError: at the first difference.
+        DpsumError: the ledgers differ.
     """
     if len(ran) != len(audited):
         raise DpsumError(
@@ -411,9 +433,9 @@ def check_same_mechanism(
 def _same_groups(
     own: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> bool:
-    """Return whether both releases are clipped by as many groups, or both by none.
+    """Return whether both releases have the same number of groups, or both none.
 
-    An audit has coordinates of its own, so that boundaries differ.
+    Boundaries are not compared: an audit has other coordinates than the run.
     """
     if own is None or other is None:
         return own is other
@@ -424,10 +446,10 @@ class Ledger:
     """The ledger of a run in progress.
 
     Args:
-        path: its file; made if missing.
+        path: file of the ledger; created if missing.
 
     Attributes:
-        chain: how many lines were written, and the digest of the last; see `chain_of`.
+        chain: number of lines written, and the digest of the last; see `chain_of`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -439,8 +461,10 @@ class Ledger:
             self.path.touch()
 
     def claim(self, stream: str) -> None:
-        """Keep a stream of noise, "seed/purpose", for one mechanism; DpsumError where
-        another draws from it.
+        """Reserve a stream of noise, "seed/purpose", for one mechanism.
+
+        Raises:
+            DpsumError: another mechanism draws from this stream.
         """
         if stream in self._streams:
             raise DpsumError(
@@ -450,8 +474,10 @@ class Ledger:
         self._streams.add(stream)
 
     def append(self, release: Release) -> None:
-        """Write a release down; it is with the operating system before this returns, so
-        a killed run keeps it.
+        """Append a release to the file.
+
+        The operating system has the line before this returns, so that a killed process
+        does not lose it.
         """
         line = release.line(self.chain["head"])
         with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
@@ -459,19 +485,25 @@ class Ledger:
         self.chain = {"lines": self.chain["lines"] + 1, "head": digest(line)}
 
     def sync(self) -> None:
-        """Have the disk hold what was appended: before a checkpoint that knows of it,
-        so that it survives the power.
+        """Flush the appended lines to the disk, so that they survive a power failure.
+
+        Call it before a checkpoint that records the chain.
         """
         with writing(self.path), open(self.path, "rb") as handle:
             os.fsync(handle.fileno())
 
     def go_on_after(self, chain: Mapping[str, Any]) -> None:
-        """Keep the lines that a checkpoint knows of, whose `chain` is given.
+        """Truncate the ledger to the lines that a checkpoint recorded.
 
-        Lines after them, the last of which was perhaps being written when the process
-        died, are dropped: their rounds are run again with the same noise, and so are
-        the same releases, not further ones. DpsumError where lines that the checkpoint
-        knows of are not there.
+        Lines after them are dropped; the last one may be incomplete if the process died
+        while it wrote. Their rounds run again with the same noise, and so make the same
+        releases, not further ones.
+
+        Args:
+            chain: chain that the checkpoint recorded.
+
+        Raises:
+            DpsumError: lines that the checkpoint recorded are missing or changed.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
         known_lines = [line.decode("utf-8", "replace") for line in lines]

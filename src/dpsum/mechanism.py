@@ -1,11 +1,13 @@
-"""The mechanism: couples participation, clipping, noise and the ledger, so that what
-ran is what is accounted for.
+"""The mechanism: one object that couples participation, clipping, noise and the ledger.
 
-The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at
-most one contribution a round: each contribution is clipped to C in one L2 norm over all
-coordinates, the sum is noised before anybody has it, and the release is in the ledger,
-read off the mechanism that ran, before it is handed out. Under the ledger's
-participation `accounting.account` says which epsilon holds.
+The account therefore describes the mechanism that ran. The docstring of `dpsum` has an
+example.
+
+Guarantee, where each unit makes at most one contribution a round: the mechanism clips
+each contribution to C in one L2 norm over all coordinates, and adds noise before anyone
+receives the sum. It writes the release to the ledger, with the values that it used,
+before it returns the release. `accounting.account` computes the proven epsilon under
+the ledger's participation.
 """
 
 from __future__ import annotations
@@ -35,53 +37,53 @@ from dpsum.sums import SumSpec
 
 
 class Mechanism:
-    """A private sum over rounds: its thresholds, its noise, what may be spent, and its
-    lines of the ledger.
+    """A private sum over rounds, with its thresholds, noise, budget and ledger.
 
     Args:
-        name: of what it releases, in the ledger.
+        name: name of the release in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
-        dimension: coordinates d.
-        participation: draws the cohorts, describes itself for the ledger and says what
-            the sum is divided by.
-        clipping, noise: how the threshold moves, and what is added.
-        ledger: a new file's path, or the `Ledger` of several mechanisms.
+        dimension: number of coordinates d.
+        participation: draws the cohorts, describes the sampler for the ledger, and
+            defines the denominator of the sum.
+        clipping: rule for the threshold.
+        noise: distribution and multiplier of the noise.
+        ledger: path of a new file, or a `Ledger` that several mechanisms share.
         seed: None: noise is drawn from the operating system's entropy, and the ledger
-            says so. A number: from streams that it names, so that a run can be
-            repeated; privacy is simulated then, since who knows the seed knows the
-            noise.
-        budget: what may be spent; mechanisms that are given one budget share it, and no
-            round beyond it is released. Needed where z is to be found. None: nothing is
-            limited, and the account says what was spent.
-        adjacency, stream, part, added: as of `SumSpec`; no two mechanisms of a budget or a
-            ledger share a stream of noise.
-        holders: how many holders each take a sum and keep a threshold of their own; 0:
-            there is one sum a round.
+            says so. A number: noise is drawn from streams that the seed names, so that
+            a run can be repeated. Privacy is then simulated, since anyone who knows the
+            seed can compute the noise.
+        budget: limit on epsilon. Mechanisms with the same budget share it, and no round
+            beyond it is released. It is required where z must be calibrated. None: no
+            limit; the account reports what was spent.
+        adjacency, stream, part, added: see `SumSpec`. No two mechanisms of one budget
+            or one ledger share a stream of noise.
+        holders: number of clients that each take a sum and keep their own threshold; 0:
+            one sum a round.
         arithmetic: see `Arithmetic`.
-        groups: of coordinates, each of which has a threshold and noise of its own; None:
-            all are clipped to one norm. `clipping.threshold` may be one for each.
+        groups: groups of coordinates, each with its own threshold and noise; None: all
+            coordinates are clipped to one norm. `clipping.threshold` may have one value
+            for each group.
 
     Attributes:
-        on_release: called with the `Accumulator` and what is released, as it leaves;
-            for an audit.
-        observer: shown each line of the ledger and what left (`Observer`); for an
-            audit.
-        non_finite: contributions that were not finite and counted as zero, since it was
-            last set to 0.
+        on_release: called with the `Accumulator` and the released sum; for an audit.
+        observer: called with each line of the ledger and its releases (`Observer`); for
+            an audit.
+        non_finite: number of contributions that were not finite and counted as zero,
+            since the attribute was last set to 0.
 
     Warns:
-        NoAccountWarning: no accountant is of this noise under this participation, so
+        NoAccountWarning: no accountant covers this noise with this participation, so
             that the releases will have no epsilon.
 
     Raises:
-        DpsumError: a ledger that is there already, no first threshold, no multiplier
-            and no budget to find it by, or a stream of noise that another mechanism
-            draws from.
+        DpsumError: the ledger exists already, there is no first threshold, there is
+            neither a multiplier nor a budget to find it by, or another mechanism draws
+            from the same stream of noise.
     """
 
     on_release: Callable[[Accumulator, np.ndarray], None] | None = None
-    _stops = False  # whoever makes one by `of` asks the budget before each round
+    _stops = False  # callers of `of` ask the budget themselves before each round
 
     def __init__(
         self,
@@ -148,8 +150,11 @@ class Mechanism:
 
     @classmethod
     def of(cls, described: SumSpec, **how: Any) -> Mechanism:
-        """A mechanism of a sum that is described already; further arguments as of
-        `_set`.
+        """Return the mechanism of a sum specification.
+
+        Args:
+            described: specification of the sum.
+            how: further arguments of `_set`.
         """
         mechanism = cls.__new__(cls)
         mechanism._set(described, **how)
@@ -176,20 +181,19 @@ class Mechanism:
         arithmetic: Arithmetic | None = None,
         groups: CoordinateGroups | None = None,
     ) -> None:
-        """Set up; the class documents the arguments that are not here.
+        """Initialise the mechanism; the class documents the arguments missing here.
 
         Args:
-            described: who is in the sum, and how it is clipped and noised; without
-                noise nothing is claimed of it.
-            sampler: how its units are drawn.
+            described: specification of the sum. A sum without noise claims no privacy.
+            sampler: how the units are drawn.
             denominator: the public number that the sum is divided by.
-            indices: what tells the random streams of its noise apart: some of "round",
+            indices: parts of the names of its random streams of noise: some of "round",
                 "step" and "client".
-            cohort: the expected number of units; the denominator by default.
-            per_round: releases of one holder in a round.
-            multiplier: of its noise, where that follows from no budget.
-            first: finds the first threshold where the rule does not say it.
-            plain: makes what takes the contributions where the sum is not private.
+            cohort: the expected number of units; by default the denominator.
+            per_round: number of releases of one holder in a round.
+            multiplier: noise multiplier, where no budget determines it.
+            first: finds the first threshold, where the rule does not state it.
+            plain: creates the sum object where the sum is not private.
         """
         self.sum = described
         self.budget = budget
@@ -244,7 +248,7 @@ class Mechanism:
                 ledger.claim(f"{seed}/{purpose}")
 
     def _warn_without_account(self) -> None:
-        """Say before the first round that no epsilon will be found of the releases."""
+        """Warn before the first round if the releases will have no epsilon."""
         assert self.sum.noise is not None
         try:
             find(self.sum.noise.mechanism, self.sampler["kind"])
@@ -253,11 +257,11 @@ class Mechanism:
 
     @property
     def timed(self) -> bool:
-        """Whether the time that it took may be published.
+        """Whether the duration of a round may be published.
 
-        Not where the account takes the cohort to be secret, since the time tells how
-        many came; nor where each client's message is rounded by itself, since it tells
-        how often a rounding was drawn again.
+        Not where the account treats the cohort as secret, since the duration reveals
+        the cohort's size. Nor where each client's message is rounded separately, since
+        the duration reveals how often a rounding was drawn again.
         """
         noise = self.sum.noise
         return noise is None or (
@@ -266,7 +270,7 @@ class Mechanism:
 
     @property
     def claimed_ratio(self) -> float:
-        """The multiplier as it is configured over the one that is proven."""
+        """The configured noise multiplier divided by the proven one."""
         if self.groups is not None:
             return self.groups.claimed_ratio
         if not self.states:
@@ -275,8 +279,9 @@ class Mechanism:
 
     @property
     def noise_multiplier(self) -> float:
-        """z of the next release, as the budget is charged for it; of groups the proven
-        one.
+        """z of the next release, as the budget is charged for it.
+
+        Where groups of coordinates are clipped, it is the proven multiplier.
         """
         shared = self.budget.shared(self)
         if shared is None:
@@ -289,13 +294,11 @@ class Mechanism:
 
     @property
     def streams(self) -> set[str]:
-        """The purposes of the random streams that noise is drawn from, for the sum and
-        for a rule's own release.
-        """
+        """Purposes of its random noise streams: the sum's and the clipping rule's."""
         if not self.sum.private:
             return set()
         assert self._rule is not None
-        # Their names are the same whatever the noise, which is not known yet.
+        # The names do not depend on the multiplier, which is not known yet.
         extra = self._rule.extra(
             self.states[0], noise_multiplier=1.0, cohort=self._cohort
         )
@@ -305,8 +308,12 @@ class Mechanism:
         return purposes
 
     def open(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
-        """Take the sum of round `index` (from 0), of a local step and a holder where
-        each holder takes its own.
+        """Open the sum of a round.
+
+        Args:
+            index: number of the round, from 0.
+            step: the holder's local step, where each holder takes its own sum.
+            holder: number of the holder.
 
         Raises:
             DpsumError: no noise meets the budget, no analysis composes the mechanisms
@@ -338,14 +345,15 @@ class Mechanism:
         )
 
     def release(self, total: Accumulator) -> np.ndarray:
-        """End a sum: the noised sum, float64 [d]; it is in the ledger when this
-        returns.
+        """Close a sum and return the noised sum, float64 [d].
+
+        The release is in the ledger when this returns.
 
         Raises:
-            RuntimeError: it was released before; a second release would be a second
-                mechanism.
-            DpsumError: another sum of its round was released, so that it would have the
-                same noise; or the budget has no room for the round.
+            RuntimeError: the sum was released before; a second release would be a
+                second mechanism.
+            DpsumError: another sum of this round was released, so that both would have
+                the same noise; or the budget has no room for the round.
         """
         done = self._done
         at = (total.step, total.holder)
@@ -406,8 +414,8 @@ class Mechanism:
         ]
         with self._lock:
             self._unwritten = total.round
-            # Without an observer the last release of a single holder is enough: the
-            # ledger's line is the same for each.
+            # Without an observer, the last release of a single holder is enough: all
+            # have the same line in the ledger.
             if not self.holders and self.observer is None:
                 self.releases.clear()
             self.releases.append(
@@ -425,17 +433,17 @@ class Mechanism:
         return released
 
     def allows(self, rounds: int) -> bool:
-        """Whether the budget has room for so many rounds in all."""
+        """Return whether the budget has room for this total number of rounds."""
         return self.budget.allows(rounds)
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Epsilon after so many rounds; see `Budget.spent`."""
+        """Return epsilon after a number of rounds; see `Budget.spent`."""
         return self.budget.spent(rounds)
 
-    # What a sum that is being taken asks for
+    # Members that an open sum uses
 
     def state_of(self, holder: int) -> State:
-        """The clipping rule's state of a holder."""
+        """Return the clipping rule's state of a holder."""
         if not self.states:
             return {}
         if not self.holders:
@@ -443,15 +451,16 @@ class Mechanism:
         return self.states[holder]
 
     def extra_of(self, state: State) -> Any:
-        """The release that the clipping rule makes beside the sum; None for none."""
+        """Return the clipping rule's own release; None if it makes none."""
         assert self._rule is not None
         return self._rule.extra(
             state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
         )
 
     def _new_extra_sum(self, extra: Extra, state: State) -> PrivateSum:
-        """Return what takes the values that the clipping rule releases beside the sum:
-        one coordinate, or one for each group.
+        """Return the private sum behind the clipping rule's own release.
+
+        It has one coordinate, or one for each group.
         """
         if self.groups is None:
             return PrivateSum(
@@ -471,14 +480,19 @@ class Mechanism:
         )
 
     def new_sum(self, state: State, index: int = 0) -> Any:
-        """The object that takes the contributions of round `index`."""
+        """Return the object that adds up the contributions of a round.
+
+        Args:
+            state: state of the clipping rule.
+            index: number of the round.
+        """
         if not self.sum.private:
             return self._plain(self.dimension)
         z = self.noise_multiplier
         extra = self.extra_of(state)
         if extra is not None and extra.within:
-            # Both releases of a round together cost what the budget's multiplier does
-            # (Andrew et al. 2019, Theorem 1).
+            # Both releases of a round together cost as much as one with the budget's
+            # multiplier (Andrew et al. 2019, Theorem 1).
             if self.groups is not None and not extra.noise_multiplier > z:
                 least = z * self.groups.count**0.5 / 2
                 raise DpsumError(
@@ -508,8 +522,9 @@ class Mechanism:
         )
 
     def noise_of(self, purpose: str, total: Accumulator) -> np.ndarray | None:
-        """Draw the noise of a release, of deviation 1 on each coordinate, float64 [d];
-        None where there is no noise, or where the units bring it.
+        """Draw noise of deviation 1 on each coordinate of a release, float64 [d].
+
+        None where the sum has no noise, or where the units add the noise.
         """
         noise = self.sum.noise
         if noise is None:
@@ -527,11 +542,15 @@ class Mechanism:
     # The ledger
 
     def write(self, index: int, step: int | None = None) -> None:
-        """Write down what was released in round `index`: one line for all holders, one
-        more for a rule's own release.
+        """Append the releases of a round to the ledger.
 
-        Where no unit came nothing is released, but the ledger says with what noise it
-        would be.
+        The sum has one line for all holders, and a rule's own release one more. Where
+        no unit took part, nothing is released, and the line has the noise that the
+        release would have had.
+
+        Args:
+            index: number of the round.
+            step: local step of the holders, where each step has its own line.
         """
         self._unwritten = None
         releases = sorted(self.releases, key=lambda made: (made.holder, made.step))
@@ -627,11 +646,13 @@ class Mechanism:
                 [(released, mean) for _, mean, released in rows if mean is not None],
             )
 
-    # Going on after a restart, and several processes
+    # Restart from a checkpoint
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs; without a seed this includes what the noise
-        follows from, so keep it secret.
+        """Return everything that a restart needs.
+
+        Without a configured seed, this includes the secret seed of the noise: keep it
+        secret.
         """
         plan = self.budget.plan_of(self)
         if self._drawn_by == str(self.seed):
@@ -644,7 +665,7 @@ class Mechanism:
         } | drawn
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.states = list(state["states"])
         plan = self.budget.plan_of(self)
         self._done = (-1, set())
@@ -656,7 +677,7 @@ class Mechanism:
 def _check_groups(
     described: SumSpec, groups: CoordinateGroups, *, dimension: int, holders: int
 ) -> None:
-    """Refuse groups that do not fit the sum, or that no analysis is of."""
+    """Refuse groups that do not fit the sum, or that no analysis covers."""
     mechanism = described.noise.mechanism
     if mechanism != "gaussian":
         raise DpsumError(
@@ -676,7 +697,7 @@ def _check_groups(
 
 
 def _groups_line(total: PrivateSum) -> dict[str, Any] | None:
-    """Return what the ledger has of a sum's groups; None where it has none."""
+    """Return the ledger's field `groups` of a sum; None if it has no groups."""
     if not isinstance(total, GroupedSum):
         return None
     line: dict[str, Any] = {

@@ -1,13 +1,12 @@
-"""Noise: the multiplier z of each round, what is drawn, and the name that the ledger
-gives to it.
+"""Noise: the multiplier z of each round, the draws, and the name in the ledger.
 
-Accountants are found by that name (`mechanism`) and by the sampler, so that a name
-stands for the code that a proof is of. A class that draws, sums or combines in its own
-way has to name a mechanism of its own, and is refused when it is made if it does not;
-without an accountant of that name no epsilon is printed.
+An accountant is found by that name (`mechanism`) and by the sampler. The name therefore
+stands for the code that the proof covers. A class that draws, sums or combines noise in
+its own way must name its own mechanism, or its definition raises an error. Where no
+accountant has that name, no epsilon is reported.
 
-Here is independent Gaussian noise. `correlated_noise` and `skellam_noise` have the
-others.
+This module has independent Gaussian noise. Other noise is in `correlated_noise` and
+`skellam_noise`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from dpsum.accounting.context import BudgetLimits
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
-"""What makes the noised sum, and what the ledger says of how: a mechanism's name stands
-for all of these.
+"""Members that define the noised sum and its description in the ledger. The name of a
+mechanism stands for all of them.
 """
 
 _NAMED_IN = {
@@ -36,7 +35,7 @@ _NAMED_IN = {
     "correlated-gaussian": "dpsum.correlated_noise",
     "skellam": "dpsum.skellam_noise",
 }
-"""The module that gave each mechanism its name."""
+"""Module that defines each mechanism's name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +43,19 @@ class Noise:
     """Base of the kinds of noise.
 
     Attributes:
-        kind: its name in a configuration; "": it cannot be chosen there.
-        mechanism: the ledger's name.
+        kind: name of the noise in a configuration; "": it cannot be chosen there.
+        mechanism: name of the noise in the ledger.
         follows_loss: whether the multiplier follows a validation loss, so that it is
             not known before the run.
-        one_by_one: whether its sum takes each unit's message by itself.
-        by_dimension: whether noise and sensitivity over C follow from the number of
+        one_by_one: whether the sum takes each unit's message separately.
+        by_dimension: whether noise and sensitivity over C depend on the number of
             coordinates.
-        public_columns: what its sums tell in public beside the release, for the history
-            of a training (`PrivateSum.told`).
+        public_columns: columns of the training's history that its sums publish besides
+            the release (`PrivateSum.told`).
 
     Raises:
-        DpsumError: a parameter is out of bounds; or a class is made that changes what
-            is drawn or summed under a mechanism that it did not name.
+        DpsumError: a parameter is out of bounds; or a subclass changes the draws or the
+            sum without naming its own mechanism.
     """
 
     kind: ClassVar[str] = ""
@@ -81,8 +80,9 @@ class Noise:
         check_bounds(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class that would take another code's proof for its own, since it
-        uses its mechanism's name.
+        """Refuse a subclass that changes the noise but keeps the mechanism's name.
+
+        The proof found by that name would not cover the subclass's code.
         """
         super().__init_subclass__(**options)
         class_name = f"{cls.__module__}.{cls.__name__}"
@@ -110,17 +110,17 @@ class Noise:
 
     @property
     def fall(self) -> tuple[float, int]:
-        """The factor of the multiplier, and after how many falls of a loss in a row it
-        is applied.
-        """
+        """Factor of the multiplier, and the falls of a loss in a row that trigger it."""
         return 1.0, 3
 
     def plan(self, budget: BudgetLimits, **given: Any) -> BudgetPlan:
-        """Return the budget plan of this noise, round by round; `given` as of
-        `BudgetPlan`.
+        """Return the budget plan of this noise, round by round.
 
-        Noise without an analysis has to override this: what it costs is for its owner
-        to say.
+        Noise without an analysis must override this method and state its own cost.
+
+        Args:
+            budget: limit on epsilon.
+            given: further arguments of `BudgetPlan`.
         """
         from dpsum.accounting.budgets import (
             BudgetPlan,
@@ -131,24 +131,30 @@ class Noise:
         )
 
     def sampled(self, sampler: Sampler) -> Sampler:
-        """A sampler with what an accountant needs to know of this noise; DpsumError
-        where the noise is not for it.
+        """Return the sampler, with what an accountant needs to know about this noise.
+
+        Raises:
+            DpsumError: the noise does not fit this sampler.
         """
         return sampler
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
-        """The multipliers that a round may have after one that had this."""
+        """Return the multipliers that the next round may have."""
         return (multiplier,)
 
     def combines(self, index: int) -> list[float] | None:
-        """The weights with which a round's noise combines draws of rounds 0 to it;
-        None: it is a draw of its own.
+        """Return the weights with which a round's noise combines earlier draws.
+
+        They belong to the draws of rounds 0 to `index`. None: the round has an
+        independent draw.
         """
         return None
 
     def secure(self, **values: Any) -> dict[str, Any] | None:
-        """Return the ledger's group `secure` of a sum under secure aggregation, from
-        the arguments of `private_sum`; else None.
+        """Return the ledger's field `secure`; None without secure aggregation.
+
+        Args:
+            values: arguments of `private_sum`.
         """
         return None
 
@@ -160,11 +166,13 @@ class Noise:
         cohort: float,
         **values: Any,
     ) -> PrivateSum:
-        """The object that takes a round's contributions: an `ordinary` sum, or another
-        one, made of the same `values`.
+        """Return the object that adds up a round's contributions.
 
-        `streams` are random streams of the round, by what they are for and further
-        indices; `cohort` is the expected number of units.
+        Args:
+            ordinary: class of the sum that most noise uses.
+            streams: returns a random stream of the round, by purpose and indices.
+            cohort: expected number of units.
+            values: arguments of the sum.
         """
         return ordinary(**values)
 
@@ -174,11 +182,13 @@ class Noise:
         index: int,
         dimension: int,
     ) -> np.ndarray:
-        """Noise of deviation 1 on each coordinate, float64 [d], for round `index` (from
-        0).
+        """Return noise of deviation 1 on each coordinate, float64 [d].
 
-        `stream_of` gives the random stream of a round's noise, from its start at each
-        call.
+        Args:
+            stream_of: returns the random stream of a round's noise, from its start at
+                each call.
+            index: number of the round, from 0.
+            dimension: d.
         """
         return stream_of(index).standard_normal(dimension)
 
@@ -192,8 +202,10 @@ class Gaussian(Noise):
 
 @dataclasses.dataclass(frozen=True)
 class Decaying(Noise):
-    """After `falls` falls in a row of a public validation loss, z is multiplied by
-    `decay` (Adap DP-FL, IV-B).
+    """Gaussian noise whose multiplier z decays (Adap DP-FL, IV-B).
+
+    z is multiplied by `decay` each time a public validation loss has fallen `falls`
+    times in a row.
     """
 
     kind: ClassVar[str] = "decaying"
@@ -207,7 +219,11 @@ class Decaying(Noise):
         paper="6 (MNIST), 4 (Fashion-MNIST)",
     )
     decay: float = parameter(
-        0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)"
+        0.9999,
+        gt=0,
+        lt=1,
+        doc="beta: factor of z",
+        paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)",
     )
     falls: int = parameter(
         3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3"

@@ -1,8 +1,8 @@
 """L2 norms and clipping of one contribution, for every finite array.
 
-The squares of 1e200 and of 1e-200 leave the range of double precision. Such arrays are
-scaled by their largest magnitude first, so that no finite array raises an error or
-counts as another length than its own.
+The squares of 1e200 and of 1e-200 are outside the range of double precision. Such
+arrays are first scaled by their largest magnitude, so that no finite array raises an
+error or gets a wrong norm.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def l2_norm(values: np.ndarray) -> float:
 
 
 def usual_scale(largest: float) -> float:
-    """Return what a vector is divided by before its coordinates are squared.
+    """Return the divisor of a vector before its coordinates are squared.
 
     Args:
         largest: the largest magnitude of its coordinates.

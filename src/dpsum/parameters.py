@@ -14,7 +14,7 @@ from dpsum.errors import DpsumError
 
 LARGEST = 1e150
 """The largest threshold, noise or denominator; 1 / LARGEST is the smallest. The squares
-of both are ordinary numbers.
+of both are within the range of double precision.
 """
 
 BOUNDS = {
@@ -23,7 +23,7 @@ BOUNDS = {
     "lt": (operator.lt, "below"),
     "le": (operator.le, "at most"),
 }
-"""The comparison of each bound, and how a message words it."""
+"""Comparison of each bound, and its wording in messages."""
 
 
 def parameter(
@@ -40,15 +40,15 @@ def parameter(
     """Return a dataclass field with bounds and documentation.
 
     Args:
-        default: its value where none is given.
-        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and
-            `le` (at most). None is never out of bounds.
-        ge: see `gt`.
-        lt: see `gt`.
-        le: see `gt`.
-        doc: what it means.
-        paper: the paper's value, where there is one.
-        kw_only: whether it is given by name only.
+        default: default value.
+        gt: lower bound; the value must be above it. A value of None is never out of
+            bounds.
+        ge: lower bound; the value must be at least this.
+        lt: upper bound; the value must be below it.
+        le: upper bound; the value must be at most this.
+        doc: meaning of the parameter.
+        paper: the paper's value, if it states one.
+        kw_only: whether the field is keyword-only.
     """
     bounds = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     return dataclasses.field(
@@ -75,10 +75,10 @@ def check_bounds(instance: Any) -> None:
 
 
 def check_range(name: str, value: float) -> None:
-    """Refuse a threshold or a deviation that no ledger can hold.
+    """Check that a threshold or a deviation is in the range of the ledger.
 
     Raises:
-        DpsumError: it is not a number from 1e-150 to 1e150.
+        DpsumError: the value is not a number from 1e-150 to 1e150.
     """
     if not 1 / LARGEST <= value <= LARGEST:
         raise DpsumError(

@@ -1,8 +1,7 @@
-"""Ways of participation: which units take part in which round, and by what number a
-round's sum may be divided.
+"""Participation: which units take part in which round, and the sum's denominator.
 
-A way describes itself for the ledger (`describe`), so that the sampler that ran and the
-one that is accounted for are the same object's.
+A participation draws the cohorts and also describes the sampler for the ledger
+(`describe`). One object does both, so that the account is of the sampler that ran.
 """
 
 from __future__ import annotations
@@ -19,36 +18,37 @@ from dpsum.randomness import Seed, fresh, stream
 from dpsum.sampling import Sampling
 
 _DRAWN_BY = ("sample_cohort", "describe", "denominator")
-"""Members that an analysis is of: the name of a sampler stands for all of them."""
+"""Members that an analysis covers: the name of a sampler stands for all of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Participation:
-    """Base: which units take part in which round.
+    """Base of the participations: which units take part in which round.
 
-    Cohort and rounds are parameters that a configuration states. The number of units and
-    the seed may be given later (`plan`); cohorts are drawn only when both are known.
+    The configuration states cohort and rounds. The number of units and the seed may
+    follow later (`plan`); cohorts are drawn only when both are known.
 
     Args:
-        cohort: L, the units of a round, or their expected number.
-        rounds: T.
-        units: N.
-        seed: of the draws; None: from the operating system's entropy, so that no one
-            can draw the same.
+        cohort: L, the number of units of a round, or its expectation.
+        rounds: T, the number of rounds.
+        units: N, the number of units.
+        seed: seed of the draws; None: from the operating system's entropy, so that
+            nobody can repeat the draws.
 
     Attributes:
-        kind: the sampler's name in the ledger. A class that draws in its own way gives
-            its own name, for which no analysis of another is taken.
+        kind: name of the sampler in the ledger. A class that draws in its own way has
+            its own name, so that no analysis of another sampler is used.
         once: whether a unit takes part at most once.
-        known: whether an observer may know who takes part when.
-        independent: whether each unit draws each of its rounds independently of all
-            others and of all other rounds.
-        blocks: whether cohorts are blocks of all units, so that their size has to
-            divide the number of units.
-        correlated: whether noise that is correlated over rounds has an analysis for it.
+        known: whether the analysis allows the observer to know who takes part when.
+        independent: whether each unit is drawn in each round independently of all other
+            units and rounds.
+        blocks: whether cohorts are blocks of a list of all units, so that the cohort
+            size must divide the number of units.
+        correlated: whether there is an analysis with noise that is correlated over
+            rounds.
 
     Raises:
-        DpsumError: numbers that contradict one another.
+        DpsumError: the numbers contradict one another.
     """
 
     kind: ClassVar[str] = ""
@@ -62,10 +62,12 @@ class Participation:
         100,
         ge=1,
         le=10_000_000,
-        doc="clients of a round, L; the expected number where it is random",
+        doc="L: number of clients in a round; its expectation where it is random",
         paper="1600",
     )
-    rounds: int = parameter(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
+    rounds: int = parameter(
+        20, ge=0, le=1_000_000, doc="T: number of rounds", paper="250"
+    )
     units: int | None = None
     seed: Seed = None
 
@@ -78,26 +80,28 @@ class Participation:
         object.__setattr__(self, "seed", fresh(self.seed))
 
     def plan(self, *, clients: int, seed: Seed) -> Self:
-        """Return this participation of so many clients, with the seed of its draws."""
+        """Return this participation with a number of clients and a seed."""
         return dataclasses.replace(self, units=clients, seed=seed)
 
     def sample_cohort(self, index: int) -> np.ndarray:
-        """Return the numbers of the units of round `index` (from 0), int [cohort].
+        """Return the numbers of the units in round `index` (from 0), int [cohort].
 
-        The same round has the same cohort whenever it is asked for.
+        Repeated calls return the same cohort.
         """
         raise NotImplementedError
 
     @property
     def denominator(self) -> float:
-        """The denominator of a round's sum: the expected cohort, never the realised
-        one, which is private.
+        """Denominator of a round's sum: the expected cohort size.
+
+        The realised cohort size is private and never used.
         """
         return float(self.cohort)
 
     def describe(self) -> Sampling:
-        """Return the sampler for the ledger; `rate` is a unit's chance of being in a
-        given round.
+        """Return the sampler for the ledger.
+
+        `rate` is a unit's probability of taking part in a given round.
         """
         return Sampling(
             kind=self.kind,
@@ -108,12 +112,14 @@ class Participation:
         )
 
     def clients_per_round(self, clients: int) -> int:
-        """Return the clients of a round, or their expected number."""
+        """Return the number of clients in a round, or its expectation."""
         return self.cohort
 
     def apart(self, clients: int) -> tuple[int, int]:
-        """Return the least number of rounds between two rounds of one client, and the
-        most rounds that it is in.
+        """Return the separation and the number of participations of one client.
+
+        They are the least number of rounds between two of its participations, and the
+        largest number of rounds in which it takes part.
         """
         rounds = max(self.rounds, 1)
         if self.once:
@@ -122,14 +128,15 @@ class Participation:
 
     @property
     def allows_client_state(self) -> bool:
-        """Whether its account holds where a client's contribution also follows from the
-        rounds that it was in before (docs/privacy.md, "Clients that remember").
+        """Whether the account also covers clients that keep state between rounds.
+
+        See docs/privacy.md, "Clients that remember".
         """
         return self.once or self.known or self.independent
 
     @property
     def _count(self) -> int:
-        """The number of units."""
+        """Number of units."""
         if self.units is None:
             raise DpsumError(
                 f"{self.kind} participation has no units yet: give units, or call plan()"
@@ -137,7 +144,7 @@ class Participation:
         return self.units
 
     def _stream(self, *names: int) -> np.random.Generator:
-        """Return the stream of random numbers that these draws come from."""
+        """Return the random stream of the draws."""
         if self.seed is None:
             raise DpsumError(
                 f"{self.kind} participation has no seed yet: give units, or call plan()"
@@ -145,7 +152,7 @@ class Participation:
         return stream(self.seed, "participation", *names)
 
     def _check_numbers(self, units: int) -> None:
-        """Refuse numbers that this way of participation cannot have."""
+        """Check the numbers of this participation."""
         if not 1 <= self.cohort <= units:
             raise DpsumError(
                 f"participation.cohort is {self.cohort} of {units} units: it must be"
@@ -165,20 +172,20 @@ class Participation:
 
 
 class Cohorts(Participation):
-    """Base of the ways to draw cohorts of clients that have an analysis."""
+    """Base of the participations that draw cohorts of clients and have an analysis."""
 
 
 def check_name(participation: object) -> None:
-    """Refuse a participation that bears the name of another way of drawing.
+    """Refuse a participation that uses the name of another sampler.
 
-    An analysis is found by the name, so that its epsilon would be of other code.
+    The analysis is found by the name, so that its epsilon would be that of other code.
 
     Args:
-        participation: a `Participation`; any other object is not looked at.
+        participation: a `Participation`; other objects are not checked.
 
     Raises:
-        DpsumError: it draws or describes itself in its own way under a name of
-            `dpsum.participation`.
+        DpsumError: the class overrides how a sampler of `dpsum.participation` draws or
+            describes itself, and keeps its name.
     """
     names = {cls.kind: cls for cls in _all_below(Participation) if _is_ours(cls)}
     if not isinstance(participation, Participation) or participation.kind not in names:
@@ -207,11 +214,10 @@ def _is_ours(cls: type[Participation]) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnePass(Cohorts):
-    """Disjoint blocks of a shuffled list: no client takes part twice (DP-FedMeta's
-    one-pass training; DP-MAML).
+    """Disjoint blocks of a shuffled list: no client takes part twice.
 
-    An observer may know the blocks: the analysis does not count on the shuffle. Then
-    each client is in one Gaussian release.
+    DP-FedMeta's one-pass training and DP-MAML use it. An observer may know the blocks:
+    the analysis does not rely on the shuffle. Each client is in one Gaussian release.
     """
 
     kind = "one-pass"
@@ -240,10 +246,10 @@ class OnePass(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BallsAndBins(Cohorts):
-    """One pass in secret rounds: each client draws one out of T (Chua et al.,
-    Balls-and-Bins Sampling, 2024).
+    """One pass in secret rounds: each client draws one of the T rounds.
 
-    The cohort's size varies and is private, and the denominator is N/T.
+    The cohort size varies and is private. The denominator is N/T. Chua et al.,
+    Balls-and-Bins Sampling, 2024.
     """
 
     kind = "balls-and-bins"
@@ -273,8 +279,9 @@ class BallsAndBins(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(Cohorts):
-    """In each round each client takes part with probability L/N, independently of all
-    others.
+    """Poisson sampling: each client takes part in each round with probability L/N.
+
+    All draws are independent.
     """
 
     kind = "poisson"
@@ -287,10 +294,10 @@ class Poisson(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(Participation):
-    """Blocks as of shuffled epochs, for methods that claim nothing of a client (Li et
-    al. 2020: visits per task).
+    """The blocks of shuffled epochs, for methods without privacy of a client.
 
-    There is no analysis for it: of a private sum over it no epsilon is printed.
+    Li et al. 2020 count visits per task. There is no analysis: a private sum over these
+    cohorts has no epsilon.
     """
 
     kind = "passes"
@@ -302,11 +309,10 @@ class Passes(Participation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(Cohorts):
-    """Blocks of a shuffled list; when it is at its end it is shuffled anew. A client is
-    in one block of each epoch.
+    """Blocks of a list that is shuffled anew in each epoch.
 
-    An observer may know the blocks: a client is in as many Gaussian releases as epochs
-    were begun.
+    A client is in one block of each epoch. An observer may know the blocks: a client is
+    in one Gaussian release for each epoch that was begun.
     """
 
     kind = "shuffled-epochs"
@@ -328,11 +334,10 @@ class ShuffledEpochs(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MinSeparation(Cohorts):
-    """Blocks of a list that was shuffled once, gone through again and again: a client
-    comes each N/L rounds.
+    """Blocks of a list that is shuffled once: a client takes part every N/L rounds.
 
-    An observer may know the blocks. A client's rounds lie apart (b-min-sep), so that
-    correlated noise is accounted for over all of them.
+    An observer may know the blocks. A client's rounds have a minimal separation
+    (b-min-sep), so that the account of correlated noise covers all of them.
     """
 
     kind = "min-separation"
@@ -354,7 +359,7 @@ class MinSeparation(Cohorts):
 
     @property
     def separation(self) -> int:
-        """Rounds from one participation of a unit to the next."""
+        """Number of rounds from one participation of a unit to the next."""
         return self._count // self.cohort
 
     def apart(self, clients: int) -> tuple[int, int]:
@@ -371,10 +376,9 @@ class MinSeparation(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedSize(Cohorts):
-    """In each round L of the N clients, every such set with the same chance, drawn anew
-    and in secret.
+    """A uniformly random set of L of the N clients, drawn in secret anew each round.
 
-    Most simulators draw so.
+    Most simulators sample in this way.
     """
 
     kind = "fixed-size"
@@ -386,9 +390,9 @@ class FixedSize(Cohorts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Everyone(Participation):
-    """Every unit takes part in every round, so that the cohort is all units.
+    """Every unit takes part in every round.
 
-    Everybody may know that. All releases together are one Gaussian release.
+    The cohort is public. All releases together are one Gaussian release.
     """
 
     kind = "everyone"
@@ -408,12 +412,11 @@ class Everyone(Participation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoissonLots(Participation):
-    """Every client takes part in every round, each time with a Poisson lot of its own
-    records.
+    """Every client takes part in every round, with a Poisson lot of its own records.
 
     In each step each record is in its client's lot with probability L/n, independently
-    of all others; n is the mean over clients where they hold different numbers of
-    records. `lots` draws them.
+    of all others. Where clients hold different numbers of records, n is their mean.
+    `lots` draws the lots.
     """
 
     kind = "poisson-lots"
@@ -422,12 +425,12 @@ class PoissonLots(Participation):
         100,
         ge=1,
         le=10_000_000,
-        doc="expected records of a client's lot, L",
+        doc="L: expected number of records in a client's lot",
         paper="78 (Adap DP-FL)",
     )
 
     def _check_numbers(self, units: int) -> None:
-        """A lot is compared with the records of a client when these are known."""
+        """Check nothing: `RecordLots` compares the lot with the clients' records."""
 
     def sample_cohort(self, index: int) -> np.ndarray:
         return np.arange(self._count)
@@ -453,15 +456,15 @@ class PoissonLots(Participation):
         purpose: str = "lot",
         whose: str = "a client",
     ) -> RecordLots:
-        """Return the lots of clients that take so many steps a round.
+        """Return the lots of all clients.
 
         Args:
-            clients: K.
-            seed: of the draws.
-            steps: lots of one client in a round.
-            records: those that each client holds, or as many as it says one by one.
-            purpose: of the random stream that draws them.
-            whose: the holder, for messages.
+            clients: K, the number of clients.
+            seed: seed of the draws.
+            steps: number of lots of one client in a round.
+            records: number of records of each client, or one number for each client.
+            purpose: purpose of the random stream of the draws.
+            whose: name of the holder, for messages.
         """
         return RecordLots(
             kind=self.kind,
@@ -477,7 +480,7 @@ class PoissonLots(Participation):
 
 
 def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
-    """Return the units of a round where a list is shuffled anew at its end."""
+    """Return the units of a round where each epoch shuffles the list anew."""
     blocks = plan._count // plan.cohort
     epoch, block = divmod(index, blocks)
     order = plan._stream(epoch).permutation(plan._count)
@@ -486,23 +489,26 @@ def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
 
 
 class RecordLots:
-    """Lots of each holder's own records: in each step each record is in its holder's
-    lot with probability L/n.
+    """Poisson lots of each holder's own records.
 
-    Abadi et al. 2016; Adap DP-FL, line 7. Where holders have different numbers of
-    records, n is their mean: all records have one rate, so that one epsilon is every
-    record's, and a holder's expected lot is in proportion to its records.
+    In each step each record is in its holder's lot with probability L/n (Abadi et al.
+    2016; Adap DP-FL, line 7). Where holders have different numbers of records, n is
+    their mean. All records then have the same rate, so that one epsilon applies to
+    every record, and a holder's expected lot is proportional to its records.
 
     Args:
-        clients: K holders, of n `records` each, or of as many as it says one by one;
-            `whose` they are, for messages.
-        lot: L, the expected records of a lot, or of holders that differ their mean;
-            each holder takes `steps` of them in each of T `rounds`.
-        seed, kind: as of `Participation`.
-        purpose: of the random stream that draws them.
+        clients: K, the number of holders.
+        lot: L, the expected number of records in a lot; the mean over holders where
+            they have different numbers of records.
+        rounds: T, the number of rounds.
+        steps: number of lots of one holder in a round.
+        records: n, the number of records of each holder, or one number for each holder.
+        seed, kind: see `Participation`.
+        purpose: purpose of the random stream of the draws.
+        whose: name of the holder, for messages.
 
     Raises:
-        DpsumError: a lot that is not from 1 to n.
+        DpsumError: the lot is not from 1 to n.
     """
 
     def __init__(
@@ -547,8 +553,9 @@ class RecordLots:
             self.rate = lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
-        """Places of the records of a lot among the holder's, ascending, the same
-        whenever it is asked.
+        """Return the indices of a lot's records among the holder's, ascending.
+
+        Repeated calls return the same lot.
         """
         drawn = stream(self.seed, self.purpose, index, step, client).random(
             self.sizes[client]
@@ -556,8 +563,9 @@ class RecordLots:
         return np.flatnonzero(drawn < self.rate)
 
     def expected(self, client: int) -> float:
-        """The expected lot of one holder; of holders that are alike, the
-        denominator.
+        """Return the expected lot size of one holder.
+
+        It is the denominator where all holders have the same number of records.
         """
         if self.alike:
             return float(self.size)
@@ -565,17 +573,18 @@ class RecordLots:
 
     @property
     def denominator(self) -> float:
-        """The denominator of a lot's sum: the expected lot, never the realised one,
-        which is private.
+        """Denominator of a lot's sum: the expected lot size.
+
+        The realised lot size is private and never used.
         """
         return float(self.size)
 
     def describe(self) -> Sampling:
-        """The sampler, for the ledger; `rate` is a record's chance of being in a given
-        lot, `rounds` counts lots.
+        """Return the sampler for the ledger.
 
-        Of holders that differ, records and cohort are those of all of them together,
-        and `sizes` says each one's.
+        `rate` is a record's probability of being in a given lot; `rounds` counts lots.
+        Where holders have different numbers of records, `records` and `cohort` are
+        totals over all holders, and `sizes` has the number of each.
         """
         whole, lot = (
             (self.sizes[0], self.size)
@@ -596,16 +605,16 @@ class RecordLots:
 def own_records(
     *, clients: int, rounds: int, records: int, steps: int, batches: str
 ) -> Sampling:
-    """The sampler of the sums that each client takes over its own records, for the
-    ledger.
+    """Return the sampler of sums that each client takes over its own records.
 
     Args:
-        clients: N, who take part at most once.
-        records: those of one client that its releases of this kind read.
-        steps: releases of this kind that one client makes.
-        batches: "full": each reads all of the records; "disjoint": each reads a part of
-            its own; "poisson": each reads each record with the chance 1/steps, so that
-            `cohort` is the mean number.
+        clients: N, the number of clients; each takes part at most once.
+        rounds: T, the number of rounds.
+        records: number of records of one client that these releases read.
+        steps: number of these releases that one client makes.
+        batches: "full": each release reads all records; "disjoint": each reads a
+            separate part; "poisson": each reads each record with probability 1/steps,
+            so that `cohort` is the mean number.
     """
     cohort = (
         records
@@ -627,9 +636,7 @@ def own_records(
 
 
 def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
-    """The sampler of clients' own updates, one for each client at most, for the
-    ledger.
-    """
+    """Return the sampler of local updates: each client releases at most one."""
     return Sampling(
         kind="own-update",
         clients=clients,

@@ -1,12 +1,12 @@
-"""The private sum, the one primitive through which private data leaves its owner.
+"""The private sum: the one primitive that releases private data.
 
 Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced
 by zero (zero-out). Each contribution is scaled to at most C in one L2 norm over all
 parameters, so the sums of neighbours differ by at most C, and the release is the
 Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
 `accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the
-sensitivity is 2 C; a sum that is for it (a client's own update, which is always there)
-has noise of 2 z C, and the same (epsilon, delta).
+sensitivity is 2 C. A sum for that adjacency (a client's own update, which is always
+present) has noise of standard deviation 2 z C and the same (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
 def add_rows(
     rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
 ) -> None:
-    """Add rows [n, d] to a total, float64 [d], each clipped to the norm `limit`.
+    """Clip rows and add them to a total.
 
-    A row that is not finite is left out. Every finite row is clipped, also one whose
-    squares or norm are beyond the range of double precision.
+    A row that is not finite is left out. Every finite row is clipped, even if its
+    squares or its norm are beyond the range of double precision. Rows are added one
+    after another in double precision, so that the size of chunks changes no bit.
 
-    Rows are added one after another in double precision, so that chunks of other sizes
-    give the same bits. `norms`, float64 [n], becomes the rows' norms before clipping
-    (`norms.l2_norm`).
+    Args:
+        rows: [n, d].
+        limit: norm to which each row is clipped.
+        total: float64 [d], to which the clipped rows are added.
+        norms: float64 [n], set to the rows' norms before clipping (`norms.l2_norm`).
     """
     for index, row in enumerate(rows):
         values = double(row)
         norm = l2_norm(values)
         norms[index] = norm
         if math.isfinite(norm):
-            with np.errstate(over="ignore"):  # of a sum without a limit
+            with np.errstate(over="ignore"):  # a sum without a limit may overflow
                 total += clip(values, norm, limit)
 
 
@@ -55,11 +58,11 @@ def double(row: np.ndarray) -> np.ndarray:
 def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
     """Return contributions as an array of real numbers [n, d].
 
-    Numbers of 16 bits that numpy does not know (bfloat16 of torch, JAX or ml_dtypes)
-    are read in single precision, which holds all of them.
+    16-bit numbers that numpy does not know (bfloat16 of torch, JAX or ml_dtypes) are
+    converted to single precision, which is exact.
 
     Raises:
-        DpsumError: they are no numbers, or have another shape.
+        DpsumError: the contributions are not real numbers of shape [n, d].
     """
     try:
         if str(getattr(contributions, "dtype", "")).endswith("bfloat16"):
@@ -88,22 +91,23 @@ def _single(contributions: Any) -> Any:
 
 
 class _Sum:
-    """A sum of contributions in double precision; a CPU adds them one after another, so
-    that chunks change no bit.
+    """Base of the sums: adds up clipped contributions in double precision.
+
+    Contributions are added one after another, so that the size of chunks changes no
+    bit.
     """
 
     one_by_one: ClassVar[bool] = False
-    """Whether it has to see each contribution by itself, so that `add_by` is
-    refused.
-    """
+    """Whether the sum must see each contribution separately and refuses `add_by`."""
 
     groups: Any = None
-    """Groups of coordinates that are clipped each by itself (`group_clipping`); None:
-    all are clipped together.
+    """Groups of coordinates that are clipped separately (`group_clipping`).
+
+    None: all coordinates are clipped together.
     """
 
     _limit: Any = math.inf
-    """The norm to which each contribution is cut."""
+    """Norm to which each contribution is clipped."""
 
     def __init__(self, *, dimension: int) -> None:
         if dimension < 1:
@@ -115,15 +119,16 @@ class _Sum:
         self._released = False
 
     def add(self, contributions: ArrayLike) -> np.ndarray:
-        """Add contributions [n, d]. One that is not finite counts as zero, and is
-        counted in `non_finite`.
+        """Add contributions [n, d].
+
+        A contribution that is not finite counts as zero, and in `non_finite`.
 
         Returns:
-            The contributions' own norms, float64 [n], as private as they; not finite
-            where a contribution is not.
+            Norms before clipping, float64 [n]; not finite where a contribution is not.
+            They are as sensitive as the contributions.
 
         Raises:
-            DpsumError: they are not numbers, or not [n, d].
+            DpsumError: the contributions are not real numbers of shape [n, d].
         """
         rows = self.checked_rows(contributions)
         return self.add_by(functools.partial(add_rows, rows), len(rows))
@@ -133,17 +138,23 @@ class _Sum:
         return rows_of(contributions, self.dimension)
 
     def new_norms(self, count: int) -> np.ndarray:
-        """Return room for the norms of so many contributions, float64 [n]."""
+        """Return an empty array for the norms, float64 [count]."""
         return np.empty(count)
 
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
     ) -> np.ndarray:
-        """Add `count` contributions that a compiled loop makes, and adds itself while
-        they are in the cache; returns as `add`.
+        """Add contributions that a compiled loop computes and adds up itself.
 
-        Given the limit, the total and the norms [count], `add` does what `add_rows`
-        does with its rows.
+        The loop adds each contribution while it is in the processor's cache.
+
+        Args:
+            add: called with the limit, the total [d] and the norms [count]; it clips
+                and adds its contributions as `add_rows` does.
+            count: number of contributions.
+
+        Returns:
+            Norms before clipping; see `add`.
         """
         self._check_open()
         norms = self.new_norms(count)
@@ -160,14 +171,15 @@ class _Sum:
             raise RuntimeError("this sum was released: nothing can be added to it")
 
     def release(self, generator: Any) -> np.ndarray:
-        """Return the noised sum, float64 [d], with noise of a numpy generator.
+        """Return the noised sum, float64 [d].
 
         Args:
-            generator: None where the sum needs no noise.
+            generator: numpy generator that draws the noise; None where the sum needs no
+                noise.
 
         Raises:
-            RuntimeError: it was released before; a second release would be a second
-                mechanism.
+            RuntimeError: the sum was released before; a second release would be a
+                second mechanism.
         """
         if generator is None:
             return self.release_with(None)
@@ -195,8 +207,10 @@ class _Sum:
 
 
 class PlainSum(_Sum):
-    """The sum as it is, for methods that claim no privacy; `norms` are the
-    contributions' own.
+    """The sum without clipping or noise, for methods that claim no privacy.
+
+    Attributes:
+        norms: norms of the contributions.
     """
 
     def __init__(self, *, dimension: int) -> None:
@@ -212,23 +226,26 @@ class PlainSum(_Sum):
 
 
 class PrivateSum(_Sum):
-    """Clip each contribution to `threshold`, add up, add noise of standard deviation z
-    C to every coordinate.
+    """The private sum: clips contributions to C, adds them up, and adds noise.
 
-    An empty sum releases noise as well. Norms and the un-noised sum are not kept.
+    The noise has standard deviation z times the sensitivity on every coordinate (z C
+    under zero-out adjacency). An empty sum releases noise as well. Norms and the
+    un-noised sum are not kept.
 
     Args:
-        dimension: coordinates d.
+        dimension: number of coordinates d.
         threshold: C, from 1e-150 to 1e150.
         noise_multiplier: z, in the same range, and z C too.
         adjacency: "zero-out" or "replace-one".
 
     Attributes:
-        secure: what the ledger says of a sum that secure aggregation shows; None for
-            others.
-        told: what the history may say of it after the release.
-        signs: by which coordinates were turned before the noise, as its observer knows.
-        absent: places in the cohort of those who sent nothing, as its observer sees.
+        secure: the ledger's field `secure` of a sum under secure aggregation; None for
+            other sums.
+        told: public values for the training's history, after the release.
+        signs: signs that multiplied the coordinates before the noise; the observer
+            knows them.
+        absent: positions in the cohort of clients that sent nothing; the observer sees
+            them.
     """
 
     secure: Mapping[str, Any] | None = None

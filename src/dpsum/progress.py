@@ -1,6 +1,4 @@
-"""Progress of long work: one line now and then, readable on a terminal and in a job's
-log.
-"""
+"""Progress of long work: occasional lines for a terminal or the log of a job."""
 
 from __future__ import annotations
 
@@ -11,25 +9,26 @@ from collections.abc import Callable
 from typing import TextIO
 
 _LINES = 20
-"""Of work without times."""
+"""Number of lines where no times are printed."""
 
 
 class Progress:
-    """Prints how far the work is, its rate and the time left: whole lines, since
-    several jobs share a terminal.
+    """Printer of progress, rate and remaining time.
 
-    The longer the work has gone on, the longer the silence between two lines, so that
-    hours of it fit on a page. Where time would tell too much, there is a line at each
-    twentieth of the steps, without a rate.
+    It prints whole lines, since several jobs share a terminal. The interval between two
+    lines grows with the elapsed time, so that hours of work fit on a page. Where the
+    duration is private, it prints a line at each twentieth of the steps, without a
+    rate.
 
     Args:
-        label, total: what is being done, and its steps in all.
-        unit: what a second's worth of work is counted in, e.g. "clients".
-        done: steps that were done before (a resumed run).
-        every: least seconds between two lines at first; later a twentieth of the time
-            gone by, up to half a minute on a terminal and ten minutes in a file.
-        out: where to print; standard error by default.
-        timed: whether what is printed, and when, may follow from time.
+        label: name of the work.
+        total: number of steps.
+        unit: unit of the rate, e.g. "clients".
+        done: number of steps finished earlier (a resumed run).
+        every: least seconds between two lines at first; later a twentieth of the
+            elapsed time, up to half a minute on a terminal and ten minutes in a file.
+        out: output stream; by default standard error.
+        timed: whether the output and its times may depend on the duration of the work.
     """
 
     def __init__(
@@ -59,8 +58,12 @@ class Progress:
         self._work = 0
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
-        """Say that `done` steps are finished and `work` more units were worked through;
-        `note` has more to say.
+        """Report progress.
+
+        Args:
+            done: number of steps finished in all.
+            work: units processed since the last call.
+            note: returns a text to append to the line.
         """
         if not self._timed:
             total = max(self._total, 1)

@@ -1,8 +1,8 @@
 """Named streams of random numbers.
 
-Every draw comes from a stream named by (seed, purpose, indices...). No stream is
-shared, so no result depends on the order of work, on chunking or on a restart: a round
-that is run again draws the same bits.
+Every draw comes from a stream named by (seed, purpose, indices...). No two draws share
+a stream, so that no result depends on the order of work, on chunking or on a restart: a
+round that runs again draws the same bits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ Seed = int | None
 
 
 def fresh(seed: Seed) -> int:
-    """A seed, or 128 bits of the operating system's entropy where none is given."""
+    """Return the seed, or 128 bits of the operating system's entropy if it is None."""
     if seed is None:
         return secrets.randbits(128)
     return seed
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A fresh Philox generator keyed by the SHA-256 of all the names: different names
-    give independent streams.
+    """Return a new Philox generator, keyed by the SHA-256 of the stream's name.
+
+    Different names give independent streams.
 
     Args:
-        seed: the run's seed.
-        purpose: what the numbers are for, e.g. "noise" or "partition".
-        indices: round, client, ... that tell streams of one purpose apart.
+        seed: seed of the run.
+        purpose: use of the numbers, e.g. "noise" or "partition".
+        indices: round, client and so on, which distinguish streams of one purpose.
     """
     numbers = [str(int(index)) for index in indices]
     name = "/".join([str(int(seed)), purpose, *numbers])
@@ -42,8 +43,9 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 def streams(
     seed: int, purpose: str, *indices: int | None
 ) -> Callable[[int], np.random.Generator]:
-    """The streams of one purpose by round; the round's number takes the place of an
-    index that is None.
+    """Return a function that maps a round to its stream of one purpose.
+
+    The round's number replaces each index that is None.
     """
     return lambda round_: stream(
         seed, purpose, *(round_ if index is None else index for index in indices)

@@ -1,6 +1,4 @@
-"""The typed form of what a ledger calls `sampler`: how the cohort of each round was
-drawn.
-"""
+"""The typed form of the ledger's field `sampler`: how each round's cohort was drawn."""
 
 from __future__ import annotations
 
@@ -11,27 +9,27 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Sampling(Mapping[str, Any]):
-    """The way in which the cohort of each round was drawn, as accountants read it.
+    """Description of how the cohort of each round was drawn, for accountants.
 
-    Read as a mapping it is the ledger's group `sampler`: the keys that are set, in the
-    order of the fields below. Values are checked where they are used: by `Release`, and
-    by `Accountant.check`, which knows what fits together.
+    As a mapping it is the ledger's field `sampler`: the keys that are set, in the order
+    of the fields below. `Release` and `Accountant.check` check the values.
 
     Attributes:
-        kind: which way of drawing; an accountant is found by it and the mechanism.
-        clients: N.
-        records: of one client, where the units that are drawn are its records.
-        cohort: units of a round, or their expected number.
-        rounds: planned for the whole run.
-        rate: a unit's chance of being in a given round.
-        steps: releases of one client over its own records.
-        epoch: rounds in which a shuffled list is gone through once.
-        batches: whether an observer may know them: "known" or "secret".
-        separation, participations: any two rounds of a unit are at least so far apart,
-            and there are at most so many.
-        others: further keys, of a way of drawing that this library does not know.
-        encoder: of correlated noise, the sizes |C| of all planned rounds, float64
-            [rounds, rounds], as bytes; it belongs to the noise, and is in no ledger.
+        kind: name of the sampler. The accountant is found by it and the mechanism.
+        clients: N, the number of clients.
+        records: number of records of one client, where the units are its records.
+        cohort: number of units of a round, or its expectation.
+        rounds: number of rounds planned for the whole run.
+        rate: sampling rate: a unit's probability of taking part in a given round.
+        steps: number of releases of one client over its own records.
+        epoch: number of rounds of one pass over a shuffled list.
+        batches: whether an observer may know the batches: "known" or "secret".
+        separation: least number of rounds between two participations of a unit.
+        participations: most rounds in which a unit takes part.
+        others: further keys, of a sampler that this library does not know.
+        encoder: for correlated noise, the absolute values |C| for all planned rounds,
+            float64 [rounds, rounds], as bytes. It belongs to the noise, and no ledger
+            holds it.
     """
 
     kind: str = ""
@@ -50,8 +48,9 @@ class Sampling(Mapping[str, Any]):
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Sampling:
-        """A `Sampling` from a ledger's group `sampler`; one that is a `Sampling`
-        already is returned.
+        """Return a `Sampling` from the ledger's field `sampler`.
+
+        A `Sampling` is returned unchanged.
         """
         if isinstance(said, cls):
             return said
@@ -98,4 +97,4 @@ _SAID = tuple(
 )
 
 Sampler = Mapping[str, Any]
-"""A `Sampling`, or a mapping that says the same."""
+"""A `Sampling`, or a mapping with the same keys."""

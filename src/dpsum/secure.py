@@ -1,23 +1,29 @@
-"""The sum that secure aggregation shows: whole numbers modulo 2^b, each client's with
-its share of discrete noise.
+"""The private sum under secure aggregation: integers modulo 2^b with discrete noise.
 
 Kairouz, Liu and Steinke 2021, The Distributed Discrete Gaussian Mechanism for Federated
 Learning with Secure Aggregation (rotation, rounding conditioned on its norm, modulus);
 Agarwal, Kairouz and Liu 2021, The Skellam Mechanism (the noise).
 
-Each client clips its contribution to C, turns it by a random rotation H D that all know
-(D: random signs, H: Walsh and Hadamard's matrix), writes it in units of the
-granularity, rounds each coordinate up or down at random so that its mean stays, again
-until the norm is within the bound, adds its share of Skellam noise, and sends that
-modulo 2^b. The server adds the messages modulo 2^b, which is all that it sees, and
-turns the sum back.
+Each client
+
+1. clips its contribution to C,
+2. applies a random rotation H D that everyone knows (D: random signs, H: Walsh-Hadamard
+   matrix),
+3. divides by the granularity,
+4. rounds each coordinate up or down at random, with unchanged mean, and draws the
+   rounding again until the norm is within the bound,
+5. adds its share of Skellam noise, and
+6. sends the result modulo 2^b.
+
+The server sees only the sum of the messages modulo 2^b, and rotates it back.
 
 Formal guarantee. Neighbouring inputs differ in one client, whose contribution is
-replaced by zero; it still sends its noise. What it sends without noise is whole numbers
-of norm at most `Lattice.bound`, enforced after rounding and not only expected, so that
-the sums differ by as much; the shares of `counted` clients are Skellam noise of
-variance (z bound)^2 on each coordinate, and what `accounting.analyses.skellam` says of
-it holds. Modulus and rotation back come after the noise.
+replaced by zero; it still sends its noise. A client's message without noise is a vector
+of integers of norm at most `Lattice.bound`. The bound is enforced after rounding and
+does not only hold in expectation, so that the sums of neighbours differ by at most as
+much. The shares of `counted` clients are Skellam noise of variance (z bound)^2 on each
+coordinate, and the analysis in `accounting.analyses.skellam` applies. Modulus and
+inverse rotation are post-processing of the noised sum.
 """
 
 from __future__ import annotations
@@ -39,27 +45,25 @@ _TRIES = 64
 
 _SMALLEST_USUAL = 1e-140
 _LARGEST_USUAL = 1e140
-"""Norms between these are taken without scaling: no square leaves the range of double
-precision.
-"""
+"""Norms between these need no scaling: all squares are within double precision."""
 
 Streams = Callable[..., Any]
-"""What for, and a client's place in the cohort where each has its own, to a stream of
-this round's.
+"""Function from a purpose, and optionally a client's position in the cohort, to a
+random stream of the round.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lattice:
-    """The whole numbers that stand for contributions.
+    """The integer lattice to which contributions are rounded.
 
     Attributes:
-        granularity: of one unit.
+        granularity: size of one unit of the lattice.
         bits: b; sums are modulo 2^b.
-        coordinates: D, the power of two that the dimension is filled up to.
-        clients: of a cohort, each of whom adds a share of the noise.
-        counted: shares that the noise consists of at least, and that the account
-            counts.
+        coordinates: D, the power of two to which the dimension is padded.
+        clients: number of clients of a cohort; each adds a share of the noise.
+        counted: number of shares that the account counts. At least as many are in the
+            sum.
     """
 
     granularity: float
@@ -80,12 +84,24 @@ class Lattice:
         clients: int,
         counted: int,
     ) -> Lattice:
-        """The finest that keeps a coordinate of the sum within half the modulus, up to
-        so many of its deviations.
+        """Return the lattice of the smallest granularity that the modulus allows.
 
-        The deviation is an upper end: all clients point the same way, (L C)^2 / D after
-        a rotation; rounding, L / 4 units; and the noise of all shares. DpsumError where
-        the modulus is too small for the noise and the rounding alone.
+        Half the modulus must hold `deviations` standard deviations of a coordinate of
+        the sum. That standard deviation is an upper bound. Its variance has three
+        parts: the sum of contributions that all point the same way, (L C)^2 / D after a
+        rotation; rounding, L / 4 squared units; and the noise of all shares.
+
+        Args:
+            dimension: number of coordinates d.
+            threshold: C.
+            noise_multiplier: z.
+            bits: b; sums are modulo 2^b.
+            deviations: number of standard deviations that half the modulus holds.
+            clients: L, the size of a cohort.
+            counted: number of shares of noise that the account counts.
+
+        Raises:
+            DpsumError: the modulus is too small for the noise and the rounding alone.
         """
         coordinates = 1 << max(dimension - 1, 0).bit_length()
         noise = noise_multiplier**2 * clients / counted
@@ -112,11 +128,13 @@ class Lattice:
         )
 
     def bound(self, threshold: float) -> float:
-        """The largest norm, in units, of a contribution of norm `threshold` after
-        rounding.
+        """Return the largest allowed norm, in units, of a rounded contribution.
 
-        Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within
-        it.
+        Kairouz et al. 2021, with beta = e^-1/2: at least two of five roundings are
+        within the bound.
+
+        Args:
+            threshold: norm of the contribution before rounding.
         """
         norm = threshold / self.granularity
         root = math.sqrt(self.coordinates)
@@ -125,8 +143,10 @@ class Lattice:
         )
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
-        """Return the ledger's group `secure`: the lattice, and the variance of one
-        client's share of the noise, in units.
+        """Return the ledger's field `secure`.
+
+        It holds the lattice, and the variance of one client's share of the noise in
+        squared units.
         """
         noise_std = noise_multiplier * self.bound(threshold)
         share = noise_std**2 / self.counted
@@ -134,12 +154,13 @@ class Lattice:
 
 
 def rotated(values: np.ndarray) -> np.ndarray:
-    """Walsh and Hadamard's matrix times values [D], D a power of two, over D^1/2: its
-    own inverse.
+    """Return the Walsh-Hadamard transform of values [D], divided by D^1/2.
+
+    D is a power of two. The transform is its own inverse.
     """
     bits = len(values).bit_length() - 1
     table = np.array(values, dtype=float).reshape(1 << bits // 2, -1)
-    # Of a table's columns and then of its rows, so that what is added lies in a row.
+    # First the table's columns, then its rows, so that each sum runs over a whole row.
     for _ in range(2):
         half = 1
         while half < len(table):
@@ -156,11 +177,19 @@ def rotated(values: np.ndarray) -> np.ndarray:
 def rounded(
     values: np.ndarray, bound: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Whole numbers [D] of mean `values` (but for the condition), whose norm is at most
-    `bound`: int64.
+    """Round values at random to integers whose norm is at most `bound`.
 
-    After 64 draws beyond it (less than one in 10^13) all are rounded towards zero,
-    which makes no norm larger.
+    The mean is `values`, except for the condition on the norm. After 64 draws beyond
+    the bound (probability below 1e-13) all values are rounded towards zero, which does
+    not increase the norm.
+
+    Args:
+        values: float64 [D].
+        bound: largest norm of the result.
+        generator: draws the roundings.
+
+    Returns:
+        int64 [D].
     """
     lower = np.floor(values)
     share = values - lower
@@ -173,23 +202,26 @@ def rounded(
 
 
 class SecureSum(PrivateSum):
-    """The sum of a cohort's messages, as a server that runs secure aggregation sees it.
+    """The sum of a cohort's messages, as the server of secure aggregation sees it.
 
     Args:
-        threshold, noise_multiplier: C and z, deviation of the noise that is counted
-            over the sensitivity after rounding.
-        lattice: the whole numbers.
-        dropped: clients of the cohort that drop out, with their noise.
+        dimension: number of coordinates d.
+        threshold: C.
+        noise_multiplier: z, the deviation of the counted noise over the sensitivity
+            after rounding.
+        lattice: the integer lattice.
+        dropped: number of clients of the cohort that drop out, with their noise.
         streams: random streams of the round.
-        colluding: clients of the cohort that may tell the server their noise. None of
-            those who drop out need be one of them, so nothing is released unless
-            `counted` shares are in the sum besides all of theirs.
+        colluding: number of clients of the cohort that may reveal their noise to the
+            server. Possibly none of them drops out. So nothing is released unless the
+            sum has `counted` shares besides all of theirs.
 
     Attributes:
-        told: what the history may say, after the release: coordinates that left the
-            modulus's range, and clients that dropped out. The former follow from the
-            noised sum over all whole numbers, of which the account holds too; the
-            latter the server sees, and they are drawn without a look at the data.
+        told: public values for the training's history, after the release: the number of
+            coordinates that left the range of the modulus, and of clients that dropped
+            out. The former follow from the noised sum before the modulus, which the
+            account also covers. The server sees the latter, which are drawn
+            independently of the data.
     """
 
     one_by_one: ClassVar[bool] = True
@@ -236,7 +268,7 @@ class SecureSum(PrivateSum):
         )
 
     def add(self, contributions: ArrayLike) -> np.ndarray:
-        """Like `PrivateSum.add()`; each row is a client's, in the cohort's order."""
+        """Like `PrivateSum.add()`. Rows are the clients' in the order of the cohort."""
         rows = rows_of(contributions, self.dimension)
         self._check_open()
         norms = np.empty(len(rows))
@@ -246,14 +278,14 @@ class SecureSum(PrivateSum):
         return norms
 
     def add_by(self, add: Any, count: int) -> np.ndarray:
-        """Refused: a compiled loop would add contributions up before each client could
-        round its own.
-        """
+        """Refuse: a compiled loop would add contributions before clients round them."""
         raise RuntimeError("a secure sum takes contributions one by one")
 
     def _take(self, row: np.ndarray) -> float:
-        """One client's message, if it does not drop out; returns its norm before
-        clipping.
+        """Add one client's message, unless the client drops out.
+
+        Returns:
+            Norm of the contribution before clipping.
         """
         position = self.count
         self.count += 1
@@ -276,9 +308,7 @@ class SecureSum(PrivateSum):
         return norm
 
     def _encoded(self, row: np.ndarray, norm: float, place: int) -> np.ndarray:
-        """A contribution as whole numbers: clipped, rotated, rounded. One that is not
-        finite is zero.
-        """
+        """Clip, rotate and round a contribution; one that is not finite becomes zero."""
         values = np.zeros(self.lattice.coordinates)
         if math.isfinite(norm) and norm > 0:
             values[: self.dimension] = row * (
@@ -291,16 +321,14 @@ class SecureSum(PrivateSum):
         )
 
     def _share(self, place: int) -> np.ndarray:
-        """A client's Skellam noise [D], int64: the difference of two Poisson
-        variables.
-        """
+        """Draw a client's Skellam noise, int64 [D]: a difference of two Poissons."""
         generator = self._streams("", place)
         size = self.lattice.coordinates
         rate = self.secure["share_variance"] / 2
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
     def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
-        """The sum as the server saw it, with the noise in it, turned back."""
+        """Return the sum that the server sees, with its noise, rotated back."""
         if self._shares - self._colluding < self.lattice.counted:
             colluders_note = f", of whom {self._colluding} may tell theirs" * (
                 self._colluding > 0

@@ -15,12 +15,13 @@ from dpsum.secure import Lattice, SecureSum
 
 @dataclasses.dataclass(frozen=True)
 class Skellam(Noise):
-    """Discrete noise that clients add in shares under secure aggregation, of deviation
-    z over the rounded sensitivity.
+    """Skellam noise that clients add in shares under secure aggregation.
 
-    Skellam variables add up to Skellam variables, so that the noise of any set of
-    shares is known exactly, also where clients drop out; a sum of discrete Gaussians is
-    none, and its account has a divergence term of its own (Kairouz et al. 2021).
+    Its deviation is z times the sensitivity after rounding. A sum of Skellam variables
+    is a Skellam variable, so that the noise of any set of shares is known exactly, also
+    where clients drop out. A sum of discrete Gaussians is not a discrete Gaussian, and
+    its account needs a further divergence term (Kairouz et al. 2021).
+
     Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private
     Federated Learning.
     """
@@ -36,37 +37,37 @@ class Skellam(Noise):
         ge=1e-3,
         le=1e4,
         doc=(
-            "z: deviation of the noise that is counted, over the sensitivity after"
-            " rounding; null: the least that the budget allows"
+            "z: deviation of the counted noise over the sensitivity after rounding;"
+            " null: the least that the budget allows"
         ),
     )
     bits: int = parameter(
         16,
         ge=2,
         le=20,
-        doc="of a coordinate: clients' messages are added modulo 2^bits",
+        doc="b: bits of a coordinate; clients' messages are added modulo 2^b",
         paper="16",
     )
     deviations: float = parameter(
         4.0,
         ge=1,
         le=100,
-        doc="of a coordinate of the sum, that half the modulus holds",
+        doc="standard deviations of a sum's coordinate that half the modulus holds",
         paper="4",
     )
     dropped: float = parameter(
         0.0,
         ge=0,
         lt=1,
-        doc="share of each cohort that drops out, and its noise with it",
+        doc="share of each cohort that drops out, with its noise",
     )
     dropped_at_most: float = parameter(
         0.0,
         ge=0,
         lt=1,
         doc=(
-            "share of a cohort whose noise is not counted since it may drop out: the"
-            " others add more"
+            "share of a cohort that may drop out: its noise is not counted, and all"
+            " clients add more"
         ),
     )
     colluding: float = parameter(
@@ -74,8 +75,8 @@ class Skellam(Noise):
         ge=0,
         lt=0.5,
         doc=(
-            "share of a cohort whose noise is not counted since it may tell the server:"
-            " below half"
+            "share of a cohort, below half, that may reveal its noise to the server:"
+            " that noise is not counted"
         ),
     )
 
@@ -84,9 +85,7 @@ class Skellam(Noise):
         return math.ceil(self.dropped * cohort - 1e-9)
 
     def colluders(self, cohort: int) -> int:
-        """Return the number of clients of a cohort that may tell the server their
-        noise.
-        """
+        """Return the number of clients of a cohort that may reveal their noise."""
         return math.ceil(self.colluding * cohort - 1e-9)
 
     def counted(self, cohort: int) -> int:
@@ -100,7 +99,11 @@ class Skellam(Noise):
     def lattice(
         self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int
     ) -> Lattice:
-        """The whole numbers of a round; DpsumError where the modulus is too small."""
+        """Return the integer lattice of a round.
+
+        Raises:
+            DpsumError: the modulus is too small.
+        """
         return Lattice.of(
             dimension=dimension,
             threshold=threshold,

@@ -1,7 +1,6 @@
 """Specifications of private sums: their units and observers, clipping and noise.
 
-Which sums of a training share one budget follows from what they read
-(`composition_groups`).
+Sums that read the same units are composed and share one budget (`composition_groups`).
 """
 
 from __future__ import annotations
@@ -24,29 +23,30 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SumSpec:
-    """A sum that a server or a client takes.
+    """Specification of a sum that the server or a client takes.
 
     Attributes:
-        name: of what it releases, in the ledger.
+        name: name of the release in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
-        taken_by: who adds up: "server", or "client" where each client takes a sum of
-            its own.
-        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None
-            where the sum is handed out as it is, and nothing is claimed of it.
-        transform: what is done to each contribution by itself before it is clipped:
-            `trivial` says that nothing is, `rows` gives contributions [n, d] as they
-            are clipped; None: nothing.
-        budget: what the noise costs at most.
-        within_task: where the sum is a few-shot client's own: the settings that its
-            noise follows from.
-        adjacency: what changes between neighbours: "zero-out", or "replace-one" where a
-            unit is always there.
-        stream: purpose of its noise's random stream; no two sums of a run share one.
-        part: the part of a client's records that it is over, where each record is in
-            one part alone; "": all of them.
-        added: whether the clients' releases are added up, and all but the observer see
-            no more than their own and that.
+        taken_by: who adds up: "server", or "client" where each client takes its own
+            sum.
+        clipping, noise: a `ClippingRule` and a `Noise`; both None where the sum is
+            released without clipping and noise, and claims no privacy.
+        transform: transform of each contribution before clipping. Its `rows` transforms
+            contributions [n, d]; its `trivial` says that it is the identity. None: no
+            transform.
+        budget: limit on epsilon of the sum.
+        within_task: for a few-shot client's own sum, the settings that determine its
+            noise.
+        adjacency: difference between neighbouring inputs: "zero-out", or "replace-one"
+            where a unit is always present.
+        stream: purpose of the random stream of its noise; no two sums of a run share
+            one.
+        part: the part of a client's records that the sum reads, where each record is in
+            one part alone; "": all records.
+        added: whether the clients' releases are added up, so that all but the observer
+            see only their own release and the total.
     """
 
     name: str
@@ -69,8 +69,10 @@ class SumSpec:
         return self.noise is not None
 
     def claimed_ratio(self, threshold: float) -> float:
-        """Return the noise multiplier as it is configured over the proven one, at a
-        threshold of all coordinates together.
+        """Return the configured noise multiplier divided by the proven one.
+
+        Args:
+            threshold: clipping threshold of all coordinates together.
         """
         if self.clipping is None:
             return 1.0
@@ -82,7 +84,7 @@ class SumSpec:
 
     @property
     def delta(self) -> float | None:
-        """The delta at which its epsilon is given."""
+        """Delta at which its epsilon is stated."""
         limits = self.budget or self.within_task
         if limits is None:
             return None
@@ -90,8 +92,10 @@ class SumSpec:
 
     @property
     def moves(self) -> bool:
-        """Whether the cost of a round is known only when it comes, or is more than the
-        multiplier says.
+        """Whether the cost of a round is not fixed by the multiplier beforehand.
+
+        That is so where the noise follows a loss, or the clipping rule makes a release
+        whose cost comes on top.
         """
         rule = self.clipping
         noise = self.noise
@@ -102,10 +106,10 @@ class SumSpec:
 
 @dataclasses.dataclass(frozen=True)
 class CompositionGroup:
-    """The private sums of a run that read the same units: one budget, for the
-    composition of all of them.
+    """The private sums of a run that read the same units.
 
-    The first is the one that `moves`, if any does.
+    One budget limits the composition of all of them. The first is the one that `moves`,
+    if any does.
     """
 
     sums: tuple[SumSpec, ...]
@@ -119,14 +123,13 @@ class CompositionGroup:
         stepwise: bool,
         ratios: Sequence[float] = (),
     ) -> BudgetPlan:
-        """Return the budget plan of all of them; it counts lot by lot where the cost
-        `moves`.
+        """Return the budget plan of all sums; it counts lot by lot if the cost `moves`.
 
         Args:
-            sampler: how units are drawn, as the ledger says it.
-            claims, counted, ratios: as of `BudgetPlan`, as are the errors.
-            stepwise: whether a round is a holder's local step, of which there are too
-                many to account for each.
+            sampler: how the units are drawn, as in the ledger.
+            claims, counted, ratios: see `BudgetPlan`, which also states the errors.
+            stepwise: whether a round is a holder's local step. There are too many local
+                steps to compute epsilon after each.
         """
         from dpsum.accounting.budgets import (
             DecayingBudget,
@@ -159,12 +162,13 @@ class CompositionGroup:
 
 
 def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
-    """The private sums of a run in groups that compose, one for each part of a unit
-    that they read.
+    """Return the private sums of a run, grouped by the units and parts that they read.
+
+    The sums of one group are composed.
 
     Raises:
-        DpsumError: sums read the same units in a way that no analysis composes, or what
-            is compared has two budgets.
+        DpsumError: no analysis composes sums that read the same units, or sums have
+            different budgets.
     """
     private = [sum_ for sum_ in sums if sum_.private]
     groups = list[CompositionGroup]()
@@ -217,11 +221,11 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
 
 
 def check_parts(sum_: SumSpec) -> None:
-    """Refuse a clipping rule that the analyses of a private sum's noise do not cover.
+    """Refuse a clipping rule that the analysis of the sum's noise does not cover.
 
     Raises:
-        DpsumError: noise that is correlated over rounds with a threshold that moves, or
-            a rule's own release beside a sum under secure aggregation.
+        DpsumError: the noise is correlated over rounds and the threshold moves, or the
+            sum is under secure aggregation and the rule makes its own release.
     """
     rule = sum_.clipping
     noise = sum_.noise
@@ -243,8 +247,9 @@ def check_parts(sum_: SumSpec) -> None:
 
 
 def _apart(first: SumSpec, second: SumSpec) -> str:
-    """Why no analysis composes two sums of the same units; "" where one does if they
-    are sampled alike.
+    """Return why no analysis composes two sums of the same units.
+
+    Returns "" where an analysis does, provided that both have the same sampler.
     """
     assert first.noise is not None and second.noise is not None
     if first.within_task is not None or second.within_task is not None:

@@ -1,6 +1,4 @@
-"""Standard output of a command: UTF-8 everywhere, and a quiet end where its reader has
-gone.
-"""
+"""Standard output of a command: UTF-8, and a quiet exit when the pipe is closed."""
 
 from __future__ import annotations
 
@@ -9,12 +7,13 @@ import sys
 from collections.abc import Callable
 
 CLOSED = 141
-"""The exit code where the reader closed the pipe, as of a program that SIGPIPE ends."""
+"""Exit code when the reader closed the pipe, the same as after SIGPIPE."""
 
 
 def write_utf8() -> None:
-    """Have standard output and standard error write UTF-8 whatever the locale is, so
-    that the same command writes the same bytes everywhere.
+    """Make standard output and standard error write UTF-8, whatever the locale is.
+
+    The same command then writes the same bytes everywhere.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -24,8 +23,8 @@ def write_utf8() -> None:
 def written(command: Callable[[], int]) -> int:
     """Run a command that prints, and return its exit code.
 
-    Where standard output cannot be written any more, the command ends: quietly where
-    its reader has gone, else with one line (of a full disk).
+    If standard output cannot be written, the command ends: quietly if the reader closed
+    the pipe, else with a one-line error (for instance of a full disk).
     """
     try:
         code = command()
@@ -44,9 +43,7 @@ def written(command: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """Send standard output to the null device, since Python flushes it again at
-    exit.
-    """
+    """Redirect standard output to the null device: Python flushes it again at exit."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

@@ -1,6 +1,4 @@
-"""The inverse of a lower triangular matrix: an encoder from its noise's weights, and
-back.
-"""
+"""The inverse of a lower triangular matrix: from an encoder to its weights and back."""
 
 from __future__ import annotations
 
@@ -8,8 +6,9 @@ from dpsum.lazy import np
 
 
 def inverted(lower: np.ndarray) -> np.ndarray:
-    """The inverse of a lower triangular matrix, float64 [T, T], row by row: no
-    library's threads are in its bits.
+    """Return the inverse of a lower triangular matrix, float64 [T, T].
+
+    It is computed row by row, so that its bits do not depend on a library's threads.
     """
     inverse = np.eye(len(lower))
     for row in range(len(lower)):
