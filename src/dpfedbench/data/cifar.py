@@ -1,10 +1,11 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour each, of
-ten and of a hundred classes.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 colour pictures of 32×32 each.
 
-They are three data sets. `cifar-10` is the release, in its form for Python or in its
-binary one, and `cifar-10-jpeg` a copy whose pictures were saved as JPEG, which moves
-their pixels a little: results on one do not carry over to the other. `cifar-fs` has
-CIFAR-100's classes as a few-shot data set (Bertinetto et al. 2019).
+CIFAR-10 has ten classes, CIFAR-100 a hundred. There are three data sets:
+
+- `cifar-10` is the release, in its Python or its binary form.
+- `cifar-10-jpeg` is a copy whose pictures were saved as JPEG. This changes their pixels
+  a little, so results on one do not carry over to the other.
+- `cifar-fs` has CIFAR-100's classes as a few-shot data set (Bertinetto et al. 2019).
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ CLASSES = (
     "ship",
     "truck",
 )
-"""CIFAR-10's."""
+"""Class names of CIFAR-10."""
 EXAMPLES = {"train": 5000, "test": 1000}
-"""Pictures of each class of CIFAR-10."""
+"""Number of pictures per class in each split of CIFAR-10."""
 FEW_SHOT_EXAMPLES = 600
-"""Pictures of each class of CIFAR-100."""
+"""Number of pictures per class in CIFAR-100."""
 
-# Archives of a release, and the folder that is extracted from each.
+# Archives of a release, and the folder extracted from each.
 BINARY, BINARY_MD5 = (
     "cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
-)  # as its authors' page states it
+)  # as stated on the authors' page
 FORMS = {
     "cifar-10-python.tar.gz": "cifar-10-batches-py",
     BINARY: "cifar-10-batches-bin",
@@ -100,20 +101,20 @@ def read_cifar_10(
     examples: Mapping[str, int] = EXAMPLES,
     check_md5: bool = True,
 ) -> RawRecords:
-    """Read the release.
+    """Read the release of CIFAR-10.
 
     Args:
-        local: a folder with an archive of the release (`cifar-10-python.tar.gz` or
+        local: local data folder. It, or its subfolder `cifar-10`, `CIFAR10` or
+            `cifar10`, holds an archive of the release (`cifar-10-python.tar.gz` or
             `cifar-10-binary.tar.gz`) or the folder extracted from it
-            (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its
-            subfolder `cifar-10`, `CIFAR10` or `cifar10`.
-        examples: pictures of each class that each split must have (tests use tiny
+            (`cifar-10-batches-py`, `cifar-10-batches-bin`).
+        examples: required number of pictures per class in each split (tests use tiny
             archives).
         check_md5: whether a local archive must be the published one, byte for byte. A
-            folder is judged by its content.
+            folder is checked by its content.
 
     Raises:
-        BenchError: no copy and no network; a local copy in neither form; or one that is
+        BenchError: there is no copy and no network; or a local copy is in neither form,
             damaged or incomplete.
     """
     _refuse_another_form(local)
@@ -136,17 +137,19 @@ def read_cifar_fs(
     examples: int = FEW_SHOT_EXAMPLES,
     check_md5: bool = True,
 ) -> RawImages:
-    """Read CIFAR-100 (train and test parts together, 600 images a class) under
-    CIFAR-FS's split.
+    """Read CIFAR-100 with CIFAR-FS's split.
 
     Args:
-        local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python`
-            extracted from it, in itself or in its subfolder `cifar-100` or `cifar-fs`.
-        examples: images a class must have (tests use tiny archives).
+        local: local data folder. It, or its subfolder `cifar-100` or `cifar-fs`, holds
+            `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from
+            it.
+        examples: required number of images per class, 600 from the training and test
+            parts together (tests use tiny archives).
         check_md5: as for `read_cifar_10`.
 
     Raises:
-        BenchError: no copy and no network; or a copy that is damaged or incomplete.
+        BenchError: there is no copy and no network, or the copy is damaged or
+            incomplete.
     """
     copy = _find(_CIFAR_100, FORMS_100, local, download_dir, check_md5)
     with copy.judged("meta"):
@@ -174,17 +177,17 @@ def read_cifar_10_jpeg(
     *,
     examples: Mapping[str, int] = EXAMPLES,
 ) -> RawRecords:
-    """Read a copy of JPEG pictures, which is in a local folder or nowhere.
+    """Read the JPEG copy of CIFAR-10 from a local folder. It is never downloaded.
 
     Args:
-        local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`,
-            either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`, in itself or in its
-            subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these subfolders
-            that has the folders `train` and `test` itself.
+        local: local data folder. It, or its subfolder `cifar-10`, `CIFAR10` or
+            `cifar10`, holds `cifar-10-images.zip` or the folder `cifar-10-images`,
+            either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`. One of these
+            subfolders may also hold the folders `train` and `test` directly.
         examples: as for `read_cifar_10`.
 
     Raises:
-        BenchError: no copy; or a copy that is damaged or incomplete.
+        BenchError: there is no copy, or the copy is damaged or incomplete.
     """
     copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
     if copy is None and local is not None:
@@ -233,8 +236,9 @@ def _find(
     download_dir: Path,
     check_md5: bool,
 ) -> Copy:
-    """A local copy of a release, as an archive or extracted, or else the archive that
-    is fetched.
+    """Return a local copy of a release, or else download its archive.
+
+    The local copy may be an archive or an extracted folder.
     """
     copy = source.find(local, *forms, *forms.values())
     if copy is None:
@@ -250,8 +254,9 @@ def _find(
 
 
 def _refuse_another_form(local: Path | None) -> None:
-    """Refuse a local copy of CIFAR-10 in no form of the release; none at all is no
-    fault, and is fetched.
+    """Refuse a local copy of CIFAR-10 that has no form of the release.
+
+    If there is no copy at all, nothing is refused: the release is downloaded.
     """
     if local is None or _CIFAR_10.find(local, *FORMS, *FORMS.values()):
         return
@@ -275,8 +280,10 @@ def _refuse_another_form(local: Path | None) -> None:
 def _joined(
     copy: Copy, names: Iterable[str], labelled: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of some files of a
-    release, in either form.
+    """Read pictures and labels from files of a release, in either form.
+
+    Returns:
+        Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n].
     """
     images = list[np.ndarray]()
     labels = list[np.ndarray]()
@@ -295,7 +302,7 @@ def _joined(
 
 
 def _batch(copy: Copy, name: str) -> Any:
-    """A file of a release: what was pickled, or the bytes of the binary form."""
+    """Read one file of a release: unpickled, or the bytes of the binary form."""
     for file, read in copy.files.items():
         if PurePosixPath(file).name == name:
             return read_pickle(read(), f"{copy.path} (file {name})")

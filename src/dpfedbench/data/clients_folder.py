@@ -1,6 +1,4 @@
-"""The folder of a client partition: clients.npz, preview.csv for people,
-summary.json.
-"""
+"""Folder of a client partition: clients.npz, summary.json and preview.csv."""
 
 from __future__ import annotations
 
@@ -22,23 +20,23 @@ from dpfedbench.files import (
 from dpfedbench.lazy import np
 
 PREVIEW = 20
-"""Clients that the preview shows."""
+"""Number of clients in the preview."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientsFolder:
-    """Base of the partitions: what each client holds, by arrays with a row a client.
+    """Base of the partitions: arrays with one row per client.
 
     Attributes:
-        summary: what it is: dataset, kind, seed, counts.
-        class_names: of the data set's classes, for the preview; empty once loaded from
-            a folder.
+        summary: dataset, kind, seed and counts of the partition.
+        class_names: names of the data set's classes, for the preview; empty after
+            loading from a folder.
     """
 
     arrays: ClassVar[tuple[str, ...]]
-    """The attributes that clients.npz holds."""
+    """Names of the attributes that clients.npz holds."""
     optional_arrays: ClassVar[tuple[str, ...]] = ()
-    """Attributes that clients.npz holds unless they are None."""
+    """Names of the attributes that clients.npz holds unless they are None."""
 
     summary: dict[str, Any]
     class_names: tuple[str, ...] = ()
@@ -48,19 +46,20 @@ class ClientsFolder:
         return len(getattr(self, self.arrays[0]))
 
     def preview(self) -> list[list[Any]]:
-        """The rows of preview.csv, its head first."""
+        """Return the rows of preview.csv, starting with its header."""
         raise NotImplementedError
 
     def called(self, index: int) -> str:
-        """The name of a class, where it is known."""
+        """Return the name of a class, if it is known."""
         return self.class_names[index] if self.class_names else ""
 
     def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients as preview.csv for people, and
-        summary.json; each whole or not at all.
+        """Write clients.npz, preview.csv with the first clients, and summary.json.
+
+        Each file is written completely or not at all.
 
         Args:
-            folder: made if missing.
+            folder: output folder, created if missing.
 
         Raises:
             BenchError: the folder cannot be written to.
@@ -85,10 +84,11 @@ class ClientsFolder:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read what `save` wrote, checking one file against the other.
+        """Read a saved partition, and check its files against each other.
 
         Raises:
-            BenchError: a file is missing or damaged, or holds no such partition.
+            BenchError: a file is missing or damaged, or holds another kind of
+                partition.
         """
         folder = Path(folder)
         mend = f"delete {folder} and run the workflow again"
@@ -115,8 +115,10 @@ class ClientsFolder:
 
 
 def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str, Any]:
-    """Return the first entries of every summary: the data set whose training part it is
-    of, and how the clients were drawn.
+    """Return the first entries of every partition's summary.
+
+    They name the data set whose training part is partitioned, and how clients were
+    drawn.
     """
     return {
         "dataset": dataset.name,
@@ -134,11 +136,11 @@ def check_made_for(
     """Refuse clients that were made for other images.
 
     Args:
-        name: of the data set.
-        dataset, clients: the summaries of both.
+        name: name of the data set.
+        dataset, clients: summaries of the data set and of the clients.
 
     Raises:
-        BenchError: they were.
+        BenchError: the clients were made for other images.
     """
     if clients["dataset_sha256"] != dataset["sha256"]:
         raise BenchError(

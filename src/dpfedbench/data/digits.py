@@ -1,15 +1,14 @@
-"""digits: 70,000 pictures of ten digits, 28×28, made from matplotlib's fonts; a
-stand-in for Fashion-MNIST and MNIST.
+"""digits: 70,000 pictures of ten digits, 28×28, made from matplotlib's fonts.
 
-A record takes the shape of its digit in one of twelve DejaVu faces, bends it with an
-affine map and a smooth elastic field of its own, makes it bolder or lighter, and blurs
-it. A straight gap cuts it, a stray stroke may cross it, and brightness and noise are
-its own too. There are as many records of each digit as Fashion-MNIST has of each
-garment.
+It is a stand-in for Fashion-MNIST and MNIST. A record takes the shape of its digit in
+one of twelve DejaVu faces, bends it with its own affine map and smooth elastic field,
+makes it bolder or lighter, and blurs it. A straight gap cuts it, a stray stroke may
+cross it, and each record has its own brightness and noise. Each digit has as many
+records as each garment of Fashion-MNIST.
 
 Every pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with
-glyphs, another FreeType may move a few pixels; summary.json records the versions and
-says whether the checksum is the recorded one.
+glyphs, another FreeType may move a few pixels. summary.json records the versions and
+states whether the checksum is the recorded one.
 """
 
 from functools import cache
@@ -35,33 +34,31 @@ from dpfedbench.data.records import SPLITS, RawRecords
 from dpsum.randomness import stream
 
 COUNTS = {"train": 6000, "test": 1000}
-"""Records of each digit."""
+"""Number of records of each digit, by split."""
 SEED = 20240
-"""Of the drawings; part of the data set's definition, apart from any run's seed."""
+"""Seed of the drawings. It is part of the data set, independent of any run's seed."""
 
 _FACES = LIGHT_FACES + BOLD_FACES
-_BLOCK = 250  # records drawn from one stream; part of the definition
+_BLOCK = 250  # records per random stream; part of the data set's definition
 
-# How records differ; chosen so that the CNN of Adap DP-FL, trained on all records
-# without privacy, comes near its accuracy on MNIST: 98.4 % after six epochs of Adam
-# (rate 0.001, batches of 128).
+# How records differ. The values are chosen so that the CNN of Adap DP-FL, trained on
+# all records without privacy, comes near its accuracy on MNIST: 98.4 % after six epochs
+# of Adam (rate 0.001, batches of 128).
 _ROTATION, _SHEAR = 0.15, 0.15  # standard deviations: radians, share,
-_LOG_SCALE, _LOG_ASPECT = 0.1, 0.1  # natural logarithm,
+_LOG_SCALE, _LOG_ASPECT = 0.1, 0.1  # natural logarithms
 _ELASTIC = 0.8  # pixels at each knot,
 _SHIFT = 1.0  # pixels
 _BOLDER = (-0.5, 0.5)  # pixels on each side of a stroke
 _BRIGHTNESS = (0.5, 1.0)
 _NOISE = (0.0, 0.06)  # standard deviation
-_STRAY, _GAPS = 1, 1  # straight strokes of a record, drawn over it and taken out of it,
+_STRAY, _GAPS = 1, 1  # straight strokes per record: drawn over it, cut out of it
 _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
 
 
 def read_digits(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawRecords:
-    """Draw the whole set; takes no data from anywhere, so that the folders are not
-    used.
-    """
+    """Draw the whole set. It reads no data, so the folders are not used."""
     blocks: dict[str, Any] = {}
     for split, count in COUNTS.items():
         drawn = [
@@ -77,12 +74,12 @@ def read_digits(
 
 
 def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
-    """The first records of one digit; they do not depend on how many are drawn.
+    """Draw the first records of one digit. They do not depend on `count`.
 
     Args:
         digit: 0 to 9.
         split: "train" or "test".
-        count: how many.
+        count: number of records.
 
     Returns:
         uint8 [count, 28, 28], bright on dark.
@@ -98,7 +95,12 @@ def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
 
 
 def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
-    """One block of records of the digit whose faces' distances are `fields`."""
+    """Draw one block of records of a digit.
+
+    Args:
+        rng: the block's random stream.
+        fields: distance fields of the digit's faces (`_fields`).
+    """
     bends = Bends.drawn(
         rng, _BLOCK, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC
     )
@@ -122,8 +124,10 @@ def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
 
 
 def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
-    """Straight strokes at random places, `each` of them in a picture: ink in [0, 1],
-    [block, 28, 28].
+    """Draw `each` straight strokes at random places in every picture of a block.
+
+    Returns:
+        Ink in [0, 1], [block, 28, 28].
     """
     middle = rng.uniform(0, SIZE - 1, (each, 2, _BLOCK, 1, 1))
     angle = rng.uniform(0, np.pi, (each, _BLOCK, 1, 1))
@@ -145,8 +149,9 @@ def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
 
 @cache
 def _fields(character: str) -> np.ndarray:
-    """Return the distance of each source pixel from the character in each face,
-    negative inside: [faces, 56, 56].
+    """Return the signed distance of each source pixel from the character, in each face.
+
+    Distances are negative inside the character: [faces, 56, 56].
     """
     shapes = [render(character, face) for face in _FACES]
     outside = [ndimage.distance_transform_edt(shape == 0) for shape in shapes]

@@ -1,10 +1,10 @@
-"""docstrings: the documentation of installed packages, one module for each task; a
-stand-in for Shakespeare-800.
+"""docstrings: documentation of installed packages, one module per task.
 
-Read from the installed files of packages whose versions are pinned exactly, so nothing
-is downloaded or passed on. A task is the first 800 words of a module's documentation
-strings. A module of which 20 % of the sequences of 8 words are in another that was kept
-is left out: one text copied would be in two tasks.
+It is a stand-in for Shakespeare-800. The texts are read from installed packages with
+exactly pinned versions, so nothing is downloaded or passed on. A task is the first 800
+words of a module's documentation strings. A module is left out if 20 % of its sequences
+of 8 words occur in one module that was kept: otherwise a copied text would be in two
+tasks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = 800
 _GRAM = 8
 _SHARED = 0.2
 _STATEMENTS = {"body", "handlers", "orelse", "finalbody", "cases"}
-"""Fields of a node of a syntax tree that hold statements."""
+"""Fields of a syntax tree's node that hold statements."""
 _LEFT_OUT = {
     "tests",
     "testing",
@@ -41,22 +41,25 @@ _LEFT_OUT = {
     "__config__",
     "distutils",
 }
-"""Parts of a module's path: tests, copies of other packages, what a build writes, what
-Python 3.12 does not get.
+"""Parts of the paths of modules that are not used.
+
+These are tests, copies of other packages, files written by a build, and modules that
+are not installed under Python 3.12.
 """
 
 
 def documentation(source: str) -> str:
-    """The documentation strings of a module's source, in the order of the syntax tree's
-    levels.
+    """Return the documentation strings of a module's source.
+
+    They are ordered by the levels of the syntax tree.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # escapes that Python 3.12 warns of
+        warnings.simplefilter("ignore")  # invalid escapes, which Python 3.12 reports
         nodes: list[ast.AST] = [ast.parse(source)]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for (
-        node
-    ) in nodes:  # which grows: as ast.walk, without the expressions, most of the tree
+    for node in (
+        nodes
+    ):  # the list grows: like ast.walk, but without expressions, most of the tree
         for field in node._fields:
             if field in _STATEMENTS and isinstance(inner := getattr(node, field), list):
                 nodes += inner
@@ -67,7 +70,7 @@ def documentation(source: str) -> str:
 
 
 def modules() -> list[tuple[str, Path]]:
-    """Names and files of the installed modules, by package and path.
+    """Return names and files of the installed modules, ordered by package and path.
 
     Raises:
         BenchError: a package is not installed.
@@ -95,14 +98,15 @@ def modules() -> list[tuple[str, Path]]:
 def read_docstrings(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawTexts:
-    """Read the modules.
+    """Read the documentation of the installed modules.
 
     Raises:
         BenchError: a package is missing or its files are damaged.
     """
     paths = modules()
     collecting = gc.isenabled()
-    # no syntax tree has a circle, and to look for some takes a quarter of the time
+    # Syntax trees have no reference cycles, and searching for them takes a quarter of
+    # the time.
     gc.disable()
     try:
         return cut_into_tasks(
@@ -136,11 +140,14 @@ def _texts(
 
 
 def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
-    """Without long texts that share much with a long one before them; short ones as
-    they are.
+    """Leave out long texts that share much with an earlier long text.
+
+    Short texts stay as they are.
     """
     owners: dict[int, list[int]] = {}
-    word_numbers: dict[str, int] = {}  # of each word, in the order of their coming
+    word_numbers: dict[
+        str, int
+    ] = {}  # number of each word, in order of first occurrence
     for number, (name, words) in enumerate(texts):
         if len(words) < WORDS:
             yield name, words
@@ -157,19 +164,18 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
 
 
 def _grams(places: list[int]) -> set[int]:
-    """Return hashes of 64 bits of all sequences of `_GRAM` words, the same in every
-    process.
+    """Return 64-bit hashes of all sequences of `_GRAM` words.
 
-    That any two of several million sequences share a number has a chance of about a
-    millionth.
+    They are the same in every process. The probability that any two of several million
+    sequences share a hash is about a millionth.
     """
     windows = np.lib.stride_tricks.sliding_window_view(
         np.array(places, np.uint64), _GRAM
     )
     numbers = np.zeros(len(windows), np.uint64)
     for word in windows.T:
-        # A polynomial would let small places cancel: each step is a bijection that
-        # mixes all bits (splitmix64).
+        # With a polynomial hash, small values would cancel. Here each step is a
+        # bijection that mixes all bits (splitmix64).
         numbers = (numbers + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(
             0xBF58476D1CE4E5B9
         )

@@ -1,5 +1,6 @@
-"""Files of a folder or archive that are data: neither hidden nor by-products of an
-operating system, and none twice.
+"""Data files of a folder or archive, each listed once.
+
+Hidden files and by-products of an operating system are not data.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import reading
 
 BY_PRODUCTS = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
-"""Names that systems and viewers leave beside data; hidden ones begin with a dot."""
+"""Names of files that systems and viewers leave beside data.
+
+Hidden files, which begin with a dot, are excluded anyway.
+"""
 
 
 def is_by_product(path: str) -> bool:
-    """Return whether a path below a root, with slashes, is hidden, a resource fork or
-    another by-product, or leads out of the root.
+    """Return whether a path is hidden, a by-product, or leads out of the root.
+
+    Args:
+        path: path below a root, with slashes. Resource forks count as by-products.
     """
     parts = [part for part in PurePosixPath(path).parts if part != "."]
     return any(part.startswith(".") or part in BY_PRODUCTS for part in parts)
@@ -40,13 +46,13 @@ def check_printable(root: Path, path: str) -> None:
 def data_files(root: Path, *, suffixes: Sequence[str] = ()) -> list[Path]:
     """Return the files below a folder that are data, sorted.
 
-    Hidden files and folders, resource forks and links are left out, and a notice says
-    so: a link leads to what is counted elsewhere, back, or outside the folder. The
-    folder itself may be a link.
+    Hidden files and folders, resource forks and links are left out, and a notice
+    reports them. A link leads to a file that is listed elsewhere, to a parent folder,
+    or out of the folder. The folder itself may be a link.
 
     Args:
         root: the folder.
-        suffixes: endings in lower case that a file must have; none: any.
+        suffixes: allowed endings of file names, in lower case. Empty: all.
 
     Raises:
         BenchError: a name cannot be printed, or a folder cannot be read.
@@ -81,8 +87,9 @@ def _raise(error: OSError) -> None:
 
 
 def class_folders(root: Path) -> list[str]:
-    """Return the names of a folder's sub-folders that are data, sorted; others as in
-    `data_files`, which says which it leaves out.
+    """Return the names of a folder's sub-folders that are data, sorted.
+
+    As in `data_files`, others are left out and a notice reports them.
 
     Raises:
         BenchError: a name cannot be printed.
@@ -96,7 +103,7 @@ def class_folders(root: Path) -> list[str]:
 
 
 def tell_left_out(root: Path, left_out: Iterable[str]) -> None:
-    """Print a notice of what is left out of a folder or archive, if anything is."""
+    """Print a notice of the files that are left out of a folder or archive, if any."""
     names = [ascii(name) if not name.isprintable() else name for name in left_out]
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""

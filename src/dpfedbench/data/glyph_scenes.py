@@ -1,17 +1,16 @@
-"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes, stand-ins for
-CIFAR-FS and mini-ImageNet.
+"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes.
 
-The class is a letter. Each image bends and turns it a little in its own way, traces it
-with a pen of its own width and a colour of its own, and puts it on a textured ground of
-three colours; a light falls from one side, and there is noise. Colours tell nothing of
-the class. The scenes are as easy as they have to be for the default run: Conv-4 learns
-them from a thousand clients, and what it learns is a letter's form, which weights that
-were never trained do not tell apart.
+They are stand-ins for CIFAR-FS and mini-ImageNet. The class is a letter. Each image
+bends and turns the letter a little in its own way, traces it with a pen of its own
+width and colour, and puts it on a textured ground of three colours. A light falls from
+one side, and there is noise. Colours carry no information about the class. The scenes
+are easy enough for the default run: Conv-4 learns them from a thousand clients. It has
+to learn the form of letters, which untrained weights do not distinguish.
 
-A scene is laid out in units of its side, so that the two data sets differ in their
-pixels and in their draws. Every pixel follows from the fonts, `glyphs`, this file and a
-fixed seed. As with glyphs, another FreeType may move a few pixels; summary.json records
-the versions and says whether the checksum is the recorded one.
+A scene is laid out in units of its side, so that the two data sets differ only in their
+pixels and draws. Every pixel follows from the fonts, `glyphs`, this file and a fixed
+seed. As with glyphs, another FreeType may move a few pixels. summary.json records the
+versions and states whether the checksum is the recorded one.
 """
 
 from dataclasses import dataclass
@@ -28,36 +27,41 @@ from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
 SPLIT_COUNTS = (64, 16, 20)
-"""Train, validation, test classes: those of CIFAR-FS and mini-ImageNet."""
+"""Train, validation and test classes, as in CIFAR-FS and mini-ImageNet."""
 SEED = 20163
-"""Of the scenes; part of the data set's definition, apart from any run's seed."""
+"""Seed of the scenes. It is part of the data set, independent of any run's seed."""
 
-_BLOCK = 50  # images drawn from one stream; part of the definition
+_BLOCK = 50  # images per random stream; part of the data set's definition
 _KNOTS, _COARSE, _FINE = (
     5,
     6,
     20,
-)  # of the letter's bending, and of the ground's two grids of random numbers
-_SOURCE_BOX, _SOURCE_MIDDLE = 40.0, 27.5  # of a letter's distance field, in its pixels
+)  # knots of the letter's bending, and of the ground's two random grids
+_SOURCE_BOX, _SOURCE_MIDDLE = (
+    40.0,
+    27.5,
+)  # box and middle of a letter's distance field, in its pixels
 _WAVE_STEPS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Parameters of scenes; pairs are bounds of uniform draws, single numbers standard
-    deviations.
+    """Parameters of scenes.
+
+    Pairs are bounds of uniform draws; single numbers are standard deviations.
 
     Attributes:
         letter_side: the letter's longer side, in sides of the image.
-        rotation, shear, log_aspect: of the letter; radians, share, natural logarithm.
-        elastic: how far the letter is bent at each of 5x5 knots, in its own longer
+        rotation, shear, log_aspect: deformations of the letter, in radians, as a share,
+            and as a natural logarithm.
+        elastic: displacement of the letter at each of 5x5 knots, in its own longer
             sides.
-        shift: of the letter's middle, in sides.
+        shift: displacement of the letter's middle, in sides of the image.
         pen: half the pen's width, in the letter's longer sides.
-        contrast: least distance of the letter's colour from the ground's three, in RGB
-            within [0, 1].
+        contrast: least distance of the letter's colour from the ground's three colours,
+            in RGB within [0, 1].
         texture: strengths of the ground's fine texture and of its waves, within [0, 1].
-        light: strength of the light from one side; of the tint.
+        light: strengths of the light from one side, and of the tint.
         noise: standard deviation of a pixel's noise.
     """
 
@@ -75,7 +79,7 @@ class Recipe:
 
 
 SIZES = (32, 84)
-"""Sides of the image in pixels."""
+"""Sides of an image in pixels."""
 
 
 def read(
@@ -86,17 +90,16 @@ def read(
     size: int,
     images_per_class: int,
 ) -> RawImages:
-    """Draw the whole set; takes no data from anywhere, so that the folders are not
-    used.
+    """Draw the whole set. It reads no data, so the folders are not used.
 
     Args:
-        local, download_dir, progress: as of every reader (`registry.Reader`).
-        size: side of an image in pixels: 32 or 84, which are data sets of their own.
-        images_per_class: how many; those of a smaller number are the first of a larger
-            one.
+        local, download_dir, progress: as for every reader (`registry.Reader`).
+        size: side of an image in pixels: 32 or 84, which are separate data sets.
+        images_per_class: number of images per class. A smaller number gives the first
+            images of a larger one.
 
     Raises:
-        BenchError: another size.
+        BenchError: the size is neither 32 nor 84.
     """
     if size not in SIZES:
         raise BenchError(
@@ -122,13 +125,13 @@ def read(
 def draw_scenes(
     letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()
 ) -> None:
-    """Draw the first scenes of one letter; they do not depend on how many are drawn.
+    """Draw the first scenes of one letter. They do not depend on how many are drawn.
 
     Args:
         letter: any letter of the fonts.
         size: side of an image in pixels.
-        out: uint8 [scenes, size, size, 3], written to.
-        recipe: how the scenes differ.
+        out: output array, uint8 [scenes, size, size, 3].
+        recipe: parameters of the scenes.
     """
     fields = glyphs.distance_fields(letter)
     for block, start in enumerate(range(0, len(out), _BLOCK)):
@@ -144,13 +147,16 @@ def draw_scenes(
 def _lay_out(
     rng: np.random.Generator, size: int, faces: int, recipe: Recipe
 ) -> tuple[Any, ...]:
-    """All that is random of a block of scenes, in the order of `_draw`'s arguments."""
+    """Draw all random parameters of a block of scenes.
+
+    They are in the order of `_draw`'s arguments.
+    """
     n = _BLOCK
     palette = rng.uniform(0.05, 0.95, (n, 3, 3))
     coarse = rng.standard_normal((n, 2, _COARSE, _COARSE))
     fine = rng.standard_normal((n, _FINE, _FINE))
     texture = rng.uniform(*recipe.texture, (n, 2))
-    # Frequency, direction, phase, bend.
+    # Columns: frequency, direction, phase, bend.
     wave = rng.uniform((2, 0, 0, 0), (9, np.pi, 1, 1), (n, 4))
     face = rng.integers(faces, size=n)
     side = rng.uniform(*recipe.letter_side, n)
@@ -166,8 +172,8 @@ def _lay_out(
         axis=1,
     )
     elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * recipe.elastic
-    # The first of a few colours that stands out from the ground, or else the one that
-    # does so most.
+    # Take the first of a few colours that stands out from the ground. If none does,
+    # take the one with the largest contrast.
     colours = rng.uniform(0, 1, (n, 24, 3))
     distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(
         axis=2
@@ -200,22 +206,24 @@ def _lay_out(
 
 @cache
 def _wave() -> np.ndarray:
-    """One period of a cosine between 0 and 1, rounded so that it does not depend on the
-    processor's cosine.
+    """Return one period of a cosine between 0 and 1, as a table.
+
+    Its values are rounded, so that they do not depend on the processor's cosine.
     """
     return np.round(
         0.5 + 0.5 * np.cos(2 * np.pi * np.arange(_WAVE_STEPS) / _WAVE_STEPS), 9
     )
 
 
-# No fast arithmetic: the order of operations is part of the definition.
+# No fast arithmetic: the order of operations is part of the data set's definition.
 _compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
 def _smooth(grid, row, column):
-    """A grid's value between its knots, by smoothed linear interpolation; row and
-    column in [0, knots - 1).
+    """Return a grid's value between its knots, by smoothed linear interpolation.
+
+    Row and column are in [0, knots - 1).
     """
     i = int(row)
     j = int(column)
@@ -286,8 +294,8 @@ def _draw(
         field = fields[face[n]]
         for i in range(size):
             for j in range(size):
-                # In the letter's longer sides, from its middle; then turned, stretched,
-                # sheared and bent back.
+                # In units of the letter's longer side, from its middle. The inverse
+                # deformation follows: turn, stretch, shear, bend.
                 row = ((i + 0.5) / size - 0.5 - letter[n, 5]) / side
                 column = ((j + 0.5) / size - 0.5 - letter[n, 6]) / side
                 if abs(row) > 0.9 or abs(column) > 0.9:
@@ -328,6 +336,6 @@ def _draw(
 
 READERS = {
     "glyph-scenes-32": partial(read, size=32, images_per_class=600),
-    # 600 a class would be 1.3 GB, read whole to check it before each run.
+    # 600 images per class would be 1.3 GB, read completely for a check before each run.
     "glyph-scenes-84": partial(read, size=84, images_per_class=200),
 }

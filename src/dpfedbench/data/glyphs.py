@@ -1,22 +1,22 @@
-"""glyphs: 1,623 letters × 20 drawings, 28×28, made from matplotlib's fonts; a stand-in
-for Omniglot.
+"""glyphs: 1,623 letters × 20 drawings, 28×28, made from matplotlib's fonts.
 
-A letter of a DejaVu face is thinned to its skeleton, the line a pen would follow. Each
-drawing takes one face's skeleton, bends it with an affine map and a smooth elastic
-field of its own, and traces it with a pen of its own width. Letters come from Latin,
-Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu, Tifinagh, Canadian
-syllabics and more; of those that look alike (Latin A, Greek Alpha, Cyrillic A) one
-stays.
+It is a stand-in for Omniglot. A letter of a DejaVu face is thinned to its skeleton, the
+line that a pen would follow. Each drawing takes one face's skeleton, bends it with its
+own affine map and smooth elastic field, and traces it with a pen of its own width.
+Letters come from Latin, Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu,
+Tifinagh, Canadian syllabics and more. Of letters that look alike (Latin A, Greek Alpha,
+Cyrillic A), only one is used.
 
-glyph-symbols are symbols, digits and punctuation, drawn in the same way: public data,
-from a model of which a federation on `glyphs` may start. None is a letter, none looks
-like a character of `glyphs`, and no two look alike. So no class of a client or of a
-test is among them. `tools/choose_letters.py` chose the characters of both sets once.
+glyph-symbols are symbols, digits and punctuation, drawn in the same way. They are
+public data: a federation on `glyphs` may start from a model trained on them. No symbol
+is a letter or looks like a character of `glyphs`, and no two look alike. So they
+contain no class of a client or of a test. `tools/choose_letters.py` chose the
+characters of both sets once.
 
 Every pixel follows from the fonts, this file and a fixed seed. Skeletons are computed
 from FreeType's rendering, so another FreeType (it comes inside Pillow) may move a few
-pixels; summary.json records the versions and says whether the checksum is the recorded
-one.
+pixels. summary.json records the versions and states whether the checksum is the
+recorded one.
 """
 
 import unicodedata
@@ -43,7 +43,7 @@ SYMBOLS = "glyph_symbols.txt"
 SPLIT_COUNTS = (1150, 50, 423)
 SYMBOL_SPLIT_COUNTS = (500, 50, 50)
 SEED = 20150
-"""Of the drawings; part of the data set's definition, apart from any run's seed."""
+"""Seed of the drawings. It is part of the data set, independent of any run's seed."""
 
 LIGHT_FACES = (
     "DejaVuSans",
@@ -62,29 +62,31 @@ BOLD_FACES = (
     "DejaVuSansMono-BoldOblique",
 )
 FEWEST_FACES = 4
-"""Letters with fewer light faces than this get bold ones too: their skeletons are a
-little rougher.
+"""Least number of light faces of a letter.
+
+Letters with fewer light faces use bold ones as well, whose skeletons are a little
+rougher.
 """
 
-# Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of
+# Skeletons: letter box and canvas in source pixels. Two source pixels are one pixel of
 # a drawing.
 BOX = 40
 _CANVAS = 56
 _FONT_SIZE = 96
 _SCALE = BOX / 20
-# Drawings are traced on a wider canvas, then cut so that no stroke is lost.
+# Drawings are traced on a wider canvas and then cut, so that no stroke is lost.
 WIDE = 40
 _ROOM = 26  # the largest extent of a drawing's ink, in pixels
-# pictures traced at once: what is between two steps stays in the cache; no pixel
-# depends on it
+# Pictures traced at once, so that intermediate values stay in the cache. No pixel
+# depends on it.
 _TOGETHER = 10
 
-# How drawings differ; chosen so that ink, pixel distances and few-shot accuracy come
-# near Omniglot's.
-_ROTATION = 0.1  # standard deviations: radians,
-_SHEAR = 0.1  # share,
-_LOG_SCALE, _LOG_ASPECT = 0.10, 0.08  # natural logarithm,
-_ELASTIC, _KNOTS = 0.7, 5  # pixels at each of 5×5 knots,
+# How drawings differ. The values are chosen so that ink, pixel distances and few-shot
+# accuracy come near Omniglot's.
+_ROTATION = 0.1  # standard deviation, in radians
+_SHEAR = 0.1  # share
+_LOG_SCALE, _LOG_ASPECT = 0.10, 0.08  # natural logarithms
+_ELASTIC, _KNOTS = 0.7, 5  # pixels at each of 5×5 knots
 _SHIFT = 1.2  # pixels
 _PEN = (0.62, 0.86)  # half widths, pixels
 
@@ -96,13 +98,13 @@ def draw_all(
     download_dir: Path,
     progress: Progress | None = None,
 ) -> RawImages:
-    """Draw all characters of a set; takes no data from anywhere.
+    """Draw all characters of a set. It reads no data.
 
     Args:
-        listed_in: the file of this folder that lists them.
-        counts: characters of each split.
+        listed_in: file of this folder that lists the characters.
+        counts: number of characters in each split.
         local, download_dir: not used.
-        progress: told after each character.
+        progress: called after each character.
     """
     characters = listed(listed_in)
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
@@ -120,8 +122,9 @@ def draw_all(
 
 
 def listed(name: str) -> tuple[str, ...]:
-    """The characters that a file of this folder lists, ascending: by code points in
-    hexadecimal, runs as first-last.
+    """Return the characters that a file of this folder lists, in ascending order.
+
+    The file has code points in hexadecimal; ranges are written first-last.
     """
     text = resources.files("dpfedbench.data").joinpath(name).read_text(encoding="ascii")
     codes: list[int] = []
@@ -132,15 +135,15 @@ def listed(name: str) -> tuple[str, ...]:
 
 
 def draw_letter(letter: str) -> np.ndarray:
-    """All drawings of one letter.
+    """Draw all drawings of one letter.
 
     Returns:
-        uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies whole
-        within the image.
+        uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies
+        completely within the image.
     """
     fields = distance_fields(letter)
     rng = stream(SEED, "glyphs", ord(letter))
-    # Every face is used before one is used again.
+    # Each face is used once before a face is used again.
     faces = np.concatenate(
         [rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))]
     )[:DRAWINGS]
@@ -180,7 +183,7 @@ def library_versions() -> dict[str, str]:
 
 
 def class_names(letters: tuple[str, ...]) -> tuple[str, ...]:
-    """Code points and Unicode's names."""
+    """Return the characters' code points and Unicode names."""
     return tuple(
         f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip()
         for letter in letters
@@ -194,9 +197,8 @@ class Bends(NamedTuple):
         angle: [n], radians.
         shear: [n], columns per row.
         scale: [n], 1 for a longer side of 20 pixels.
-        aspect: [n], the square root of height by width.
-        elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in
-            pixels.
+        aspect: [n], square root of height divided by width.
+        elastic: [n, 2, 5, 5], displacement of rows and columns at each knot, in pixels.
     """
 
     angle: np.ndarray
@@ -213,8 +215,14 @@ class Bends(NamedTuple):
         spreads: tuple[float, ...],
         elastic: float,
     ) -> "Bends":
-        """At random; `spreads` are the deviations of angle, shear, and the logarithms
-        of scale and aspect.
+        """Draw random deformations.
+
+        Args:
+            rng: random stream.
+            count: number of drawings.
+            spreads: standard deviations of angle, shear, and the logarithms of scale
+                and aspect.
+            elastic: standard deviation of the displacements, in pixels.
         """
         angle, shear, log_scale, log_aspect = (
             rng.standard_normal((4, count)) * np.array(spreads)[:, None]
@@ -223,7 +231,7 @@ class Bends(NamedTuple):
         return cls(angle, shear, np.exp(log_scale), np.exp(log_aspect), knots)
 
     def of(self, some: np.ndarray | slice) -> "Bends":
-        """Return the deformations of some drawings."""
+        """Return the deformations of a selection of the drawings."""
         return Bends(*(values[some] for values in self))
 
 
@@ -238,13 +246,12 @@ def trace(
     """Trace shapes on canvases of 40×40 pixels, or on a part of each canvas.
 
     Args:
-        fields: [faces, 56, 56], how far each source pixel is from the line to be
-            traced; from `render`'s shapes.
-        faces: int [n], which of them each drawing takes.
-        bends: of each drawing.
-        pen: [n], half widths, in pixels.
-        start: int [n, 2], the first row and column of the part; the canvas's if left
-            out.
+        fields: [faces, 56, 56], distance of each source pixel from the line to be
+            traced, for shapes of `render`.
+        faces: int [n], index of each drawing's face.
+        bends: deformations of the drawings.
+        pen: [n], half widths of the pens, in pixels.
+        start: int [n, 2], first row and column of the part. None: those of the canvas.
         size: rows and columns of the part.
 
     Returns:
@@ -275,7 +282,7 @@ def _trace(
     row_offset, column_offset = at - (WIDE - 1) / 2
     rows = row_offset[:, :, None] + bend[:, 0]
     columns = column_offset[:, None, :] + bend[:, 1]
-    # From a drawing's pixel back to the skeleton's: rotate, shear, scale.
+    # Map a drawing's pixel back to the skeleton: rotate, shear, scale.
     angle, shear, scale, aspect = (values[:, None, None] for values in bends[:4])
     cosine = np.cos(angle)
     sine = np.sin(angle)
@@ -292,7 +299,10 @@ def _trace(
 def _interpolate(
     fields: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """Bilinear; beyond the canvas, the way to its edge is added."""
+    """Interpolate bilinearly.
+
+    Beyond the canvas, the distance to its edge is added.
+    """
     inside_rows, inside_columns = (
         np.clip(coordinates, 0, _CANVAS - 1.001) for coordinates in (rows, columns)
     )
@@ -315,8 +325,9 @@ def _interpolate(
 
 
 def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First row and column with ink, and how many rows and columns it spans: two int
-    [n, 2].
+    """Return the first row and column with ink, and the extent of the ink.
+
+    Both are int [n, 2]; the extent is in rows and columns.
     """
     first = []
     extent = []
@@ -330,8 +341,9 @@ def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def _knot_weights() -> np.ndarray:
-    """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's
-    squares sum to one.
+    """Return smooth bumps, one per knot, over the wide canvas: [wide, knots].
+
+    The squares of each row sum to one.
     """
     knots = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
     spacing = knots[1] - knots[0]
@@ -343,8 +355,9 @@ def _knot_weights() -> np.ndarray:
 
 
 def distance_fields(letter: str) -> np.ndarray:
-    """Distance of each source pixel to the letter's skeleton in each face: float64
-    [faces, 56, 56].
+    """Return the distance of each source pixel to the letter's skeleton, in each face.
+
+    The result is float64 [faces, 56, 56].
     """
     faces = [face for face in LIGHT_FACES if ord(letter) in codes(face)]
     if len(faces) < FEWEST_FACES:
@@ -357,8 +370,9 @@ def distance_fields(letter: str) -> np.ndarray:
 
 
 def render(letter: str, face: str) -> np.ndarray:
-    """The letter's filled shape, its longer side 40 pixels, in the middle of the
-    canvas: uint8 0 or 1.
+    """Render the letter's filled shape in the middle of the canvas, uint8 0 or 1.
+
+    Its longer side is 40 pixels.
     """
     shape = _font(face).getmask(letter, mode="L")
     canvas = Image.new("L", (_CANVAS, _CANVAS))
@@ -372,7 +386,7 @@ def render(letter: str, face: str) -> np.ndarray:
         width, height = (max(1, round(side * factor)) for side in picture.size)
         picture = picture.resize((width, height), Image.Resampling.BOX)
         canvas.paste(picture, ((_CANVAS - width) // 2, (_CANVAS - height) // 2))
-    # A little blur rounds corners and stroke ends, from which thinning would grow
+    # A little blur rounds corners and stroke ends, where thinning would otherwise grow
     # spurs.
     return (np.asarray(canvas.filter(ImageFilter.GaussianBlur(1.25))) > 110).astype(
         np.uint8
@@ -381,8 +395,8 @@ def render(letter: str, face: str) -> np.ndarray:
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
-    # Basic layout: one letter needs no shaping, and so no further library whose version
-    # would matter.
+    # Basic layout: one letter needs no shaping. So no further library's version
+    # matters.
     return ImageFont.truetype(
         _font_path(face), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC
     )
@@ -390,7 +404,7 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
 
 @cache
 def codes(face: str) -> frozenset[int]:
-    """The code points that a face has."""
+    """Return the code points of a face."""
     return frozenset(FT2Font(_font_path(face)).get_charmap())
 
 
@@ -399,11 +413,13 @@ def _font_path(face: str) -> str:
 
 
 def thin(shapes: np.ndarray) -> np.ndarray:
-    """Thin shapes (uint8 0 or 1, [n, size, size]) to lines one pixel wide, keeping
-    their connectedness.
+    """Thin shapes to lines one pixel wide, which stay connected.
 
-    Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table: a
-    pixel's eight neighbours make a number of eight bits.
+    Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table:
+    the eight neighbours of a pixel form an 8-bit number.
+
+    Args:
+        shapes: uint8 0 or 1, [n, size, size].
     """
     thinned = shapes.copy()
     active = np.arange(len(shapes))
@@ -425,14 +441,15 @@ def thin(shapes: np.ndarray) -> np.ndarray:
     return thinned
 
 
-# Clockwise from north; Guo and Hall's p2 ... p9, in a frame padded by one.
+# Clockwise from north: Guo and Hall's p2 ... p9, in a frame padded by one.
 _NEIGHBOURS = ((0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0), (0, 0))
 
 
 @cache
 def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
-    """For each of the two sub-iterations, whether a pixel with these neighbours is
-    removed: uint8 [256].
+    """Return one table, uint8 [256], for each of the two sub-iterations.
+
+    An entry states whether a pixel with these neighbours is removed.
     """
     tables = np.zeros((2, 256), dtype=np.uint8)
     for code in range(256):

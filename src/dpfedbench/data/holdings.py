@@ -18,11 +18,12 @@ class Tasks:
     """Clients that are few-shot tasks.
 
     Args:
-        data_dir, clients_dir: a prepared data set of classes and a partition of it.
-        support_per_class, query_per_class: examples that a client uses.
+        data_dir, clients_dir: folders of a prepared data set of classes and of a
+            partition of it.
+        support_per_class, query_per_class: numbers of examples that a client uses.
 
     Raises:
-        BenchError: data missing or damaged.
+        BenchError: data are missing or damaged.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Tasks:
         }
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
-        """The data of some clients."""
+        """Return the data of the clients with these ids."""
         return gather(self.dataset, self._partition, ids, **self._sizes)
 
     def gather_left_out(self, ids: np.ndarray, per_class: int) -> TaskBatch:
-        """The support sets of some clients, and as query sets so many examples of each
-        class that training does not use: those behind its support and query examples.
+        """Return clients' support sets, and query sets that training leaves out.
+
+        The query sets have `per_class` examples of each class. They lie behind the
+        support and query examples that training uses.
         """
         trained = self._sizes["query_per_class"]
         sizes = self._sizes | {"query_per_class": trained + per_class}
@@ -66,18 +69,18 @@ class Records:
     """Clients that hold labelled records.
 
     Args:
-        data_dir, clients_dir: prepared records, or classes taken as labels, and a
-            partition of the records.
+        data_dir, clients_dir: folders of prepared records (or of classes taken as
+            labels) and of a partition of the records.
 
     Attributes:
-        places: of each client's training records in the data set, int64 [n] each,
-            ascending.
-        images, labels: its training records, in that order.
-        test_places, test_images, test_labels: the same of the records that training
-            leaves out; empty until `leave_out`.
+        places: indices of each client's training records in the data set, int64 [n]
+            each, ascending.
+        images, labels: each client's training records, in that order.
+        test_places, test_images, test_labels: the same for the records left out of
+            training; empty until `leave_out`.
 
     Raises:
-        BenchError: data missing or damaged.
+        BenchError: data are missing or damaged.
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path) -> None:
@@ -96,10 +99,10 @@ class Records:
         self.test_labels: list[np.ndarray] = []
 
     def leave_out(self, share: float, *, seed: int) -> None:
-        """Take a share of each client's records out of its training records.
+        """Move a share of each client's records from training to its test.
 
-        A client of two records or more keeps at least one for training and one for the
-        test; of a client with one record nothing is left out.
+        A client with two records or more keeps at least one for training and one for
+        the test. A client with one record keeps it for training.
         """
         self.test_places = []
         for client, places in enumerate(self.places):

@@ -1,5 +1,6 @@
-"""Any folder of pictures as a data set: one sub-folder for each class, like
-torchvision's ImageFolder.
+"""Any folder of pictures as a data set, with one sub-folder per class.
+
+The layout is that of torchvision's ImageFolder.
 """
 
 from collections import Counter
@@ -32,35 +33,35 @@ else:
 class SplitClasses(Settings):
     """Numbers of classes in each part of a few-shot data set."""
 
-    train: int = setting(ge=1, doc="training classes")
-    validation: int = setting(ge=0, doc="validation classes")
-    test: int = setting(ge=1, doc="test classes")
+    train: int = setting(ge=1, doc="number of training classes")
+    validation: int = setting(ge=0, doc="number of validation classes")
+    test: int = setting(ge=1, doc="number of test classes")
 
 
 class ImageFolderOptions(Settings):
-    """Arguments of `read`, as a configuration states them."""
+    """Arguments of `read` in a configuration."""
 
     folder: str = setting(
         doc=(
-            "where the sub-folders are, one a class; absolute, or below the local data"
-            " folder"
+            "folder with one sub-folder per class; absolute, or below the"
+            " local data folder"
         )
     )
     size: int = setting(ge=8, le=1024, doc="height and width after resizing, in pixels")
     channels: Literal[1, 3] = setting(doc="1: grey; 3: colour")
     images_per_class: int | None = setting(
-        None, ge=2, doc="how many pictures of each class are used; null: all"
+        None, ge=2, doc="number of pictures used per class; null: all"
     )
     test_images: int | None = setting(
-        None, ge=1, doc="pictures of each class that are test records"
+        None, ge=1, doc="number of test records per class"
     )
     split_classes: SplitClasses | None = setting(
-        None, doc="of a few-shot data set, in place of test_images"
+        None, doc="split of a few-shot data set, in place of test_images"
     )
 
 
 OPTIONS = ImageFolderOptions
-"""Options that a configuration may give this reader."""
+"""Schema of this reader's options."""
 
 
 def read(
@@ -75,22 +76,22 @@ def read(
     test_images: int | None = None,
     images_per_class: int | None = None,
 ) -> RawImages | RawRecords:
-    """Read the pictures of a folder with one sub-folder a class.
+    """Read the pictures of a folder with one sub-folder per class.
 
-    Of each picture the largest square in its middle is taken and resized with Lanczos's
-    filter, so pictures of different sizes and proportions may lie side by side; what is
-    transparent becomes white. summary.json says which sizes were found. Splits are
-    drawn at random, always the same way for the same names of classes and files.
+    The largest central square of each picture is resized with Lanczos's filter, so
+    pictures may have different sizes and proportions. Transparent pixels become white.
+    summary.json lists the original sizes. Splits are drawn at random, always in the
+    same way for the same names of classes and files.
 
     Args:
-        local: the local data folder, below which a relative `folder` lies.
+        local: the local data folder; a relative `folder` lies below it.
         folder, size, channels, images_per_class: see `ImageFolderOptions`.
         split_classes: makes a few-shot data set, split by class.
         test_images: makes a data set of records, split by record.
 
     Raises:
-        BenchError: no such folder, one class, a picture that cannot be read, or numbers
-            that do not fit.
+        BenchError: the folder does not exist or has one class, a picture cannot be
+            read, or the numbers do not fit.
     """
     if (split_classes is None) == (test_images is None):
         raise BenchError(
@@ -160,7 +161,7 @@ def _find(folder: str, local: Path | None) -> Path:
 
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
-    """The pictures of each class, in random but fixed order."""
+    """Return the pictures of each class, in random but fixed order."""
     with reading(root):
         classes = class_folders(root)
         paths = data_files(root, suffixes=datasets.folder.IMG_EXTENSIONS)
@@ -222,8 +223,9 @@ def _read_all(
     channels: int,
     progress: Progress | None,
 ) -> tuple[list[np.ndarray], Counter[tuple[int, int]]]:
-    """Each class's pictures, uint8 [pictures, size, size, channels]; and how many had
-    which width and height.
+    """Read each class's pictures, uint8 [pictures, size, size, channels].
+
+    The second result counts the pictures of each original width and height.
     """
     pixels = [
         np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
@@ -260,14 +262,17 @@ class _Unreadable(Exception):
 
 
 def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """The picture, uint8 [size, size, channels], and its width and height before."""
+    """Return a picture and its original width and height.
+
+    The picture is uint8 [size, size, channels].
+    """
     try:
         picture = ImageOps.exif_transpose(decoded_image(path))
     except BenchError:
         raise
     except DeepPixels as error:
         raise _Unreadable(str(error)) from error
-    except Exception as error:  # of its orientation too
+    except Exception as error:  # including faults in its orientation tag
         raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")

@@ -1,5 +1,6 @@
-"""A prepared data set: one array of images, a list of classes, a summary; saved,
-checked and loaded here.
+"""A prepared data set: one array of images, a list of classes and a summary.
+
+This module saves, checks and loads it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from dpsum.randomness import stream
 SPLITS = ("train", "validation", "test")
 
 _CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
-"""A class that is called by its code point and Unicode's name, whose first word is the
-script.
+"""Pattern of a class name that is a code point and a Unicode name.
+
+The first word of the Unicode name is the script.
 """
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, steps done, steps in all)."""
+"""Progress callback: called with (activity, steps done, total steps)."""
 
 Item = TypeVar("Item")
 
@@ -40,7 +42,7 @@ Item = TypeVar("Item")
 def told(
     items: Collection[Item], progress: Progress | None, what: str
 ) -> Iterator[Item]:
-    """The items, one after another; `progress` is told after each."""
+    """Yield the items one after another, and call `progress` after each."""
     for done, item in enumerate(items, start=1):
         yield item
         if progress:
@@ -48,23 +50,26 @@ def told(
 
 
 Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
-"""What goes into a data set's folder: images.npy; the rows of each table, its head
-first, by the table's name; and what summary.json says of the array.
+"""Content of a data set's folder.
+
+The array of images.npy; the rows of each table with its header first, by the table's
+name; and the array's facts for summary.json.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Data that a reader returns, before anything is written: base of `RawImages`,
-    `RawRecords` and `RawTexts`.
+    """Data of a reader, before anything is written.
+
+    It is the base of `RawImages`, `RawRecords` and `RawTexts`.
 
     Attributes:
-        versions: of the libraries whose version can change a pixel or a word.
-        facts: what else summary.json is to say of it.
+        versions: versions of the libraries that can change a pixel or a word.
+        facts: further entries of summary.json.
     """
 
     kind: ClassVar[str]
-    """What a loader asks for: "classes", "records" or "texts"."""
+    """Kind of data that a loader asks for: "classes", "records" or "texts"."""
 
     versions: dict[str, str]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -74,16 +79,16 @@ class Raw:
         raise NotImplementedError
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Write images.npy, the tables and, last, summary.json, each whole or not at
-        all.
+        """Write images.npy, the tables and, last, summary.json.
 
-        The old summary goes first and the new one comes last, so that a data set whose
-        writing was cut short has no summary, and is refused by `open_files`.
+        Each file is written completely or not at all. The old summary is deleted first
+        and the new one is written last. A data set whose writing was interrupted
+        therefore has no summary, and `open_files` refuses it.
 
         Args:
-            folder: where they go; made if missing.
-            facts: what is known of the data set before it is prepared: name, source,
-                licence, version, stand_in, ...
+            folder: output folder, created if missing.
+            facts: entries of summary.json that are known before preparation: name,
+                source, licence, version, stand_in, ...
 
         Raises:
             BenchError: the folder cannot be written to.
@@ -126,7 +131,7 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class RawImages(Raw):
-    """Images by class, as a reader hands them over.
+    """Images by class, as a reader returns them.
 
     Attributes:
         images: uint8 [classes, examples per class, height, width, channels].
@@ -141,7 +146,7 @@ class RawImages(Raw):
     splits: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check shapes and names; a fault here is ours, not the user's."""
+        """Check shapes and names; an error here is a bug of the reader."""
         if self.images.dtype != np.uint8 or self.images.ndim != 5:
             raise ValueError(
                 "images must be uint8 [classes, examples, H, W, C], not"
@@ -165,8 +170,9 @@ class RawImages(Raw):
 
 
 def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> None:
-    """Check that so many classes (or tasks) have unique names, and each a split; a
-    fault is ours, not the user's.
+    """Check that all classes (or tasks) have unique names and a split.
+
+    An error here is a bug of the reader.
     """
     if not classes == len(names) == len(set(names)) == len(splits):
         raise ValueError("one unique name and one split per class are needed")
@@ -177,7 +183,7 @@ def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> N
 def class_table(
     names: Sequence[str], **columns: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
-    """The rows of classes.csv, its head first."""
+    """Return the rows of classes.csv, starting with its header."""
     return [
         ("index", "name", *columns),
         *zip(range(len(names)), names, *columns.values(), strict=True),
@@ -186,13 +192,13 @@ def class_table(
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A prepared data set of images: base of `ImageDataset` and `RecordDataset`.
+    """Prepared data set of images: base of `ImageDataset` and `RecordDataset`.
 
     Attributes:
-        name: the registry's name; a stand-in never bears the name of what it stands in
-            for.
+        name: the registry's name. A stand-in never has the name of the data set that it
+            replaces.
         images: uint8 [..., height, width, channels], memory-mapped, read-only.
-        splits: for each split the indices (int64, ascending) of its classes or records;
+        splits: indices of each split's classes or records, int64, ascending; splits are
             disjoint.
         class_names: one per class or label.
         summary: the content of summary.json.
@@ -206,13 +212,13 @@ class Prepared:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
+        """Shape of an image: (height, width, channels)."""
         height, width, channels = self.images.shape[-3:]
         return height, width, channels
 
 
 class ImageDataset(Prepared):
-    """A data set of classes, each in one of "train", "validation" and "test".
+    """Data set of classes, each in one of "train", "validation" and "test".
 
     `images` are uint8 [classes, examples per class, height, width, channels].
     """
@@ -224,8 +230,10 @@ class ImageDataset(Prepared):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The group of each class: what its name has before the last "/", or the script
-        of a character; "" for none.
+        """Group of each class; "" for none.
+
+        It is the part of the class name before the last "/", or the script of a
+        character.
         """
         return tuple(
             named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0]
@@ -234,16 +242,17 @@ class ImageDataset(Prepared):
 
 
 def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:
-    """Deal the classes at random, always the same way, into train, validation and test.
+    """Split the classes into train, validation and test, in a random but fixed way.
 
     MAML (Finn et al. 2017) shuffles Omniglot's characters with a fixed seed and takes
-    the first 1,200 for training and validation. Its order started from the file
-    system's, so that its exact split cannot be reproduced; ours starts from the sorted
-    class names.
+    the first 1,200 for training and validation. Its order depends on the file system,
+    so its exact split cannot be reproduced. This split starts from the sorted class
+    names.
 
     Args:
-        classes: how many classes there are.
-        counts: how many go to train, validation and test; they add up to `classes`.
+        classes: number of classes.
+        counts: numbers of train, validation and test classes, which add up to
+            `classes`.
     """
     if sum(counts) != classes:
         raise ValueError(f"{counts} does not add up to {classes} classes")
@@ -255,11 +264,11 @@ def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ..
 
 
 def load_dataset(folder: Path | str) -> ImageDataset:
-    """Open a prepared data set of classes, checking that it is whole.
+    """Open a prepared data set of classes, and check that it is complete.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or the data set
-            is of another kind.
+        BenchError: a file is missing or was changed, or the data set is of another
+            kind.
     """
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
@@ -276,16 +285,16 @@ def load_dataset(folder: Path | str) -> ImageDataset:
 def open_files(
     folder: Path, kind: str, sizes: tuple[str, ...]
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Read summary.json and map images.npy into memory, checking one against the other.
+    """Read summary.json and map images.npy into memory, and check that they agree.
 
     Args:
-        folder: of the data set.
-        kind: "classes", "records" or "texts": what the caller can use.
-        sizes: the summary's keys that, before `image_shape`, make up the array's shape.
+        folder: folder of the data set.
+        kind: "classes", "records" or "texts": the kind that the caller can use.
+        sizes: keys of the summary that, before `image_shape`, form the array's shape.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or the data set
-            is of another kind.
+        BenchError: a file is missing or was changed, or the data set is of another
+            kind.
     """
     texts = kind == "texts"
     summary = read_json(folder / "summary.json")
@@ -311,10 +320,10 @@ def open_files(
 
 
 def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
-    """The rows of classes.csv, each with an index and a name.
+    """Return the rows of classes.csv, each with an index and a name.
 
     Raises:
-        BenchError: it is missing, or does not list classes 0 to `classes` - 1.
+        BenchError: the file is missing, or does not list classes 0 to `classes` - 1.
     """
     with whole(folder / "classes.csv") as path:
         rows = read_table(path)
@@ -330,11 +339,12 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
 def read_splits(
     folder: Path, classes: int
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The classes (or tasks) of each split, by their places in classes.csv, ascending;
-    and the names of all.
+    """Return the classes (or tasks) of each split, and the names of all classes.
+
+    Classes are row indices of classes.csv, ascending.
 
     Raises:
-        BenchError: as for `read_classes`, or a class is in none of the splits.
+        BenchError: as for `read_classes`, or a class is in no split.
     """
     rows = read_classes(folder, classes)
     stated = np.array([row.get("split") for row in rows])
@@ -349,8 +359,9 @@ def read_splits(
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file by its head; whatever is wrong with them is for the caller
-    to find.
+    """Return the rows of a CSV file as dictionaries by its header.
+
+    The caller has to check the values.
     """
     with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
@@ -358,11 +369,10 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
-    """Turn what reading a damaged file of a data set raises into one line that names it
-    and says how to mend it.
+    """Turn errors of reading a damaged file into one line that names file and remedy.
 
     Raises:
-        BenchError: it is missing, or its content is `wrong`.
+        BenchError: the file is missing, or its content is `wrong`.
     """
     try:
         yield path
@@ -384,7 +394,7 @@ def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
         ) from error
 
 
-# What a loader says that meets another kind than its own.
+# Messages of a loader for a data set of another kind.
 _WRONG_KIND = {
     "classes": (
         "{name} (in {folder}) is split by record, and this method needs a data set"

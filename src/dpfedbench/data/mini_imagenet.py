@@ -1,5 +1,6 @@
-"""mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and
-Larochelle (2017).
+"""mini-ImageNet: 100 ImageNet classes × 600 images (Vinyals et al. 2016).
+
+The split is that of Ravi and Larochelle (2017).
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,21 +62,20 @@ def read_mini_imagenet(
     classes: Mapping[str, Sequence[str]] | None = None,
     examples: int = EXAMPLES,
 ) -> RawImages:
-    """Read mini-ImageNet, 84×84 colour, from a local folder; ImageNet's terms ask for
-    consent first.
+    """Read mini-ImageNet, 84×84 colour, from a local folder.
 
     Args:
-        local: a folder with, in itself or in `mini-imagenet/`, the usual
+        local: local data folder. It, or its subfolder `mini-imagenet/`, holds the usual
             `mini-imagenet-cache-{train,val,test}.pkl` (dicts of `image_data`, uint8 [n,
             84, 84, 3], and `class_dict`, WordNet id to rows), or one folder of classes
             per split, `{train,val,test}/WNID/*.jpg`, or all classes side by side in
-            `mini-imagenet/`. Images of folders are resized with Lanczos's filter.
-        classes: the names of the classes that each split must have (tests use tiny
-            sets).
-        examples: how many images each class must have.
+            `mini-imagenet/`. Images from folders are resized with Lanczos's filter.
+            Nothing is downloaded, because ImageNet's terms require consent.
+        classes: required class names of each split (tests use tiny sets).
+        examples: required number of images per class.
 
     Raises:
-        BenchError: no copy; or a copy that is damaged or incomplete.
+        BenchError: there is no copy, or the copy is damaged or incomplete.
     """
     classes = classes or SPLIT_CLASSES
     everything = {name for split in SPLITS for name in classes[split]}
@@ -113,7 +113,7 @@ def read_mini_imagenet(
 
 
 def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
-    """The split's pickle or folder, or the folder of all classes."""
+    """Return the split's pickle or folder, or the folder of all classes."""
     spellings = _SPELLINGS[split]
     pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
     if copy := _SOURCE.find(local, *pickles, *spellings):
@@ -133,8 +133,9 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
 def _check_classes(
     copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]
 ) -> None:
-    """Check that all classes of the splits are there, and no others, which would be in
-    no split or in two.
+    """Check that exactly the allowed classes of the splits are there.
+
+    Another class would be in no split or in two.
     """
     missing = sorted(set(wanted) - present)
     strange = sorted(present - allowed)
@@ -149,7 +150,7 @@ def _check_classes(
 
 
 def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
-    """The classes of a split's pickle, uint8 [classes, examples, 84, 84, 3]."""
+    """Read the classes of a split's pickle, uint8 [classes, examples, 84, 84, 3]."""
     content = read_pickle(copy.path, str(copy.path))
     with copy.judged(wrong="no image_data and class_dict"):
         pixels = np.asarray(content["image_data"])
@@ -180,8 +181,10 @@ def _read_folder(
     examples: int,
     progress: Progress | None,
 ) -> np.ndarray:
-    """The same of a folder of one split, or of all classes; which classes it may have
-    is `allowed`.
+    """Read the classes of a folder, uint8 [classes, examples, 84, 84, 3].
+
+    The folder holds one split or all classes; `allowed` names the classes that it may
+    have.
     """
     _check_classes(
         copy,

@@ -1,5 +1,6 @@
-"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures
-of 28×28 in ten classes.
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017).
+
+Each has 70,000 grey pictures of 28×28 in ten classes.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class _Set(Source):
     """Properties of one data set of the format.
 
     Attributes:
-        counts: records of each label; they tell its labels from another set's.
-        class_names: one per label.
+        counts: number of records of each label, which distinguishes the set from
+            others.
+        class_names: one name per label.
     """
 
     counts: dict[str, tuple[int, ...]]
@@ -94,14 +96,14 @@ def read_mnist(
     """Read MNIST: handwritten digits, strokes bright (255) on dark (0).
 
     Args:
-        local: a folder with the four IDX files, packed (.gz) or not, in itself or in
-            its subfolder `mnist`, `MNIST` or `MNIST/raw`. Packing anew changes
-            checksums, so a local copy is judged by its content: 60,000 + 10,000
-            records, 28×28, and as many of each label as MNIST has.
+        local: local data folder. It, or its subfolder `mnist`, `MNIST` or `MNIST/raw`,
+            holds the four IDX files, compressed (.gz) or not. Compressing again changes
+            checksums, so a local copy is checked by its content: 60,000 + 10,000
+            records, 28×28, and MNIST's number of records of each label.
 
     Raises:
-        BenchError: no copy and no network; or a copy that is damaged or another data
-            set's.
+        BenchError: there is no copy and no network, or the copy is damaged or of
+            another data set.
     """
     return _read(_MNIST, local, download_dir, progress)
 
@@ -109,30 +111,29 @@ def read_mnist(
 def read_fashion_mnist(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawRecords:
-    """Read Fashion-MNIST, as `read_mnist` does: its files have the format and the names
-    of MNIST's.
+    """Read Fashion-MNIST, whose files have the format and the names of MNIST's.
 
-    Its subfolders of a local folder are `fashion-mnist`, `FashionMNIST` and
-    `FashionMNIST/raw`.
+    See `read_mnist`. A local copy may also lie in the subfolder `fashion-mnist`,
+    `FashionMNIST` or `FashionMNIST/raw`.
     """
     return _read(_FASHION_MNIST, local, download_dir, progress)
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, packed by gzip or not.
+    """Read an IDX file of unsigned bytes, compressed by gzip or not.
 
     Args:
         path: the file.
-        shape: what it must hold.
+        shape: required shape of the array.
 
     Raises:
-        ValueError: it holds something else; the message says what.
-        OSError, EOFError, zlib.error: it cannot be read or unpacked.
+        ValueError: the file holds something else; the message says what.
+        OSError, EOFError, zlib.error: the file cannot be read or decompressed.
     """
     with open(path, "rb") as handle:
         packed = handle.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else open(path, "rb") as handle:
-        # A byte more than there can be is enough to see that there are too many.
+        # Reading one byte more than expected shows whether there are too many.
         content = handle.read(4 + 4 * len(shape) + math.prod(shape) + 1)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _KINDS:
         raise ValueError("it is no IDX file")

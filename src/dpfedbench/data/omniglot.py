@@ -1,5 +1,6 @@
-"""Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake
-et al. 2015).
+"""Omniglot: 1,623 handwritten characters of 50 alphabets (Lake et al. 2015).
+
+Each character was drawn by 20 people.
 """
 
 from pathlib import Path
@@ -16,30 +17,32 @@ SOURCE_SIZE = 105
 SIZE = 28
 _SOURCE = Source(
     name="Omniglot", folders=("omniglot", "omniglot-py"), largest=1 << 20
-)  # a drawing: some hundred bytes
+)  # a drawing has some hundred bytes
 SPLIT_COUNTS = (1150, 50, 423)
-"""Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
+"""Train, validation and test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
 
 def read_omniglot(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawImages:
-    """Read Omniglot and bring it to 28×28, strokes bright (255) on dark (0).
+    """Read Omniglot, resized to 28×28, strokes bright (255) on dark (0).
 
-    Drawings are turned to greyscale and then resized from 105×105 with Lanczos's
-    filter, as in MAML's code. (That code resizes the one-bit image itself, for which
-    Pillow quietly takes the nearest pixel; the conversion comes first here, so that
-    strokes stay whole.) Classes are ordered by their path's characters, never by the
-    file system.
+    Drawings are converted to greyscale and then resized from 105×105 with Lanczos's
+    filter, as in MAML's code. (That code resizes the one-bit image, for which Pillow
+    silently uses the nearest pixel. Here the conversion comes first, so that strokes
+    stay connected.) Classes are sorted by their paths, independently of the file
+    system.
 
     Args:
-        local: a folder with `omniglot/images_background.zip` and
+        local: local data folder with `omniglot/images_background.zip` and
             `omniglot/images_evaluation.zip`, or the two folders extracted. Zip files
-            packed anew have other checksums than the release, so a local copy is judged
-            by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
+            that were packed again have other checksums than the release, so a local
+            copy is checked by its content: CRCs, 964 + 659 characters, 20 drawings
+            each, 105×105.
 
     Raises:
-        BenchError: no copy and no network; or a copy that is damaged or incomplete.
+        BenchError: there is no copy and no network, or the copy is damaged or
+            incomplete.
     """
     images = []
     names = list[str]()

@@ -1,8 +1,7 @@
-"""Simulated clients and few-shot tasks: which images or records each one holds, and how
-batches are made from them.
+"""Simulated clients and few-shot tasks: their images or records, and batches of them.
 
-How a data set is shared out is the matter of `parts.partitions`; summary.json says how
-far clients share images.
+`parts.partitions` decides how a data set is divided. summary.json records how far
+clients share images.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 BLOCK = 4096
-"""Clients drawn from one stream; part of what a seed means."""
+"""Number of clients per random stream; part of the meaning of a seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +35,11 @@ class Partition(ClientsFolder):
             within a row; the position in the row is the label.
         examples: integers [clients, ways, examples], distinct within a class of a
             client, in random order.
-        quarter_turns: integers [clients, ways] from 0 to 3: by how many times 90
-            degrees a client turns all its images of a class, counterclockwise. None:
-            no image is turned.
-        summary: what it is: dataset, split, kind, seed, counts, and how often an image
-            is used. A turned image is the same image.
+        quarter_turns: integers [clients, ways] from 0 to 3: number of counterclockwise
+            turns by 90 degrees of a client's images of a class. None: no image is
+            turned.
+        summary: dataset, split, kind, seed, counts, and how often an image is used. A
+            turned image is the same image.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("classes", "examples")
@@ -71,12 +70,12 @@ class Partition(ClientsFolder):
 
     @property
     def ways(self) -> int:
-        """Classes per client."""
+        """Number of classes per client."""
         return int(self.classes.shape[1])
 
     @property
     def examples_per_class(self) -> int:
-        """Images per class of a client."""
+        """Number of images per class of a client."""
         return int(self.examples.shape[2])
 
     def preview(self) -> list[list[Any]]:
@@ -94,10 +93,8 @@ class RecordPartition(ClientsFolder):
 
     Attributes:
         records: int32 [clients, most records of a client], indices into the data set's
-            images; no record is in it twice, and rows of clients that hold fewer end
-            with -1.
-        summary: what it is: dataset, kind, seed, counts, and each client's records of
-            each label.
+            images; no record occurs twice, and shorter rows are padded with -1.
+        summary: dataset, kind, seed, counts, and each client's records of each label.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("records",)
@@ -125,8 +122,9 @@ class RecordPartition(ClientsFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBatch:
-    """The data of n clients or tasks; images in [0, 1], examples class by class, labels
-    0 ... ways - 1.
+    """Data of n clients or tasks.
+
+    Images are in [0, 1], examples are ordered by class, and labels are 0 ... ways - 1.
 
     Attributes:
         support_x: float32 [n, ways * support_per_class, H, W, C].
@@ -151,16 +149,16 @@ def partition_of(
     own: Mapping[str, Any],
     quarter_turns: np.ndarray | None = None,
 ) -> Partition:
-    """The partition of clients that hold these examples of these training classes.
+    """Return the partition of clients that hold these examples of training classes.
 
     Args:
         dataset: the data set.
         classes: integers [clients, ways].
         examples: integers [clients, ways, examples].
-        kind: the partition's name.
-        seed: the run's.
-        own: what the partition was made by, for the summary.
-        quarter_turns: as of `Partition`.
+        kind: name of the kind of partition.
+        seed: the run's seed.
+        own: settings of the partition, for the summary.
+        quarter_turns: as for `Partition`.
     """
     (clients, ways, examples_each) = examples.shape
     pool = dataset.splits["train"]
@@ -175,7 +173,8 @@ def partition_of(
         "ways": ways,
         "examples_per_class": examples_each,
         "images_per_client": ways * examples_each,
-        # A client holds an image at most once, so an image's uses are its clients.
+        # A client holds an image at most once, so the uses of an image equal its
+        # clients.
         "clients_per_image": {
             "mean": float(used.mean()),
             "min": int(used.min()),
@@ -207,8 +206,12 @@ def record_partition_of(
     seed: int,
     own: Mapping[str, Any],
 ) -> RecordPartition:
-    """The partition of clients that hold these training records; other arguments as of
-    `partition_of`.
+    """Return the partition of clients that hold these training records.
+
+    Args:
+        dataset: the data set.
+        held: each client's record indices.
+        kind, seed, own: as for `partition_of`.
     """
     sizes = [len(records) for records in held]
     classes = len(dataset.class_names)
@@ -244,22 +247,24 @@ def sample_tasks(
     seed: int,
     purpose: str,
 ) -> Partition:
-    """Draw fresh tasks for validation or meta-testing, uniformly; support and query of
-    a task are disjoint.
+    """Draw new tasks for validation or meta-testing uniformly.
+
+    Support and query set of a task are disjoint.
 
     Args:
-        dataset: where they come from.
+        dataset: the data set of the tasks.
         split: "train", "validation" or "test".
-        count: how many tasks; the first n do not depend on it.
+        count: number of tasks. The first n tasks do not depend on it.
         ways: classes per task.
         shots: support images per class.
         query_per_class: query images per class.
         seed: the run's seed.
-        purpose: names the stream, e.g. "meta-test"; other purposes draw other tasks.
+        purpose: name of the random stream, e.g. "meta-test". Other purposes draw other
+            tasks.
 
     Returns:
-        A partition with shots + query_per_class examples per class; `gather` takes the
-        first as support.
+        A partition with shots + query_per_class examples per class; `gather` uses
+        the first ones as support.
 
     Raises:
         BenchError: the split has too few classes, or images per class.
@@ -309,15 +314,14 @@ def gather(
     support_per_class: int,
     query_per_class: int,
 ) -> TaskBatch:
-    """Fetch the images of some clients: of each class the first examples as support,
-    the next as query.
+    """Return the images of selected clients.
 
     Args:
         dataset: the data set that the partition was made for.
         partition: clients or tasks.
-        ids: integers [n], which of them, in the order wanted.
-        support_per_class: support images per class.
-        query_per_class: query images per class.
+        ids: integers [n], the selected clients in the order of the result.
+        support_per_class: support images per class, the first ones of each class.
+        query_per_class: query images per class, which follow the support images.
 
     Raises:
         BenchError: a client holds too few images, or the partition was made for other
@@ -358,19 +362,20 @@ def gather(
 
 
 def _turn(pixels: np.ndarray, quarter_turns: np.ndarray) -> None:
-    """Turn images [n, ways, examples, side, side, C] in place, each class by its number
-    of quarter turns [n, ways], counterclockwise.
+    """Turn images [n, ways, examples, side, side, C] counterclockwise in place.
+
+    `quarter_turns` [n, ways] is the number of turns of each class.
     """
     for turns in (1, 2, 3):
         turned = quarter_turns == turns
-        # A copy: the images are moved within the array that they are read from.
+        # A copy is needed, because source and target are the same array.
         pixels[turned] = np.rot90(pixels[turned], turns, axes=(2, 3)).copy()
 
 
 def draw_quarter_turns(clients: int, ways: int, seed: int) -> np.ndarray:
-    """Return int8 [clients, ways] from 0 to 3, each with the same probability.
+    """Draw uniform numbers of quarter turns from 0 to 3, int8 [clients, ways].
 
-    The first n clients do not depend on how many follow.
+    The first n clients do not depend on the number of clients.
     """
     turns = np.empty((clients, ways), dtype=np.int8)
     for block, start in enumerate(range(0, clients, BLOCK)):
@@ -384,10 +389,10 @@ def draw_quarter_turns(clients: int, ways: int, seed: int) -> np.ndarray:
 def check_task_sizes(
     dataset: ImageDataset, *, clients: int, ways: int, examples_per_class: int
 ) -> None:
-    """Refuse clients that hold nothing, or more than the training classes have.
+    """Refuse clients without images, or with more than the training classes have.
 
     Raises:
-        BenchError: says which number, and what there is.
+        BenchError: the message names the number and the available amount.
     """
     _require_positive(
         {
@@ -433,10 +438,12 @@ def drawn(
     seed: int,
     purpose: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes [clients, ways] of the split, examples [clients, ways, examples];
-    uniform, no repeats.
+    """Draw classes and examples of clients uniformly, without repetition.
 
-    The first n clients do not depend on how many follow.
+    The first n clients do not depend on the number of clients.
+
+    Returns:
+        Classes [clients, ways] of the split, and examples [clients, ways, examples].
     """
     pool = dataset.splits[split]
     per_class = dataset.examples_per_class
@@ -445,8 +452,8 @@ def drawn(
         (clients, ways, examples_per_class), dtype=_index_type(per_class)
     )
     for block, start in enumerate(range(0, clients, BLOCK)):
-        # Whole blocks are drawn, and the last one cut: a client does not depend on how
-        # many there are.
+        # Whole blocks are drawn and the last one is cut, so that a client does not
+        # depend on the number of clients.
         rng = stream(seed, purpose, block)
         stop = min(start + BLOCK, clients)
         chosen = pool[distinct(rng, BLOCK, len(pool), ways)]
@@ -457,14 +464,13 @@ def drawn(
 
 
 def distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.ndarray:
-    """Rows of `take` distinct numbers below `size` in random order, each ordered choice
-    equally likely.
+    """Draw rows of `take` distinct numbers below `size`, in uniformly random order.
 
     Floyd's sampling (Bentley and Floyd 1987) on all rows at once, then a shuffle of
     each row.
     """
     if 2 * take > size:
-        # A whole shuffle costs no more than Floyd's comparisons here.
+        # Here a complete shuffle is not slower than Floyd's comparisons.
         return rng.permuted(np.broadcast_to(np.arange(size), (rows, size)), axis=1)[
             :, :take
         ]

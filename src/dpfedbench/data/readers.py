@@ -1,4 +1,4 @@
-"""Find the module that reads a data set: one of this package, or one of a plugin."""
+"""Find the module that reads a data set, in this package or in a plugin."""
 
 import pkgutil
 
@@ -7,13 +7,13 @@ from dpfedbench.errors import BenchError
 
 
 def reader_modules() -> dict[str, str]:
-    """Return the modules that may read data, as dotted names by the readers' names.
+    """Return the modules that can read data: dotted names by reader names.
 
-    A reader has the last name of its module, with hyphens: `stripes` is read by
-    `my_package.stripes`.
+    A reader's name is the last part of its module's name, with hyphens: the module
+    `my_package.stripes` is the reader `stripes`.
 
     Raises:
-        BenchError: two readers have one name.
+        BenchError: two readers have the same name.
     """
     modules = [f"{data.__name__}.{info.name}" for info in _shipped()]
     modules += [module.__name__ for module in plugins.modules() if _reads(module)]
@@ -33,7 +33,7 @@ def _shipped() -> list[pkgutil.ModuleInfo]:
 
 
 def _reads(module: object) -> bool:
-    """Whether a module defines a function `read` itself."""
+    """Return whether a module itself defines a function `read`."""
     read = getattr(module, "read", None)
     return callable(read) and getattr(read, "__module__", "") == getattr(
         module, "__name__", None

@@ -1,4 +1,4 @@
-"""A data set of records: each has a label, and is a training or a test record.
+"""Data set of labelled records, each a training or a test record.
 
 It is stored in the same three files as a data set of classes (`images`): images.npy,
 classes.csv, summary.json.
@@ -30,7 +30,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class RawRecords(Raw):
-    """Labelled records, as a reader hands them over.
+    """Labelled records, as a reader returns them.
 
     Attributes:
         train_images: uint8 [training records, height, width, channels].
@@ -49,7 +49,7 @@ class RawRecords(Raw):
     class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check shapes and labels; a fault here is ours, not the user's."""
+        """Check shapes and labels; an error here is a bug of the reader."""
         for split, images, labels in self.blocks():
             if images.dtype != np.uint8 or images.ndim != 4:
                 raise ValueError(
@@ -78,17 +78,18 @@ class RawRecords(Raw):
             raise ValueError("one unique name per class is needed")
 
     def blocks(self) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
-        """(split, images, labels) of each split, in the order of `SPLITS`."""
+        """Return (split, images, labels) of each split, in the order of `SPLITS`."""
         return (
             ("train", self.train_images, self.train_labels),
             ("test", self.test_images, self.test_labels),
         )
 
     def content(self) -> Content:
-        """Records by split (train, then test), then label, then in the order they came
-        in.
+        """Return the content of the folder.
 
-        So the counts in classes.csv say each record's split and label.
+        Records are ordered by split (train, then test), then by label, then as the
+        reader returned them. The counts in classes.csv therefore determine each
+        record's split and label.
         """
         classes = len(self.class_names)
         ordered = [
@@ -115,28 +116,27 @@ class RawRecords(Raw):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordDataset(Prepared):
-    """A data set of labelled records, split into "train" and "test".
+    """Data set of labelled records, split into "train" and "test".
 
     Attributes:
         images: uint8 [records, height, width, channels].
-        labels: int64 [records], indices into `class_names`; -1 for a record of neither
+        labels: int64 [records], indices into `class_names`; -1 for a record in neither
             split.
-        splits: records of each split, ordered by label.
+        splits: indices of each split's records, ordered by label.
     """
 
     labels: np.ndarray
 
 
 def load_any_records(folder: Path | str) -> RecordDataset:
-    """A prepared data set of records; or the images of one of classes as records, as
-    pre-training sees them.
+    """Open a data set of records, or of classes whose images become records.
 
-    Of a data set of classes only the training classes are labels (their places among
-    these), all of their images are training records, and there is no test part: its
-    other classes are for the meta-test.
+    Pre-training reads a data set of classes in this way. Only its training classes
+    become labels (numbered among themselves), and all of their images are training
+    records. There is no test part, because the other classes belong to the meta-test.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there.
+        BenchError: a file is missing or was changed.
     """
     folder = Path(folder)
     if read_json(folder / "summary.json").get("kind", "classes") == "records":
@@ -164,14 +164,17 @@ def load_any_records(folder: Path | str) -> RecordDataset:
 def held_out_places(
     dataset: RecordDataset, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take so many records out of the test part: the same for every seed, and whether
-    or not a run looks at them, so that all are tested on the same records.
+    """Split public validation records off the test part.
+
+    They are the same for every seed, and whether or not a run uses them, so that all
+    runs are tested on the same records.
 
     Returns:
-        The places of the public validation split, and of what is left, both ascending.
+        Indices of the public validation records and of the remaining test records, both
+        ascending.
 
     Raises:
-        BenchError: that would be all of it.
+        BenchError: no test record would remain.
     """
     test_records = dataset.splits["test"]
     if count >= len(test_records):
@@ -184,11 +187,10 @@ def held_out_places(
 
 
 def load_records(folder: Path | str) -> RecordDataset:
-    """Open a prepared data set of records, checking that it is whole.
+    """Open a prepared data set of records, and check that it is complete.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or it is a data
-            set of classes.
+        BenchError: a file is missing or was changed, or it is a data set of classes.
     """
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))

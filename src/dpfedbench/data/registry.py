@@ -1,9 +1,8 @@
-"""The data sets by name: what each is, where it comes from, and how it is prepared.
+"""Data sets by name: their origin, and how they are prepared.
 
-Those that come with dpfedbench are the rows of `data.DATASETS_TABLE`, which the
-`READERS` of this package's modules make. Others are stated in the configuration
-(`datasets`): what they are, and the module, of this package or of a plugin, whose
-`read` makes them.
+`data.DATASETS_TABLE` lists the data sets that come with dpfedbench; the `READERS` of
+this package's modules make them. The configuration (`datasets`) may define further
+ones: their facts, and a module of this package or of a plugin whose `read` makes them.
 """
 
 import csv
@@ -25,15 +24,18 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings
 
 Reader = Callable[[Path | None, Path, Progress | None], Raw]
-"""Makes a data set. It is called with the local data folder, or None without one; the
-folder where downloads are kept; and what to tell how far it is, or None.
+"""Function that makes a data set.
+
+Its arguments are the local data folder or None, the folder for downloads, and a
+progress callback or None.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEntry:
-    """A data set: its row of `data.DATASETS_TABLE`, or what the configuration says of
-    it, and what makes it.
+    """Entry of one data set: its facts, and the function that makes it.
+
+    The facts come from `data.DATASETS_TABLE` or from the configuration.
     """
 
     name: str
@@ -46,7 +48,10 @@ class DatasetEntry:
 
     @property
     def stand_in(self) -> bool:
-        """Whether results on it say nothing about a published number."""
+        """Whether the data set is a stand-in.
+
+        Results on a stand-in say nothing about a published number.
+        """
         return self.stands_in_for is not None
 
 
@@ -78,15 +83,15 @@ DATASETS = {entry.name: entry for entry in _shipped()}
 def lookup(
     name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None
 ) -> DatasetEntry:
-    """The entry of a data set.
+    """Return the entry of a data set.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         own: the configuration's `datasets`.
 
     Raises:
-        BenchError: there is none of this name; says which is nearest. Or its reader is
-            missing or refuses its options.
+        BenchError: no data set has this name (the message suggests the nearest one), or
+            its reader is missing or refuses its options.
     """
     if name in DATASETS:
         return DATASETS[name]
@@ -106,7 +111,7 @@ def lookup(
 
 
 def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
-    """The entry of a data set that the configuration states."""
+    """Return the entry of a data set that the configuration defines."""
     options = values.get("options") or {}
     readers = reader_modules()
     if values["reader"] not in readers:
@@ -148,21 +153,21 @@ def prepare(
     *,
     own: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
-    """Make images.npy, classes.csv and summary.json of a data set in `out_dir`; nothing
-    is left half-written.
+    """Write images.npy, classes.csv and summary.json of a data set.
+
+    No file is left half-written.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         out_dir: the data set's folder; downloads are kept in its subfolder `download`.
-        local_dir: a folder with real data already here; None means the environment
-            variable DPFEDBENCH_DATA, and where that is not set either, download.
-        progress: told what is being done, and how far it is.
-        own: data sets besides those that come with dpfedbench: the configuration's
-            `datasets`.
+        local_dir: a folder with real data on this machine. None: the environment
+            variable DPFEDBENCH_DATA; if it is not set, data are downloaded.
+        progress: progress callback.
+        own: the configuration's `datasets`, in addition to those of dpfedbench.
 
     Raises:
-        BenchError: unknown name, no data and no network, damaged data, or nowhere to
-            write.
+        BenchError: the name is unknown, there is neither data nor a network, data are
+            damaged, or the folder cannot be written to.
     """
     entry = lookup(name, own)
     out_dir = Path(out_dir)

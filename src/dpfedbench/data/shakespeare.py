@@ -1,10 +1,9 @@
-"""Shakespeare-800: the roles of the plays, 800 words of each (Li et al. 2020, after
-LEAF, Caldas et al. 2018).
+"""Shakespeare-800: roles of the plays, 800 words each (Li et al. 2020).
 
-From a local folder `shakespeare` with the plays as Project Gutenberg has them
-(plays/*.txt, or plays.zip), or with LEAF's raw data, a file a role
-(by_play_and_character/*.txt). LEAF's own split into roles, of which 345 were published,
-cannot be reproduced from the plays.
+The construction follows LEAF (Caldas et al. 2018). The local folder `shakespeare` holds
+the plays as published by Project Gutenberg (plays/*.txt, or plays.zip), or LEAF's raw
+data, one file per role (by_play_and_character/*.txt). LEAF's own split into roles, of
+which 345 were published, cannot be reproduced from the plays.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _DIRECTION = re.compile(r"\[.*?\]|\(_.*?_\)", re.DOTALL)
 
 
 def roles(play: str) -> dict[str, list[str]]:
-    """The words of each role of a play, by the heading of its speeches in capitals.
+    """Return the words of each role of a play, by the role's heading in capitals.
 
-    A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH";
-    further paragraphs up to the next heading or scene are the same role's. Stage
-    directions in brackets are nobody's.
+    A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH".
+    Further paragraphs up to the next heading or scene belong to the same role. Stage
+    directions in brackets belong to no role.
     """
     speeches: dict[str, list[str]] = {}
     speaker = ""
@@ -65,7 +64,8 @@ def read_shakespeare(
     """Read the plays, or LEAF's files.
 
     Raises:
-        BenchError: neither is there, a file is not UTF-8, or there are too few roles.
+        BenchError: there are neither plays nor LEAF's files, a file is not UTF-8, or
+            there are too few roles.
     """
     copy = _PLAYS.find(local, "by_play_and_character", "plays", "plays.zip")
     if copy is None:

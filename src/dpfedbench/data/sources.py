@@ -1,6 +1,4 @@
-"""Sources of real data: a local folder, or else the address where the authors publish
-them.
-"""
+"""Sources of real data: a local folder, or else the authors' download address."""
 
 from __future__ import annotations
 
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    # A plan reads the options of data sets without Pillow; torchvision is slow to
-    # import.
+    # A plan reads the options of data sets without importing Pillow. torchvision is
+    # slow to import.
     Image = Lazy("PIL.Image")
     datasets = Lazy("torchvision.datasets")
     utils = Lazy("torchvision.datasets.utils")
@@ -51,8 +49,8 @@ else:
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
 
-# RuntimeError: an archive is encrypted; NotImplementedError, one of these: it is packed
-# in a way unknown to Python.
+# RuntimeError: the archive is encrypted. NotImplementedError, a subclass: Python does
+# not know its compression.
 _UNPACKING = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -62,15 +60,14 @@ _UNPACKING = (
     RuntimeError,
 )
 _FAULTS = (*_UNPACKING, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a damaged copy, or one of something else, raises."""
+"""Exceptions from reading a damaged copy or a file of another kind."""
 
 
 def local_folder(local_dir: Path | str | None) -> Path | None:
-    """The folder that holds data already here: `local_dir`, else the environment
-    variable DPFEDBENCH_DATA.
+    """Return the local data folder: `local_dir`, else the variable DPFEDBENCH_DATA.
 
     Raises:
-        BenchError: the folder is named but is not there.
+        BenchError: the folder is named but does not exist.
     """
     named = local_dir or os.environ.get(ENVIRONMENT) or None
     if named is None:
@@ -86,15 +83,15 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A published data set: where a copy of it may lie, and how large it can be.
+    """A published data set: possible places of a local copy, and its largest size.
 
     Attributes:
-        name: of the data set, for messages.
-        folders: subfolders of a local data folder in which a copy may lie; the first is
-            the one that messages name.
-        largest: bytes that one file of an archive can have at most.
-        total: bytes that all of them can have together.
-        fetched: whether it is fetched where there is no copy.
+        name: name of the data set, for messages.
+        folders: subfolders of the local data folder in which a copy may lie. Messages
+            name the first.
+        largest: maximal size of one file of an archive, in bytes.
+        total: maximal size of all files together, in bytes.
+        fetched: whether it is downloaded if there is no local copy.
     """
 
     name: str
@@ -104,11 +101,13 @@ class Source:
     fetched: bool = True
 
     def find(self, local: Path | None, *names: str) -> Copy | None:
-        """The first of `names` in one of the places of the local folder, or in the
-        folder itself; None: there is none.
+        """Return the first of `names` that exists in the local folder.
+
+        `folders` are searched first, then the local folder itself. None: there is no
+        copy.
 
         Raises:
-            BenchError: it, or a folder above it, cannot be read.
+            BenchError: the copy, or a folder above it, cannot be read.
         """
         if local is None:
             return None
@@ -122,7 +121,7 @@ class Source:
         return None
 
     def place(self, local: Path | None) -> str:
-        """Folder for a local copy, for messages."""
+        """Return the folder for a local copy, for messages."""
         if local:
             return f"{local / self.folders[0]}"
         return (
@@ -130,19 +129,19 @@ class Source:
         )
 
     def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
-        """Download one file through torchvision, which shows progress and checks the
-        checksum.
+        """Download one file through torchvision.
 
-        A file that is there already with the right checksum is not fetched again.
+        torchvision shows progress and checks the checksum. A file that already has the right checksum is not downloaded again.
 
         Args:
-            url: where the authors publish it.
+            url: address where the authors publish the file.
             md5: its checksum.
-            download_dir: where it is kept.
+            download_dir: folder for downloads.
             local: the local data folder in use, for the message.
 
         Raises:
-            BenchError: no network, or the file that came is not the one published.
+            BenchError: there is no network, or the downloaded file has another
+                checksum.
         """
         name = url.rsplit("/", 1)[1]
         path = download_dir / name
@@ -151,8 +150,8 @@ class Source:
         try:
             download_dir.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
-                # urllib waits for ever by default; a network that swallows packets must
-                # not hang the run.
+                # By default urllib waits for ever. A network that drops packets must
+                # not block the run.
                 stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
                 socket.setdefaulttimeout(TIMEOUT_S)
                 utils.download_url(url, str(download_dir), filename=name, md5=md5)
@@ -161,7 +160,7 @@ class Source:
                 f"no permission to write {path}: make its folder writable, or choose"
                 " another"
             ) from error
-        except RuntimeError as error:  # torchvision's word for a wrong checksum
+        except RuntimeError as error:  # torchvision raises it for a wrong checksum
             path.unlink(missing_ok=True)
             raise BenchError(
                 f"{name} as fetched from {url} does not have the published checksum"
@@ -178,24 +177,23 @@ class Source:
 
     @property
     def published(self) -> Any:
-        """Torchvision's class of the same data set, which knows where it is
-        published.
-        """
+        """torchvision's class for this data set, which knows the download address."""
         return getattr(datasets, self.name.replace("-", ""))
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A copy of a data set on this machine: a folder, a zip or tar archive, or one file
-    of it.
-    """
+    """Local copy of a data set: a folder, a zip or tar archive, or one file."""
 
     source: Source
     path: Path
 
     def damaged(self, fault: object, name: str = "") -> BenchError:
-        """The error for a copy whose content, or that of its file `name`, is wrong;
-        `fault` says how.
+        """Return the error for a copy with wrong content.
+
+        Args:
+            fault: description of the fault.
+            name: the damaged file of the copy. "": the copy itself.
         """
         path = self.path
         if name and path.is_dir():
@@ -210,12 +208,11 @@ class Copy:
 
     @contextlib.contextmanager
     def judged(self, name: str = "", wrong: str = "") -> Iterator[None]:
-        """Turn what reading a damaged copy raises into one line that names it, or its
-        file `name`.
+        """Turn errors of reading a damaged copy into one line that names the copy.
 
         Args:
-            name: of the file that is read, where the copy has several.
-            wrong: what the fault means, said before it.
+            name: the file that is read, if the copy has several.
+            wrong: explanation of the fault, placed before it.
 
         Raises:
             BenchError: the copy is damaged.
@@ -227,15 +224,14 @@ class Copy:
 
     @functools.cached_property
     def files(self) -> Mapping[str, Callable[[], bytes]]:
-        """Return a reader for each file of a folder or archive, by its path below the
-        root, with slashes.
+        """Return a reader for each file of a folder or archive, by its relative path.
 
-        Of a folder or a zip archive nothing is read yet; a tar archive has to be read
-        in its order, and is read whole.
+        Paths have slashes. Files of a folder or a zip archive are not read yet. A tar
+        archive can only be read in order, so it is read completely.
 
         Raises:
-            BenchError: it cannot be opened, is damaged, or has more bytes than the data
-                set can have; who reads a file is told so too.
+            BenchError: the copy cannot be opened, is damaged, or has more bytes than
+                the data set can have. The readers raise it as well.
         """
         check_readable(self.path)
         if self.path.is_dir():
@@ -306,10 +302,11 @@ class Copy:
 
         Args:
             md5: its published checksum.
-            folder: what is extracted from it, which is judged by its content.
+            folder: name of the folder extracted from it, which is checked by its
+                content.
 
         Raises:
-            BenchError: it is another.
+            BenchError: the archive is another one.
         """
         if (digest := utils.calculate_md5(str(self.path))) != md5:
             raise BenchError(
@@ -323,7 +320,7 @@ class Copy:
         """Refuse a copy in which a class has another number of pictures.
 
         Raises:
-            BenchError: names the first of these classes.
+            BenchError: the message names the first such classes.
         """
         wrong = [
             f"{name} has {count}" for name, count in counts.items() if count != examples
@@ -347,11 +344,11 @@ class Copy:
 
         Args:
             classes: the names of each class's pictures among `files`.
-            examples: how many each class must have.
+            examples: required number of pictures per class.
             mode: Pillow's "L" (grey) or "RGB".
-            size: width and height that each must have; None: any.
-            side: width and height that they are resized to, with Lanczos's filter.
-            progress: told after each class.
+            size: required width and height of each picture. None: any.
+            side: width and height after resizing with Lanczos's filter.
+            progress: called after each class.
 
         Returns:
             uint8 [classes, examples, side, side, channels].
@@ -382,8 +379,9 @@ def _content(file: Path) -> bytes:
 
 
 def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
-    """The names that a pattern matches, in their order, by the pattern's first group:
-    the class; classes are sorted.
+    """Group the names that match a pattern by its first group, the class.
+
+    Names keep their order; classes are sorted.
     """
     classes: dict[str, list[str]] = {}
     for name in names:
@@ -393,21 +391,23 @@ def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
 
 
 def listed(names: Collection[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names and the number of further names, as text."""
     return ", ".join([*names][:most]) + (
         f" and {len(names) - most} more" if len(names) > most else ""
     )
 
 
 class DeepPixels(ValueError):
-    """A picture has pixels of more than 8 bits, which Pillow would cut or scale."""
+    """A picture has more than 8 bits per channel, which Pillow would cut or scale."""
 
 
 def _check_depth(image: Image.Image) -> None:
-    """Refuse 16-bit and floating-point pixels, grey or colour; `image` is not loaded.
+    """Refuse 16-bit and floating-point pixels, grey or colour.
+
+    The image is not loaded.
 
     Raises:
-        DeepPixels: its mode, or how the file stores its pixels, has more than 8 bits.
+        DeepPixels: the image's mode or stored format has more than 8 bits per channel.
     """
     stored = image.mode
     for codec, _, _, settings in getattr(image, "tile", ()):
@@ -426,16 +426,16 @@ def _check_depth(image: Image.Image) -> None:
 
 
 def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:
-    """A picture, decoded; its size is looked at first.
+    """Decode a picture, after checking its size.
 
     Args:
         source: a file, or its bytes.
-        size: the width and height that it must have; None: any, up to Pillow's limit
+        size: required width and height. None: any, up to Pillow's limit
             (`MAX_IMAGE_PIXELS`).
 
     Raises:
-        ValueError: it cannot be decoded, or is of another size; the message is for
-            people.
+        ValueError: the picture cannot be decoded or has another size. The message is
+            for people.
         BenchError: the file cannot be opened.
     """
     try:
@@ -462,8 +462,9 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads plain containers and numpy arrays, nothing else: a pickle can otherwise run
-    any code.
+    """Unpickler that accepts only plain containers and numpy arrays.
+
+    An ordinary unpickler can run any code.
     """
 
     _ALLOWED = {  # noqa: RUF012
@@ -478,7 +479,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     )
 
     def find_class(self, module: str, name: str) -> Any:
-        """Only the names that pickled arrays need."""
+        """Resolve only the names that pickled arrays need."""
         package, _, part = module.rpartition(".")
         if package in ("numpy.core", "numpy._core") and (part, name) in self._OF_NUMPY:
             return getattr(getattr(np._core, part), name)  # type: ignore[attr-defined]
@@ -490,15 +491,16 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_pickle(source: Path | bytes, called: str) -> Any:
-    """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too);
-    runs no code from it.
+    """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too).
+
+    No code from the pickle is run.
 
     Args:
         source: a file, or its bytes.
-        called: what to call it in the message.
+        called: name of the source in messages.
 
     Raises:
-        BenchError: it cannot be opened, is damaged, or holds anything else.
+        BenchError: the pickle cannot be opened, is damaged, or holds anything else.
     """
     try:
         with (

@@ -1,5 +1,6 @@
-"""A user's own texts as a data set: a folder with one UTF-8 file for each author; tasks
-have equally many words.
+"""Texts of the user as a data set: a folder with one UTF-8 file per author.
+
+All tasks have the same number of words.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from dpfedbench.settings.part import Settings, setting
 
 
 class TextFolderOptions(Settings):
-    """Arguments of `read`, as a configuration states them."""
+    """Arguments of `read` in a configuration."""
 
     folder: str = setting(
-        doc="where the files are, *.txt; absolute, or below the local data folder"
+        doc="folder of the files *.txt; absolute, or below the local data folder"
     )
-    words: int = setting(ge=1, doc="words of a task; a text of fewer is public text")
-    test: float = setting(
-        0.1, gt=0, lt=1, doc="share of the tasks that are for the test"
+    words: int = setting(
+        ge=1, doc="number of words of a task; a text with fewer words is public text"
     )
+    test: float = setting(0.1, gt=0, lt=1, doc="share of test tasks")
     validation: float = setting(
-        0.1, gt=0, lt=1, doc="share of the others that are for validation"
+        0.1, gt=0, lt=1, doc="share of validation tasks among the others"
     )
 
 
 OPTIONS = TextFolderOptions
-"""Options that a configuration may give this reader."""
+"""Schema of this reader's options."""
 
 
 def read(
@@ -49,16 +50,17 @@ def read(
     test: float = 0.1,
     validation: float = 0.1,
 ) -> RawTexts:
-    """Read the files of a folder, in the order of their names, and of each no more than
-    the words of a task.
+    """Read the files of a folder, ordered by name.
+
+    Of each file only the words of one task are read.
 
     Args:
-        local: the local data folder, below which a relative `folder` lies.
+        local: the local data folder; a relative `folder` lies below it.
         folder, words, test, validation: see `TextFolderOptions`.
 
     Raises:
-        BenchError: the folder is not there or cannot be read, a file is no text in
-            UTF-8, or there are too few texts.
+        BenchError: the folder does not exist or cannot be read, a file is no UTF-8
+            text, or there are too few texts.
     """
     path = Path(folder) if local is None else local / folder
     if not os.path.isdir(path):

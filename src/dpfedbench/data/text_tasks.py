@@ -1,4 +1,4 @@
-"""Clients and tests on texts: their tasks, as records of words that a model knows."""
+"""Tasks of clients and tests on texts, as records in the vocabulary of a model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from dpsum.randomness import stream
 
 @dataclass(frozen=True, kw_only=True)
 class TextPartition(ClientsFolder):
-    """Task of each client.
+    """One task per client.
 
     Attributes:
-        tasks: int32 [clients], indices into the data set's tasks; no task is two
-            clients'.
-        summary: what it is: dataset, kind, seed and counts.
+        tasks: int32 [clients], indices into the data set's tasks, without repetition.
+        summary: dataset, kind, seed and counts.
     """
 
     arrays: ClassVar[tuple[str, ...]] = ("tasks",)
@@ -55,12 +54,13 @@ class TextPartition(ClientsFolder):
 def make_text_partition(
     dataset: TextDataset, *, clients: int, kind: str, seed: int
 ) -> TextPartition:
-    """Make each client one of the training tasks, drawn at random from the stream
-    (seed, "partition").
+    """Assign a random training task to each client.
+
+    The random stream is (seed, "partition").
 
     Raises:
-        BenchError: more clients than training tasks, or a kind of partition that would
-            share a task.
+        BenchError: there are more clients than training tasks, or the kind of partition
+            would share a task.
     """
     if kind != "disjoint":
         raise BenchError(
@@ -85,27 +85,27 @@ def make_text_partition(
 
 
 class KnownText:
-    """A data set of texts in the words of a run's vocabulary.
+    """Data set of texts in the vocabulary of a run.
 
-    A record is `text.record` words in a row: int64, 0 for a word that is not known,
-    else its place in the vocabulary plus one. A record's labels are its own words: a
-    model is to tell each from those before it in the record.
+    A record is `text.record` consecutive words, int64: 0 for an unknown word, else its
+    index in the vocabulary plus one. The labels of a record are its own words: a model
+    predicts each word from the words before it in the record.
 
-    A vocabulary that is declared to read clients' words gets their counts in the
-    training tasks, no other does.
+    Only a vocabulary that is declared to read clients' words receives the word counts
+    of the training tasks.
 
     Args:
         dataset: the data set.
         text: the run's task.
 
     Attributes:
-        words: the words of the vocabulary; a record has word i as i + 1.
-        unaccounted: why what the model is made of is itself a release without an event;
-            empty where it is not.
+        words: words of the vocabulary; records encode word i as i + 1.
+        unaccounted: reason why the vocabulary is itself a release that the account does
+            not cover; empty if it is not.
 
     Raises:
-        BenchError: a record longer than a task, or fewer words to choose from than are
-            asked for.
+        BenchError: a record is longer than a task, or there are fewer words than the
+            vocabulary needs.
     """
 
     def __init__(self, dataset: TextDataset, text: Text) -> None:
@@ -141,16 +141,16 @@ class KnownText:
 
     @property
     def image_shape(self) -> tuple[int]:
-        """A record's."""
+        """Shape of a record."""
         return (self.text.record,)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The data set's."""
+        """Summary of the data set."""
         return self.dataset.summary
 
     def tasks(self, ids: np.ndarray) -> np.ndarray:
-        """All records of some tasks, int64 [n, records, words of a record]."""
+        """Return all records of tasks, int64 [n, records, words of a record]."""
         used = self.records_per_task * self.text.record
         return self._place[np.asarray(self.dataset.tokens[ids])[:, :used]].reshape(
             len(ids), -1, self.text.record
@@ -158,15 +158,16 @@ class KnownText:
 
 
 class TextTasks:
-    """Clients that are tasks of a text.
+    """Clients that are tasks of texts.
 
     Args:
-        data_dir, clients_dir: a prepared data set of texts and a partition of it.
+        data_dir, clients_dir: folders of a prepared data set of texts and of a
+            partition of it.
         text: the run's task.
-        support, query: records that a client uses, one after the other.
+        support, query: numbers of records that a client uses, one after the other.
 
     Raises:
-        BenchError: data missing or damaged, or settings that do not fit them.
+        BenchError: data are missing or damaged, or the settings do not fit them.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class TextTasks:
             )
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
-        """The records of some clients."""
+        """Return the records of the clients with these ids."""
         support, query = self._sizes
         records = self.dataset.tasks(self._partition.tasks[np.asarray(ids)])
         first = records[:, :support]

@@ -1,12 +1,11 @@
-"""Tiny-ImageNet as a few-shot data set: ImageNet classes in 64×64 colour (Le and Yang
-2015, Stanford's CS231n).
+"""Tiny-ImageNet (Le and Yang 2015, Stanford's CS231n) as a few-shot data set.
 
-There are two data sets, since results on one do not carry over to the other:
-`tiny-imagenet` is the release, 200 classes × 550 (500 training and 50 validation
-images; those of its test part have no labels), and `tiny-imagenet-100` a published
-subset of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 and
-20 % of the classes are training, validation and test classes, dealt from the sorted
-WordNet ids by `images.shuffled_splits`.
+It has ImageNet classes in 64×64 colour. There are two data sets, because results on one
+do not carry over to the other: `tiny-imagenet` is the release, 200 classes × 550 (500
+training and 50 validation images; those of its test part have no labels).
+`tiny-imagenet-100` is a published subset of 100 classes × 200. Neither has a standard
+few-shot split. 64, 16 and 20 % of the classes are training, validation and test
+classes; `images.shuffled_splits` assigns them from the sorted WordNet ids.
 """
 
 import re
@@ -26,7 +25,7 @@ URL = f"http://cs231n.stanford.edu/{RELEASE}.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 SIZE = 64
 COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
-"""Classes, and images a class, of the two data sets."""
+"""Number of classes and of images per class, for the two data sets."""
 
 # The longest file is a list of classes.
 _RELEASE = Source(
@@ -52,14 +51,15 @@ def read_tiny_imagenet(
     """Read the release: 500 training and then 50 validation images of each class.
 
     Args:
-        local: a folder with `tiny-imagenet-200.zip` or the folder `tiny-imagenet-200`
-            extracted from it, in itself or in its subfolder `tiny-imagenet` or
-            `tiny-imagenet-200`; judged by its content.
-        count: classes that there must be (tests use tiny archives).
-        examples: images a class must have.
+        local: local data folder. It, or its subfolder `tiny-imagenet` or
+            `tiny-imagenet-200`, holds `tiny-imagenet-200.zip` or the folder
+            `tiny-imagenet-200` extracted from it. A copy is checked by its content.
+        count: required number of classes (tests use tiny archives).
+        examples: required number of images per class.
 
     Raises:
-        BenchError: no copy and no network; or a copy that is damaged or incomplete.
+        BenchError: there is no copy and no network, or the copy is damaged or
+            incomplete.
     """
     copy = _RELEASE.find(local, f"{RELEASE}.zip", RELEASE) or _RELEASE.fetch(
         URL, MD5, download_dir, local
@@ -89,18 +89,19 @@ def read_tiny_imagenet_100(
     count: int = 100,
     examples: int = 200,
 ) -> RawImages:
-    """Read the subset, which is in a local folder or nowhere.
+    """Read the subset from a local folder. It is never downloaded.
 
     Args:
-        local: a folder with `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100`
-            (one of images a class, `WNID/WNID_N.JPEG`), in itself or in its subfolder
-            `tiny-imagenet-100`.
-        size: side of an image; another than 64 is resized to, with Lanczos's filter.
-        count: classes that there must be (tests use tiny archives).
-        examples: images a class must have.
+        local: local data folder. It, or its subfolder `tiny-imagenet-100`, holds
+            `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100` (one subfolder per
+            class, `WNID/WNID_N.JPEG`).
+        size: side of an image. For a size other than 64, images are resized with
+            Lanczos's filter.
+        count: required number of classes (tests use tiny archives).
+        examples: required number of images per class.
 
     Raises:
-        BenchError: no copy; or a copy that is damaged or incomplete.
+        BenchError: there is no copy, or the copy is damaged or incomplete.
     """
     copy = _SUBSET.find(local, f"{SUBSET}.zip", SUBSET)
     if copy is None:
@@ -114,7 +115,7 @@ def read_tiny_imagenet_100(
 
 
 def _number(name: str) -> tuple[str, int]:
-    """The order of a class's images: by their numbers, not as text."""
+    """Return the sort key of an image: its number as a number, not as text."""
     return name.rpartition("_")[0], int(
         "0" + "".join(re.findall(r"_(\d+)\.JPEG$", name))
     )
@@ -134,9 +135,9 @@ def _decoded(
     validation, test = (
         round(0.16 * count),
         round(0.2 * count),
-    )  # what rounding leaves over is for training
+    )  # classes left over by rounding are for training
     return RawImages(
-        # A few pictures are grey, and become RGB.
+        # A few pictures are grey; they become RGB.
         images=copy.pictures(
             classes,
             examples=examples,

@@ -1,14 +1,13 @@
-"""Texts as tasks of equally many words: what a reader hands over, and how it lies on
-disk.
+"""Texts as tasks with the same number of words: readers' results and files on disk.
 
-A task is one author's (a role, an article, a module). Its words are the author's own; a
-text of fewer words is nobody's task. Those texts and the validation tasks, which runs
-take for public, are the data set's *public text*: a vocabulary may be taken from it
-freely, and from anything else only as a release (`settings.text`).
+A task belongs to one author (a role, an article, a module), and its words are the
+author's own. A text with fewer words is not a task. Those texts and the validation
+tasks, which runs treat as public, are the data set's *public text*. A vocabulary may be
+taken from it freely; from any other text it is a release (`settings.text`).
 
-It lies in the same three files as images, and one more: images.npy (int32 [tasks,
-words], places in words.csv), classes.csv (a task a line), summary.json, and words.csv,
-all words in alphabetical order with their count in the public text.
+On disk there are the three files of images and one more: images.npy (int32 [tasks,
+words], indices into words.csv), classes.csv (one task per line), summary.json, and
+words.csv, all words in alphabetical order with their count in the public text.
 """
 
 from __future__ import annotations
@@ -41,27 +40,27 @@ from dpfedbench.lazy import np
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
 _PIECE = 1 << 20
-"""Bytes of a file that are read at once."""
+"""Number of bytes of a file that are read at once."""
 _LONGEST = 1 << 24
-"""Letters without a space between them that a text can have."""
+"""Longest run of letters without a space in a text."""
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in lower case; numbers and punctuation marks are words of
-    their own.
+    """Return the words of a text in lower case.
+
+    Numbers and punctuation marks are separate words.
     """
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
 def words_in(path: Path) -> Iterator[str]:
-    """The words of a text file in UTF-8, as `words_of` has them; it is read no further
-    than they are asked for.
+    """Yield the words of a UTF-8 text file, as `words_of` returns them.
 
-    No word has a space in it, so pieces that end at a space have the words of the whole
-    file.
+    The file is read only as far as the caller iterates. No word contains a space, so
+    pieces that end at a space give the words of the whole file.
 
     Raises:
-        BenchError: it cannot be read, or what was read so far is no text.
+        BenchError: the file cannot be read, or its content so far is not text.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     rest = ""
@@ -82,7 +81,7 @@ def words_in(path: Path) -> Iterator[str]:
             done += len(content)
             if "\0" in rest:
                 raise BenchError(f"{path} is no text, it holds a NUL: take it away")
-            # After the last space a word may not be at its end yet.
+            # After the last space a word may be incomplete.
             tail = (
                 ""
                 if not content or not rest or rest[-1].isspace()
@@ -98,7 +97,7 @@ def words_in(path: Path) -> Iterator[str]:
 
 
 def decoded(content: bytes, called: str) -> str:
-    """A text file's content.
+    """Decode a text file's content.
 
     Raises:
         BenchError: it is not UTF-8.
@@ -116,8 +115,9 @@ def _no_utf_8(called: object, error: UnicodeDecodeError, place: int) -> BenchErr
 
 
 def texts_of(copy: Copy) -> list[tuple[str, str]]:
-    """Names, without their ending, and contents of the files *.txt of a folder or
-    archive, by name.
+    """Return names and contents of the files *.txt of a folder or archive, by name.
+
+    Names are without their ending.
 
     Raises:
         BenchError: the archive is damaged or too large, or a file is not UTF-8.
@@ -134,13 +134,13 @@ def texts_of(copy: Copy) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RawTexts(Raw):
-    """Texts by task, as a reader hands them over.
+    """Texts by task, as a reader returns them.
 
     Attributes:
-        tasks: names and first words of the tasks, equally many of each.
+        tasks: names and first words of the tasks, the same number of words each.
         splits: one of "train", "validation", "test" per task.
-        public: words of the public text besides the validation tasks', with counts.
-        public_text: what that text is, for people.
+        public: words and counts of the public text other than the validation tasks.
+        public_text: description of that text, for people.
     """
 
     kind: ClassVar[str] = "texts"
@@ -151,7 +151,7 @@ class RawTexts(Raw):
     public_text: str
 
     def __post_init__(self) -> None:
-        """Check lengths and names; a fault here is ours, not the user's."""
+        """Check lengths and names; an error here is a bug of the reader."""
         if len({len(words) for _, words in self.tasks}) > 1:
             raise ValueError("tasks need equally many words each")
         check_splits(len(self.tasks), [name for name, _ in self.tasks], self.splits)
@@ -186,16 +186,16 @@ class RawTexts(Raw):
 
 @dataclass(frozen=True, kw_only=True)
 class TextDataset:
-    """A data set of texts as the rest of the library sees it.
+    """Prepared data set of texts.
 
     Attributes:
         name: the registry's name.
-        tokens: int32 [tasks, words], places in `words`; memory-mapped, read-only.
+        tokens: int32 [tasks, words], indices into `words`; memory-mapped, read-only.
         splits: task indices (int64, ascending) of "train", "validation" and "test";
             disjoint.
-        class_names: of the tasks.
+        class_names: names of the tasks.
         words: all words, in alphabetical order.
-        public_counts: int64 [words], of the public text.
+        public_counts: int64 [words], counts in the public text.
         summary: the content of summary.json.
     """
 
@@ -209,17 +209,16 @@ class TextDataset:
 
 
 def is_text(folder: Path | str) -> bool:
-    """Whether a prepared data set is one of texts."""
+    """Return whether a prepared data set holds texts."""
     summary = read_json(Path(folder) / "summary.json")
     return isinstance(summary, Mapping) and summary.get("kind") == RawTexts.kind
 
 
 def load_texts(folder: Path | str) -> TextDataset:
-    """Open a prepared data set of texts, checking that it is whole.
+    """Open a prepared data set of texts, and check that it is complete.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or it is a data
-            set of images.
+        BenchError: a file is missing or was changed, or it is a data set of images.
     """
     folder = Path(folder)
     summary, tokens = open_files(
@@ -254,24 +253,24 @@ def cut_into_tasks(
     versions: dict[str, str] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> RawTexts:
-    """The first words of each text that has enough as a task; texts of fewer words are
-    public.
+    """Turn each text that is long enough into a task; shorter texts are public.
 
-    Tasks are dealt at random, always the same way: a share of them for the test, then
-    one of the rest for validation, each rounded up (Li et al. 2020, Appendix C).
+    A task is the first words of a text. Tasks are split at random, always in the same
+    way: a share for the test, then a share of the rest for validation, each rounded up
+    (Li et al. 2020, Appendix C).
 
     Args:
         texts: names and words, in an order that does not depend on the machine.
-        words: of a task.
-        test: share of the tasks.
-        validation: share of what remains.
-        called: the data set, for the message.
-        unit: what the texts are (roles, articles, ...), for people.
-        versions: of the libraries whose version can change a word.
-        facts: what else summary.json is to say of it.
+        words: number of words of a task.
+        test: share of test tasks.
+        validation: share of validation tasks among the rest.
+        called: name of the data set, for the message.
+        unit: noun for the texts (roles, articles, ...), for people.
+        versions: versions of the libraries that can change a word.
+        facts: further entries of summary.json.
 
     Raises:
-        BenchError: too few tasks for the three splits.
+        BenchError: there are too few tasks for the three splits.
     """
     tasks = list[tuple[str, tuple[str, ...]]]()
     public = Counter[str]()

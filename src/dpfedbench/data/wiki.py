@@ -1,8 +1,7 @@
-"""Wiki-1600: Wikipedia articles, 1,600 words of each (Li et al. 2020, after Wiki-3029
-of Arora et al. 2019).
+"""Wiki-1600: Wikipedia articles, 1,600 words each (Li et al. 2020).
 
-From a local folder `wiki-3029` with a file TITLE.txt an article, or from wiki-3029.tar,
-.tar.gz or .tgz with these.
+It follows Wiki-3029 of Arora et al. 2019. The local folder `wiki-3029` holds one file
+TITLE.txt per article, or wiki-3029.tar, .tar.gz or .tgz with these files.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SOURCE = (
 )
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
-# Much larger than the longest article, and than all of them.
+# Bounds much larger than the longest article and than all articles.
 _ARTICLES = Source(
     name="Wiki-3029",
     folders=("wiki-3029",),
@@ -34,11 +33,11 @@ _ARTICLES = Source(
 def read_wiki(
     local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawTexts:
-    """Read the articles; those of fewer words are public text.
+    """Read the articles. Articles with fewer words are public text.
 
     Raises:
-        BenchError: they are not there, one is empty or not UTF-8, or there are too few;
-            says which.
+        BenchError: the articles are missing, one is empty or not UTF-8, or there are
+            too few. The message says which.
     """
     copy = _ARTICLES.find(local, *_NAMES[1:]) or _ARTICLES.find(local, _NAMES[0])
     if copy is None:
