@@ -16,12 +16,12 @@ from tools.fidelity import Result, Setting
 
 @pytest.fixture(scope="module")
 def paper_plan() -> Plan:
-    return fidelity.paper_plan()
+    return fidelity.read_paper_plan()
 
 
 def problems_of(result: Result, paper_plan: Plan) -> list[str]:
     return list(
-        fidelity.problems_of_result(
+        fidelity.find_problems_of_result(
             result,
             "dp-fedmeta",
             paper_plan,
@@ -43,9 +43,9 @@ def of_table_2(**changes: str) -> Result:
 
 
 def test_the_page_is_that_of_its_data(paper_plan: Plan) -> None:
-    assert fidelity.problems(paper_plan) == []
+    assert fidelity.find_problems(paper_plan) == []
     text = fidelity.PAGE.read_text(encoding="utf-8")
-    assert text == fidelity.page(paper_plan), (
+    assert text == fidelity.make_page(paper_plan), (
         "docs/fidelity.md is old: run `python tools/fidelity.py`"
     )
 
@@ -96,7 +96,7 @@ def test_each_cell_of_the_papers_tables_of_accuracy_is_there() -> None:
 def test_a_difference_is_ours_less_the_printed_number(
     ours: str, published: str, expected: str
 ) -> None:
-    assert fidelity.difference(ours, published) == expected
+    assert fidelity.subtract_published(ours, published) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_missing_row_is_found(
         return [row for row in read_results(paper) if row.item != "table2"]
 
     monkeypatch.setattr(fidelity, "read_results", without_table_2)
-    found = fidelity.problems(paper_plan)
+    found = fidelity.find_problems(paper_plan)
     lost = [text for text in found if "no row for the printed number 'table2; " in text]
     # DP-FedMeta's 30; DP-FNAS's six; GBML's ten lists for plays, and a value in bold.
     assert len(lost) == 30 + 6 + 11
@@ -170,7 +170,7 @@ def test_a_missing_row_is_found(
 
 SETTING = Setting(
     paper="dp-fedmeta",
-    place="Section 5",
+    location="Section 5",
     setting="user sample size L",
     text="1,600",
     cells="table2 series=dp-agr dataset=omniglot shots=1",

@@ -14,9 +14,9 @@ def test_the_page_is_that_of_the_plan() -> None:
     """Every table and figure is there; runs that stand are found by hand for three, and
     each names a measurement.
     """
-    plan = TOOL["plan"]()
+    plan = TOOL["read_plan"]()
     text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
-    assert text == TOOL["page"](plan), (
+    assert text == TOOL["make_page"](plan), (
         "docs/results/real.md is old: run `python tools/real_rows.py`"
     )
     rows = {
@@ -42,14 +42,14 @@ def test_the_page_is_that_of_the_plan() -> None:
             flags=re.M,
         )
     )
-    assert {row for row, *_ in TOOL["STANDS"]} <= known
+    assert {row for row, *_ in TOOL["MEASURED"]} <= known
 
 
 def test_public_starts_by_small_batches_train_as_the_row_of_maml_does() -> None:
     """What MAML's training follows from is the same, but for the data: an update every
     4 of 16,000 tasks, 5 query examples of a class, 0.003 on a cosine.
     """
-    plan = TOOL["plan"]()
+    plan = TOOL["read_plan"]()
     of_glyphs, of_omniglot = (
         {
             run.key: run.plain() | {"dataset": ""}

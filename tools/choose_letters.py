@@ -1,7 +1,7 @@
-"""How the characters of `glyphs` and `glyph-symbols` were chosen.
+"""Choose the characters of the data sets `glyphs` and `glyph-symbols`.
 
-`uv run python tools/choose_letters.py` prints glyph_letters.txt, with the argument
-`symbols` glyph_symbols.txt.
+`uv run python tools/choose_letters.py` prints the content of glyph_letters.txt. With
+the argument `symbols` it prints the content of glyph_symbols.txt.
 """
 
 import itertools
@@ -14,22 +14,21 @@ from scipy import ndimage
 
 from dpfedbench.data import glyphs
 
-_CATEGORIES = (
-    "Lu",
-    "Ll",
-    "Lt",
-    "Lo",
-)  # upper, lower and title case, other; of Unicode's letters
+_CATEGORIES = ("Lu", "Ll", "Lt", "Lo")
+"""Unicode's letters of upper, lower and title case, and others."""
 
 
 def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
-    """Choose letters of which no two look alike; the record of its outcome is
-    glyph_letters.txt.
+    """Choose letters of which no two look alike.
 
-    Candidates are the letters (but no modifiers) of the light faces that are no
-    compatibility variant of another. Letters without marks come first, then marked
-    ones, each kept if it is not too like (`likeness`) one kept before; the limit is the
-    lowest, in steps of 0.001, that leaves enough letters.
+    glyph_letters.txt records the result. Candidates are the letters, without modifiers,
+    of the light faces that are no compatibility variant of another letter. The function
+    goes through the letters without marks and then through those with marks, and
+    chooses each whose likeness (`measure_likeness`) to all chosen letters is below a
+    limit. The limit is the lowest, in steps of 0.001, that leaves enough letters.
+
+    Args:
+        count: how many letters to choose.
     """
     candidates = [
         chr(code)
@@ -42,24 +41,21 @@ def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
     skeletons = glyphs.thin(
         np.stack([glyphs.render(letter, _first_face(letter)) for letter in candidates])
     )
-    drawn = (
-        skeletons.sum(axis=(1, 2)) > 0.8 * glyphs.BOX
-    )  # dots, and nothing at all, are no letters here
-    candidates = [
-        letter for letter, keep in zip(candidates, drawn, strict=True) if keep
-    ]
-    alike = likeness(candidates)
+    # Leaves out dots and empty pictures.
+    has_lines = skeletons.sum(axis=(1, 2)) > 0.8 * glyphs.BOX
+    candidates = list(itertools.compress(candidates, has_lines))
+    likenesses = measure_likeness(candidates)
     marked = np.array(
         [unicodedata.normalize("NFD", letter) != letter for letter in candidates]
     )
     order = np.argsort(marked, kind="stable")
     for limit in np.arange(0.80, 1.0, 0.001):
-        kept: list[int] = []
+        chosen: list[int] = []
         for index in order:
-            if not kept or alike[index, kept].max() < limit:
-                kept.append(int(index))
-        if len(kept) >= count:
-            return tuple(candidates[index] for index in sorted(kept[:count]))
+            if not chosen or likenesses[index, chosen].max() < limit:
+                chosen.append(int(index))
+        if len(chosen) >= count:
+            return tuple(candidates[index] for index in sorted(chosen[:count]))
     raise ValueError(f"the fonts have fewer than {count} letters")
 
 
@@ -67,9 +63,13 @@ def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, .
     """Choose symbols, digits and punctuation of which no two look alike, and none looks
     like a letter of `glyphs`.
 
-    Symbols of at least two light faces, of which no more than a half is ink that no
-    line makes: a black square has no skeleton. The limit is the lowest, in steps of
-    0.001, that leaves enough.
+    glyph_symbols.txt records the result. Candidates are in at least two light faces,
+    and consist of lines: their ink is less than 8 times their skeleton, which leaves
+    out a black square. The limit of likeness is the lowest, in steps of 0.001, that
+    leaves enough symbols.
+
+    Args:
+        count: how many symbols to choose.
     """
     faces = [glyphs.codes(face) for face in glyphs.LIGHT_FACES]
     letters = glyphs.listed(glyphs.LETTERS)
@@ -82,35 +82,36 @@ def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, .
     shapes = np.stack(
         [glyphs.render(symbol, _first_face(symbol)) for symbol in candidates]
     )
-    lines = glyphs.thin(shapes).sum(axis=(1, 2))
-    kept = (lines > 0.8 * glyphs.BOX) & (shapes.sum(axis=(1, 2)) < 8 * lines)
-    candidates = [symbol for symbol, keep in zip(candidates, kept, strict=True) if keep]
-    alike = likeness([*letters, *candidates])
+    skeleton_sizes = glyphs.thin(shapes).sum(axis=(1, 2))
+    has_lines = skeleton_sizes > 0.8 * glyphs.BOX
+    is_thin = shapes.sum(axis=(1, 2)) < 8 * skeleton_sizes
+    candidates = list(itertools.compress(candidates, has_lines & is_thin))
+    likenesses = measure_likeness([*letters, *candidates])
     for limit in np.arange(0.80, 1.0, 0.001):
         chosen: list[int] = []
-        for index in range(len(letters), len(alike)):
-            if (
-                max(
-                    alike[index, : len(letters)].max(),
-                    alike[index, chosen].max(initial=0.0),
-                )
-                < limit
-            ):
+        for index in range(len(letters), len(likenesses)):
+            to_letters = likenesses[index, : len(letters)].max()
+            to_chosen = likenesses[index, chosen].max(initial=0.0)
+            if max(to_letters, to_chosen) < limit:
                 chosen.append(index)
         if len(chosen) >= count:
             return tuple(candidates[index - len(letters)] for index in chosen[:count])
     raise ValueError(f"the fonts have fewer than {count} such symbols")
 
 
-def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
-    """How alike letters look, each in its first light face: float32 [letters, letters],
-    1 for the same.
+def measure_likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
+    """Return the likeness of each pair of letters: float32 [letters, letters].
 
-    The largest normalised correlation of two letters' blurred skeletons over shifts of
-    up to `reach` pixels, after each is brought to the same size.
+    The likeness is the largest normalised correlation of two letters' blurred skeletons
+    over shifts of up to `reach` pixels, after both are brought to the same size. It is
+    1 for equal letters. Each letter is drawn in its first light face.
+
+    Args:
+        letters: the letters.
+        reach: largest shift, in pixels of the blurred skeletons.
     """
 
-    def normalised(pictures: np.ndarray) -> np.ndarray:
+    def normalise(pictures: np.ndarray) -> np.ndarray:
         flat = pictures.reshape(len(pictures), -1)
         flat = flat - flat.mean(axis=1, keepdims=True)
         return flat / np.linalg.norm(flat, axis=1, keepdims=True)
@@ -121,21 +122,23 @@ def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
     blurred = ndimage.gaussian_filter(skeletons.astype(np.float32), (0, 2.0, 2.0))[
         :, ::2, ::2
     ]
-    reference = normalised(blurred)
-    alike = np.zeros((len(letters), len(letters)), dtype=np.float32)
+    reference = normalise(blurred)
+    largest = np.zeros((len(letters), len(letters)), dtype=np.float32)
     steps = range(-reach, reach + 1)
     for rows, columns in itertools.product(steps, steps):
-        np.maximum(
-            alike,
-            normalised(np.roll(blurred, (rows, columns), (1, 2))) @ reference.T,
-            out=alike,
-        )
-    return np.maximum(alike, alike.T)
+        shifted = normalise(np.roll(blurred, (rows, columns), (1, 2)))
+        np.maximum(largest, shifted @ reference.T, out=largest)
+    return np.maximum(largest, largest.T)
 
 
-def write_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -> str:
-    """The text of glyph_letters.txt or glyph_symbols.txt: code points in hexadecimal,
-    runs of them as first-last.
+def format_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -> str:
+    """Return the text of glyph_letters.txt or glyph_symbols.txt.
+
+    It has the code points in hexadecimal, and consecutive ones as FIRST-LAST.
+
+    Args:
+        letters: the letters or symbols.
+        what: what the first line of the file calls them.
     """
     runs: list[list[int]] = []
     for code in sorted(map(ord, letters)):
@@ -159,10 +162,8 @@ def _first_face(letter: str) -> str:
 
 
 if __name__ == "__main__":
-    symbols = sys.argv[1:] == ["symbols"]
-    print(
-        write_ranges(choose_symbols(), "symbols of the glyph-symbols")
-        if symbols
-        else write_ranges(choose_letters()),
-        end="",
-    )
+    if sys.argv[1:] == ["symbols"]:
+        text = format_ranges(choose_symbols(), "symbols of the glyph-symbols")
+    else:
+        text = format_ranges(choose_letters())
+    print(text, end="")

@@ -1,10 +1,10 @@
-"""Draws a frontier of the docs from the numbers beside it, as `reporting.frontier.tidy`
-writes them.
+"""Draw a frontier of the docs from its CSV file, in the format of
+`results.frontier.tidy`.
 
 `uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes
-the picture beside the table. Rows of several calls can be put together: each says over
-how many seeds it is. The runs need not be there; labels and notices are those of the
-`real` preset.
+the picture beside the table. A table may combine the rows of several CSV files: each
+row has its number of seeds. The runs themselves are not needed. Labels and notices come
+from the `real` preset.
 """
 
 import math
@@ -22,8 +22,8 @@ from dpfedbench.results.items import Item
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
-    """Return the points that `frontier.draw` takes, of rows of `frontier.tidy`."""
+def read_points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
+    """Convert rows of `frontier.tidy` to the points that `frontier.draw` takes."""
     cells = {cell.series: cell for cell in item.cells}
     over = table["unit"].map({"record": "records"}).fillna("tasks")
     return table.rename(
@@ -44,12 +44,10 @@ def points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
 def main(paper: str, path: Path) -> None:
     """Draw the frontier of a paper in the `real` preset from a table of its points."""
     table = pd.read_csv(path).fillna({"unit": "", "epsilon_claimed": math.nan})
-    item = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))["plan"]().items[
-        paper, "frontier"
-    ]
-    frontier.draw(Item(**item.describe()), points(table, item)).savefig(
-        path.with_suffix(".png"), dpi=DPI
-    )
+    real_rows = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
+    item = real_rows["read_plan"]().items[paper, "frontier"]
+    figure = frontier.draw(Item(**item.describe()), read_points(table, item))
+    figure.savefig(path.with_suffix(".png"), dpi=DPI)
 
 
 if __name__ == "__main__":

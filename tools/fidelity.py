@@ -1,4 +1,4 @@
-"""Write docs/fidelity.md: what each paper prints and states, beside ours.
+"""Write docs/fidelity.md: the papers' results and settings beside ours.
 
 `uv run python tools/fidelity.py` writes the page; a test compares it. The page is made
 from:
@@ -61,7 +61,7 @@ STATUSES = {
 
 _EXPLAINED = ("differs, explained", "differs, partly explained")
 _SETS = ("x", "series", "variants", "datasets", "tasks")
-"""Keys of all cells together: the stated ones have to be among ours."""
+"""Keys that describe all cells together. Ours must contain the stated values."""
 
 _MEASUREMENT = re.compile(r"\b[MR]\d+\b")
 _COST = re.compile(r"about [\d.,]+(?: to [\d.,]+)? (?:hours|minutes|GPU days)")
@@ -74,21 +74,22 @@ class Result:
     """One result of a paper.
 
     Attributes:
-        place: table, figure, algorithm or section.
+        location: table, figure, algorithm or section.
         what: the claim, in words.
-        published: what the paper prints, where no row of published.csv has it.
+        published: the printed text, where no row of published.csv has it.
         published_row: the row of published.csv: item; dataset; task; method; variant;
-            x; quantity, without empty ends. A `*` at the end stands for any ends.
+            x; quantity, without empty values at the end. A `*` at the end stands for
+            any further values.
         item: our table or figure, in the `paper` preset; empty if there is none.
-        run: the name in runs.csv of the runs that `ours` comes from.
-        ours: our number, word for word as `page` has it.
-        page: the page in docs/ that has it.
-        measurement: its rows of docs/measurements.md.
+        run: name in runs.csv of the runs that `ours` comes from.
+        ours: our number, word for word as on `page`.
+        page: page in docs/ that shows `ours`.
+        measurement: rows of docs/measurements.md that `ours` comes from.
         status: one of `STATUSES`.
         explanation: deviations, causes, the run that explains a difference.
     """
 
-    place: str
+    location: str
     what: str
     published: str
     published_row: str
@@ -107,22 +108,22 @@ class Setting:
 
     Attributes:
         paper: the experiment.
-        place: section of the paper.
+        location: section of the paper.
         setting: its name.
         text: what the paper says.
-        cells: which cells of the plan have it: an item, then `name=value` of series,
-            dataset, ways, shots or x.
-        key: the key of their runs; `test.KEY` of their own meta-test, `search.KEY` of a
-            search's space; or seeds, x, series, variants, datasets or tasks. Empty if
-            no key corresponds.
-        value: the paper's value, as YAML; `>= N` for at least N. Of x, series, variants,
-            datasets and tasks: those that must be there. Empty if the paper leaves it
-            open.
-        reason: why ours is another one, or how an open setting is read.
+        cells: the cells of the plan that it applies to: an item, then `name=value` of
+            series, dataset, ways, shots or x.
+        key: key in the configuration of their runs; `test.KEY` in that of their
+            meta-test, `search.KEY` in the space of a search; or seeds, x, series,
+            variants, datasets or tasks. Empty if no key corresponds.
+        value: the paper's value, as YAML; `>= N` for at least N. For x, series,
+            variants, datasets and tasks: the values that ours must contain. Empty if
+            the paper leaves the setting open.
+        reason: why our value differs, or how we read an open setting.
     """
 
     paper: str
-    place: str
+    location: str
     setting: str
     text: str
     cells: str
@@ -133,12 +134,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How runs differ from what their paper's text says.
+    """Differences between the settings of our runs and the paper's text.
 
     Attributes:
         name: the name that results refer to.
         paper: the experiment; empty for all papers.
-        runs: what was run.
+        runs: description of the runs.
         deviations: each difference from the text.
     """
 
@@ -150,7 +151,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A row of published.csv, as text."""
+    """Row of published.csv, as text."""
 
     value: str
     spread: str
@@ -160,6 +161,7 @@ class PublishedNumber:
 
     @property
     def text(self) -> str:
+        """Printed number with its spread."""
         if ";" in self.value:
             return self.value.replace(";", ",")
         return self.value + (f" ± {self.spread}" if self.spread else "")
@@ -167,12 +169,12 @@ class PublishedNumber:
 
 @dataclass(frozen=True)
 class ComparedSetting:
-    """A setting with the value that the `paper` preset has.
+    """Setting of a paper beside its value in the `paper` preset.
 
     Attributes:
-        setting: the setting.
+        setting: the paper's setting.
         ours: the configured value, as text.
-        verdict: whether the two are equal.
+        verdict: whether the two values are equal.
     """
 
     setting: Setting
@@ -182,7 +184,8 @@ class ComparedSetting:
     ]
 
 
-def _rows(path: Path, row_type: type[Any]) -> list[Any]:
+def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
+    """Read a CSV file whose columns are the fields of a dataclass."""
     names = [field.name for field in fields(row_type)]
     with path.open(encoding="utf-8", newline="") as handle:
         reader = csv.DictReader(handle)
@@ -198,17 +201,17 @@ def _rows(path: Path, row_type: type[Any]) -> list[Any]:
 
 def read_results(paper: str) -> list[Result]:
     """Return the results of a paper, in the order of its file."""
-    return _rows(DATA / "claims" / f"{paper}.csv", Result)
+    return _read_rows(DATA / "claims" / f"{paper}.csv", Result)
 
 
 def read_settings() -> list[Setting]:
     """Return all papers' settings."""
-    return _rows(DATA / "settings.csv", Setting)
+    return _read_rows(DATA / "settings.csv", Setting)
 
 
 def read_runs() -> dict[str, RunSettings]:
     """Return the settings of our runs, by name."""
-    return {row.name: row for row in _rows(DATA / "runs.csv", RunSettings)}
+    return {row.name: row for row in _read_rows(DATA / "runs.csv", RunSettings)}
 
 
 def read_published() -> dict[tuple[str, str], PublishedNumber]:
@@ -223,7 +226,7 @@ def read_published() -> dict[tuple[str, str], PublishedNumber]:
     return numbers
 
 
-def paper_plan() -> Plan:
+def read_paper_plan() -> Plan:
     """Return the plan of the `paper` preset."""
     config = ROOT / "config"
     experiments = sorted((config / "experiments").glob("*.yaml"))
@@ -234,7 +237,8 @@ def paper_plan() -> Plan:
 # Settings
 
 
-def _matches(cell: PlannedCell, wanted: Mapping[str, str]) -> bool:
+def _matches(cell: PlannedCell, conditions: Mapping[str, str]) -> bool:
+    """Return whether a cell satisfies all conditions `name=value`."""
     run = cell.runs[0]
     known = {
         "series": cell.series,
@@ -243,11 +247,13 @@ def _matches(cell: PlannedCell, wanted: Mapping[str, str]) -> bool:
         "shots": str(run.task.shots),
         "x": "" if cell.x is None else f"{cell.x:g}",
     }
-    return all(known[name] == value for name, value in wanted.items())
+    return all(known[name] == value for name, value in conditions.items())
 
 
-def _value(item: PlannedItem, cells: Sequence[PlannedCell], key: str) -> list[Any]:
-    """Return the distinct values that these cells have at a key.
+def _collect_values(
+    item: PlannedItem, cells: Sequence[PlannedCell], key: str
+) -> list[Any]:
+    """Return the distinct values of some cells at a key.
 
     Raises:
         KeyError: a cell has no such key.
@@ -284,12 +290,13 @@ def _value(item: PlannedItem, cells: Sequence[PlannedCell], key: str) -> list[An
     return values
 
 
-def _equal(stated: Any, ours: Any) -> bool:
+def _is_equal(stated: Any, ours: Any) -> bool:
+    """Return whether our value equals the stated one, up to its rounding."""
     if isinstance(stated, list):
         return (
             isinstance(ours, list)
             and len(stated) == len(ours)
-            and all(map(_equal, stated, ours))
+            and all(map(_is_equal, stated, ours))
         )
     if isinstance(stated, bool) or isinstance(ours, bool):
         return stated is ours
@@ -299,9 +306,10 @@ def _equal(stated: Any, ours: Any) -> bool:
     return bool(stated == ours)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    """Return a value as the page shows it."""
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format_value, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "none" if value is None else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
@@ -311,27 +319,26 @@ def compare(setting: Setting, plan: Plan) -> ComparedSetting:
     """Compare a setting with the plan of the `paper` preset.
 
     Raises:
-        ValueError: no cell of an item of the plan is meant, or the cells have no such
-            key.
+        ValueError: the cells have no such key.
     """
     if not setting.key:
         return ComparedSetting(setting, "", "no key")
-    name, *conditions = setting.cells.split()
+    name, *words = setting.cells.split()
     item = plan.items.get((setting.paper, name))
     if item is None:
         return ComparedSetting(setting, "", "not in the plan")
-    wanted = dict(condition.split("=", 1) for condition in conditions)
-    cells = [cell for cell in item.cells if _matches(cell, wanted)]
+    conditions = dict(word.split("=", 1) for word in words)
+    cells = [cell for cell in item.cells if _matches(cell, conditions)]
     if not cells:
         return ComparedSetting(setting, "", "not in the plan")
     try:
-        values = _value(item, cells, setting.key)
+        values = _collect_values(item, cells, setting.key)
     except (KeyError, IndexError) as error:
         raise ValueError(
             f"{setting.paper}, {setting.setting}: {setting.cells} has no key"
             f" {setting.key}"
         ) from error
-    ours = "; ".join(map(_shown, values))
+    ours = "; ".join(map(_format_value, values))
     if not setting.value:
         return ComparedSetting(setting, ours, "open in the text")
     if setting.value.startswith(">= "):
@@ -340,10 +347,13 @@ def compare(setting: Setting, plan: Plan) -> ComparedSetting:
     else:
         stated = yaml.safe_load(setting.value)
         if setting.key in _SETS:
-            # Further rows are readings and repairs.
-            equal = all(any(_equal(one, have) for have in values[0]) for one in stated)
+            # Ours has further values, such as other readings and repairs.
+            equal = all(
+                any(_is_equal(value, our_value) for our_value in values[0])
+                for value in stated
+            )
         else:
-            equal = all(_equal(stated, value) for value in values)
+            equal = all(_is_equal(stated, value) for value in values)
     return ComparedSetting(setting, ours, "equal" if equal else "differs")
 
 
@@ -353,25 +363,27 @@ def compare(setting: Setting, plan: Plan) -> ComparedSetting:
 def published_text(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
-    """Return what the paper prints for a result."""
+    """Return the text that the paper prints for a result."""
     if result.published or not result.published_row:
         return result.published
     return numbers[paper, result.published_row].text
 
 
-def _number(text: str) -> float | None:
-    found = _NUMBER.match(text.strip())
-    return float(found[0].replace(",", "")) if found else None
+def _parse_number(text: str) -> float | None:
+    """Return the number at the start of a text; None if there is none."""
+    match = _NUMBER.match(text.strip())
+    return float(match[0].replace(",", "")) if match else None
 
 
-def _decimals(text: str) -> int:
-    found = _NUMBER.match(text.strip())
-    if not found or "e" in found[0]:
+def _count_decimals(text: str) -> int:
+    """Return the number of decimal places of the number at the start of a text."""
+    match = _NUMBER.match(text.strip())
+    if not match or "e" in match[0]:
         return 0
-    return len(found[0].partition(".")[2])
+    return len(match[0].partition(".")[2])
 
 
-def _stated_number(
+def _find_printed_number(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
     """Return the printed number, or an empty text where it is not one number."""
@@ -381,71 +393,76 @@ def _stated_number(
     return row.value
 
 
-def difference(ours: str, published: str) -> str:
-    """Return ours less the printed number, signed; empty if either is not a number.
+def subtract_published(ours: str, published: str) -> str:
+    """Return ours less the printed number, with its sign, as text.
 
-    >>> difference("85.1 (84.2 to 86.0)", "93.9")
+    The text is empty if one of the two is not a number.
+
+    >>> subtract_published("85.1 (84.2 to 86.0)", "93.9")
     '-8.8'
-    >>> difference("one pass", "93.9")
+    >>> subtract_published("one pass", "93.9")
     ''
     """
-    first = _number(ours)
-    second = _number(published)
-    if first is None or second is None:
+    our_number = _parse_number(ours)
+    printed = _parse_number(published)
+    if our_number is None or printed is None:
         return ""
-    if abs(second) < 1e-3:
-        return f"{first - second:+.2g}"
-    digits = max(_decimals(ours), _decimals(published))
-    return f"{first - second:+.{digits}f}"
+    if abs(printed) < 1e-3:
+        return f"{our_number - printed:+.2g}"
+    digits = max(_count_decimals(ours), _count_decimals(published))
+    return f"{our_number - printed:+.{digits}f}"
 
 
-def _shown_difference(
+def _format_difference(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
-    """Return the difference, where ours and the printed number are of one quantity."""
+    """Return the difference; empty where the numbers are of different quantities."""
     if result.status != "reproduced" and not result.status.startswith("differs"):
         return ""
-    return difference(result.ours, _stated_number(result, paper, numbers))
+    return subtract_published(result.ours, _find_printed_number(result, paper, numbers))
 
 
 def is_reproduced(ours: str, published: str) -> bool:
-    """Return whether the interval of `ours` contains a printed number.
+    """Return whether the interval of `ours` contains the printed number.
 
-    Without an interval: whether ours rounds to it.
+    If `ours` has no interval, return whether it rounds to the printed number.
 
     >>> is_reproduced("90.4 (86.9 to 93.9)", "93.9")
     True
     >>> is_reproduced("1.517", "1.5"), is_reproduced("1.57", "1.5")
     (True, False)
     """
-    stated = _number(published)
-    found = _number(ours)
+    printed = _parse_number(published)
+    our_number = _parse_number(ours)
     interval = _INTERVAL.search(ours)
-    if stated is None or found is None:
+    if printed is None or our_number is None:
         return False
     if interval:
-        return float(interval[1]) <= stated <= float(interval[2])
-    return math.isclose(round(found, _decimals(published)), stated, rel_tol=1e-9)
+        return float(interval[1]) <= printed <= float(interval[2])
+    rounded = round(our_number, _count_decimals(published))
+    return math.isclose(rounded, printed, rel_tol=1e-9)
 
 
-def _plain(text: str) -> str:
+def _remove_markup(text: str) -> str:
+    """Return a text without emphasis and line breaks."""
     return " ".join(text.replace("*", "").split())
 
 
-def _covered(
+def _find_covered(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> list[PublishedNumber]:
+    """Return the printed numbers that a result's `published_row` names."""
     row = result.published_row
     if row.endswith("*"):
         return [
             number
-            for (of, key), number in numbers.items()
-            if of == paper and key.startswith(row[:-1])
+            for (number_paper, key), number in numbers.items()
+            if number_paper == paper and key.startswith(row[:-1])
         ]
     return [numbers[paper, row]] if (paper, row) in numbers else []
 
 
-def problems_of_result(
+def find_problems_of_result(
     result: Result,
     paper: str,
     plan: Plan,
@@ -453,7 +470,7 @@ def problems_of_result(
     runs: Mapping[str, RunSettings],
     measured: set[str],
 ) -> Iterable[str]:
-    """Yield what is missing or wrong in one result.
+    """Yield the problems of one result, one line each.
 
     Args:
         result: the result.
@@ -467,7 +484,7 @@ def problems_of_result(
         yield f"the status {result.status!r} is none of {', '.join(STATUSES)}"
     if not result.published and not result.published_row:
         yield "it has neither `published` nor `published_row`"
-    if result.published_row and not _covered(result, paper, numbers):
+    if result.published_row and not _find_covered(result, paper, numbers):
         yield f"published.csv has no row {result.published_row!r}"
     if result.item and (paper, result.item) not in plan.items:
         yield f"the paper preset has no item {result.item}"
@@ -482,26 +499,28 @@ def problems_of_result(
         page = ROOT / "docs" / result.page
         if not result.page or not page.is_file():
             yield f"docs/ has no page {result.page!r}"
-        elif _plain(result.ours) not in _plain(page.read_text(encoding="utf-8")):
+        elif _remove_markup(result.ours) not in _remove_markup(
+            page.read_text(encoding="utf-8")
+        ):
             yield f"{result.page} does not have {result.ours!r}"
         if not result.run:
             yield "it has a number of ours, but no `run`"
-    yield from _problems_of_status(
-        result, _stated_number(result, paper, numbers), measured
-    )
+    printed = _find_printed_number(result, paper, numbers)
+    yield from _find_problems_of_status(result, printed, measured)
 
 
-def _problems_of_status(
-    result: Result, stated: str, measured: set[str]
+def _find_problems_of_status(
+    result: Result, printed: str, measured: set[str]
 ) -> Iterable[str]:
+    """Yield the contradictions between a result's status and its numbers and texts."""
     status = result.status
-    if status == "reproduced" and stated and not is_reproduced(result.ours, stated):
-        yield f"ours, {result.ours!r}, does not reproduce {stated}"
+    if status == "reproduced" and printed and not is_reproduced(result.ours, printed):
+        yield f"ours, {result.ours!r}, does not reproduce {printed}"
     if status.startswith("differs"):
-        if not difference(result.ours, stated):
+        if not subtract_published(result.ours, printed):
             yield "it differs, but there are no two numbers to compare"
-        if is_reproduced(result.ours, stated):
-            yield f"it differs, but {result.ours!r} reproduces {stated}"
+        if is_reproduced(result.ours, printed):
+            yield f"it differs, but {result.ours!r} reproduces {printed}"
     if status in _EXPLAINED:
         named = set(_MEASUREMENT.findall(result.explanation))
         if not named & measured and ".md" not in result.explanation:
@@ -515,120 +534,131 @@ def _problems_of_status(
         yield "it has no explanation"
 
 
-def problems(plan: Plan) -> list[str]:
-    """Return what is missing or wrong in the data, one line each."""
+def find_problems(plan: Plan) -> list[str]:
+    """Return all problems of the data, one line each."""
     numbers = read_published()
     runs = read_runs()
     text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     measured = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.M))
-    found = []
-    used = set()
+    messages = []
+    used_runs = set()
     for paper in PAPERS:
         results = read_results(paper)
         covered = set()
         for result in results:
-            where = f"{paper}, {result.place}, {result.what}"
-            found += [
-                f"{where}: {problem}"
-                for problem in problems_of_result(
+            name = f"{paper}, {result.location}, {result.what}"
+            messages += [
+                f"{name}: {problem}"
+                for problem in find_problems_of_result(
                     result, paper, plan, numbers, runs, measured
                 )
             ]
-            covered.update(_covered(result, paper, numbers))
-            used.add(result.run)
-        names = Counter((result.place, result.what) for result in results)
-        found += [f"{paper}: two rows {name}" for name, n in names.items() if n > 1]
-        # A printed number stands under each of our items that shows it.
-        found += [
+            covered.update(_find_covered(result, paper, numbers))
+            used_runs.add(result.run)
+        counts = Counter((result.location, result.what) for result in results)
+        messages += [
+            f"{paper}: two rows {row}" for row, count in counts.items() if count > 1
+        ]
+        # published.csv has a printed number under each of our items that shows it. One
+        # result covers all equal rows.
+        messages += [
             f"{paper}: no row for the printed number {key!r}"
-            for (of, key), number in numbers.items()
-            if of == paper and number not in covered
+            for (number_paper, key), number in numbers.items()
+            if number_paper == paper and number not in covered
         ]
         items = {result.item for result in results}
-        found += [
-            f"{paper}: no row for our item {name}"
-            for of, name in plan.items
-            if of == paper and re.match(r"table\d|figure\d", name) and name not in items
+        messages += [
+            f"{paper}: no row for our item {item}"
+            for item_paper, item in plan.items
+            if item_paper == paper
+            and re.match(r"table\d|figure\d", item)
+            and item not in items
         ]
-    found += [f"runs.csv: nothing refers to {name}" for name in set(runs) - used]
+    messages += [
+        f"runs.csv: nothing refers to {name}" for name in set(runs) - used_runs
+    ]
     for setting in read_settings():
         compared = compare(setting, plan)
-        where = f"{setting.paper}, {setting.setting}"
+        name = f"{setting.paper}, {setting.setting}"
         if compared.verdict not in ("equal", "open in the text") and not setting.reason:
-            found.append(f"{where}: {compared.verdict}, but there is no reason")
-    return found
+            messages.append(f"{name}: {compared.verdict}, but there is no reason")
+    return messages
 
 
 # The page
 
 
-def _linked(text: str) -> str:
-    """Link the pages and the measurements that a text names."""
+def _add_links(text: str) -> str:
+    """Return a text with links to the pages and measurements that it names."""
     text = re.sub(
         r"\b(?:findings/|results/)?[\w-]+\.md\b",
-        lambda found: f"[{Path(found[0]).stem}]({found[0]})",
+        lambda match: f"[{Path(match[0]).stem}]({match[0]})",
         text,
     )
-    return _MEASUREMENT.sub(lambda found: f"[{found[0]}](measurements.md)", text)
+    return _MEASUREMENT.sub(lambda match: f"[{match[0]}](measurements.md)", text)
 
 
-def _line(*cells: str) -> str:
+def _make_row(*cells: str) -> str:
+    """Return a row of a Markdown table; an empty cell is a dash."""
     return "| " + " | ".join(cell.replace("|", r"\|") or "–" for cell in cells) + " |"
 
 
-def _result_lines(paper: str) -> Iterable[str]:
+def _make_result_rows(paper: str) -> Iterable[str]:
+    """Yield a row of the page for each result of a paper."""
     numbers = read_published()
     for result in read_results(paper):
         ours = result.ours
         if ours:
             ours = f"[{ours}]({result.page})"
             if result.measurement:
-                ours += f" {_linked(result.measurement)}"
-        yield _line(
-            result.place + (f" (`{result.item}`)" if result.item else ""),
+                ours += f" {_add_links(result.measurement)}"
+        yield _make_row(
+            result.location + (f" (`{result.item}`)" if result.item else ""),
             result.what,
             published_text(result, paper, numbers),
             ours,
-            _shown_difference(result, paper, numbers),
+            _format_difference(result, paper, numbers),
             f"`{result.run}`" if result.run else "",
             f"**{result.status}**",
-            _linked(result.explanation),
+            _add_links(result.explanation),
         )
 
 
-def _setting_lines(paper: str, plan: Plan) -> Iterable[str]:
+def _make_setting_rows(paper: str, plan: Plan) -> Iterable[str]:
+    """Yield a row of the page for each setting of a paper."""
     for setting in read_settings():
         if setting.paper != paper:
             continue
         compared = compare(setting, plan)
         reason = "" if compared.verdict == "equal" else setting.reason
         key = f" (`{setting.key}`)" if setting.key else ""
-        yield _line(
-            setting.place,
+        yield _make_row(
+            setting.location,
             setting.setting + key,
             setting.text,
             compared.ours,
             f"**{compared.verdict}**",
-            _linked(reason),
+            _add_links(reason),
         )
 
 
-def _summary() -> Iterable[str]:
+def _make_summary() -> Iterable[str]:
+    """Yield the rows of the table that counts the statuses of each paper."""
     counts = {
         paper: Counter(result.status for result in read_results(paper))
         for paper in PAPERS
     }
-    yield _line("status", "meaning", *(title for title, _ in PAPERS.values()))
+    yield _make_row("status", "meaning", *(title for title, _ in PAPERS.values()))
     yield "|---" * (2 + len(PAPERS)) + "|"
     for status, meaning in STATUSES.items():
-        yield _line(
+        yield _make_row(
             f"**{status}**", meaning, *(str(counts[paper][status]) for paper in PAPERS)
         )
     totals = (str(sum(counts[paper].values())) for paper in PAPERS)
-    yield _line("all rows", "", *totals)
+    yield _make_row("all rows", "", *totals)
 
 
-def page(plan: Plan) -> str:
+def make_page(plan: Plan) -> str:
     """Return the page, in Markdown."""
     items = sum(paper in PAPERS for paper, _ in plan.items)
     planned = (
@@ -636,28 +666,30 @@ def page(plan: Plan) -> str:
         " figures of these\npapers: `uv run snakemake -n --configfile"
         " config/presets/paper.yaml`."
     )
-    parts = [_INTRODUCTION, "\n".join(_summary()), planned, _HOW_TO]
+    parts = [_INTRODUCTION, "\n".join(_make_summary()), planned, _HOW_TO]
     runs = read_runs().values()
     for paper, (title, findings) in PAPERS.items():
-        used = {result.run for result in read_results(paper)}
+        used_runs = {result.run for result in read_results(paper)}
         parts += [
             f"## {title}",
             f"[Findings](findings/{findings}.md) has the readings and the experiments.",
             "### Results",
             "| where (our item) | what | published | ours | difference | our runs |"
             " status | explanation |\n|---|---|---|---|---|---|---|---|\n"
-            + "\n".join(_result_lines(paper)),
+            + "\n".join(_make_result_rows(paper)),
             "### How our runs differ from the text",
             "| runs | what was run | differences from the text |\n|---|---|---|\n"
             + "\n".join(
-                _line(f"`{row.name}`", _linked(row.runs), _linked(row.deviations))
+                _make_row(
+                    f"`{row.name}`", _add_links(row.runs), _add_links(row.deviations)
+                )
                 for row in runs
-                if row.paper == paper or (not row.paper and row.name in used)
+                if row.paper == paper or (not row.paper and row.name in used_runs)
             ),
             "### The paper's settings and the `paper` preset",
             "| where | setting (key) | the text | `paper` preset | verdict |"
             " reason, or reading |\n|---|---|---|---|---|---|\n"
-            + "\n".join(_setting_lines(paper, plan)),
+            + "\n".join(_make_setting_rows(paper, plan)),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -684,11 +716,11 @@ A changed preset needs step 3 alone. If a setting then differs from the text, `d
 
 
 def main() -> None:
-    """Write the page, and print what does not fit."""
-    plan = paper_plan()
-    for problem in problems(plan):
+    """Write the page, and print the problems of its data."""
+    plan = read_paper_plan()
+    for problem in find_problems(plan):
         print(problem)
-    PAGE.write_text(page(plan), encoding="utf-8")
+    PAGE.write_text(make_page(plan), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ a list is JSON text. A setting that has numbers in some runs and texts in others
 """
 
 
-def table_of(group: str) -> str:
+def make_column_table(group: str) -> str:
     """Return a Markdown table of a group of columns."""
     columns = DICTIONARY[DICTIONARY["group"] == group]
     rows = [
@@ -104,7 +104,7 @@ def table_of(group: str) -> str:
     return "\n".join(["| column | type | meaning |", "|---|---|---|", *rows])
 
 
-def results_format_page() -> str:
+def make_page() -> str:
     """Return the text of docs/results-format.md."""
     privacy = (
         "A run that protects two units, such as clients and records, or one unit from"
@@ -121,17 +121,17 @@ def results_format_page() -> str:
     )
     parts = [
         INTRODUCTION,
-        f"## Which run\n\n{table_of('identity')}\n",
-        f"## Test\n\n{table_of('test')}\n",
-        f"## Test of clients' own models\n\n{personal}{table_of('personal')}\n",
-        f"## Privacy\n\n{privacy}{table_of('privacy')}\n",
-        f"## Training\n\n{table_of('training')}\n",
+        f"## Which run\n\n{make_column_table('identity')}\n",
+        f"## Test\n\n{make_column_table('test')}\n",
+        f"## Test of clients' own models\n\n{personal}{make_column_table('personal')}\n",
+        f"## Privacy\n\n{privacy}{make_column_table('privacy')}\n",
+        f"## Training\n\n{make_column_table('training')}\n",
         SETTINGS,
         RUN_FOLDER,
-        f"## Columns of `cells.parquet`\n\n{table_of('cells')}\n",
+        f"## Columns of `cells.parquet`\n\n{make_column_table('cells')}\n",
     ]
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(results_format_page(), encoding="utf-8")
+    PAGE.write_text(make_page(), encoding="utf-8")

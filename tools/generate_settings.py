@@ -1,8 +1,7 @@
-"""What is written of the settings for people and editors: docs/configuration.md and
-workflow/schemas.
+"""Write docs/configuration.md and workflow/schemas from the settings' classes.
 
-`uv run python tools/generate_settings.py` writes both again; a test holds them and the
-classes together.
+`uv run python tools/generate_settings.py` writes both; a test compares them with the
+classes.
 """
 
 import types
@@ -29,7 +28,7 @@ _HEAD = (
     " classes: edit those.\n"
 )
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_GIVEN = ("method", "seed")
+_KEYS_OF_THE_PLAN = ("method", "seed")
 
 _INTRODUCTION = """# Every key of the configuration
 
@@ -53,42 +52,41 @@ the defaults. *Paper* is the value that a paper states.
 """
 
 
-def documentation() -> str:
-    """docs/configuration.md."""
-    return (
-        "\n".join([_INTRODUCTION, *_of_runs(), *_of_methods(), *_of_configuration()])
-        + "\n"
-    )
+def make_page() -> str:
+    """Return the text of docs/configuration.md."""
+    parts = [
+        _INTRODUCTION,
+        *_describe_runs(),
+        *_describe_methods(),
+        *_describe_configuration(),
+    ]
+    return "\n".join(parts) + "\n"
 
 
-def _of_runs() -> Iterator[str]:
+def _describe_runs() -> Iterator[str]:
+    """Yield the chapter on the keys of a run."""
     yield "## A run\n"
-    yield _table(
-        Run, keys=[key for key, shape in shapes(Run).items() if not shape.sections]
-    )
-    for key, having in _sections().items():
-        found = {
-            cls: None for method in having for cls in _classes(shapes(method)[key])
-        }
-        taken = (
-            ""
-            if len(having) == len(METHODS)
-            else f" Of {', '.join(f'`{method.name}`' for method in having)}."
+    keys = [key for key, shape in shapes(Run).items() if not shape.sections]
+    yield _make_table(Run, keys=keys)
+    for key, methods in _find_methods_by_section().items():
+        classes = dict.fromkeys(
+            cls for method in methods for cls in _list_classes(shapes(method)[key])
         )
-        kinds = [cls for cls in found if kind_of(cls)]
-        if not kinds:
-            yield f"### `{key}`\n"
-            for cls in found:
-                yield f"{_first_line(cls)}{taken}\n"
-                yield _table(cls)
-            continue
+        methods_text = ""
+        if len(methods) < len(METHODS):
+            names = ", ".join(f"`{method.name}`" for method in methods)
+            methods_text = f" Of {names}."
         yield f"### `{key}`\n"
-        yield f"One of {', '.join(f'`{kind_of(cls)}`' for cls in kinds)}.{taken}\n"
-        for cls in kinds:
-            yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
-            yield f"{_first_line(cls)}\n"
-            if len(shapes(cls)) > 1:
-                yield _table(cls)
+        kinds = [cls for cls in classes if kind_of(cls)]
+        if kinds:
+            names = ", ".join(f"`{kind_of(cls)}`" for cls in kinds)
+            yield f"One of {names}.{methods_text}\n"
+            for cls in kinds:
+                yield from _describe_part(key, cls)
+        else:
+            for cls in classes:
+                yield f"{_read_summary(cls)}{methods_text}\n"
+                yield _make_table(cls)
     families = {
         "optimizer": "Optimisers",
         "schedule": "Schedules of the server's rate",
@@ -96,42 +94,47 @@ def _of_runs() -> Iterator[str]:
     }
     for key, title in families.items():
         yield f"### {title}\n"
-        for cls in _inner_parts(key):
-            yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
-            yield f"{_first_line(cls)}\n"
-            if len(shapes(cls)) > 1:
-                yield _table(cls)
+        for cls in _find_inner_parts(key):
+            yield from _describe_part(key, cls)
 
 
-def _sections() -> dict[str, list[type[Method]]]:
-    """The keys of runs where a section or a part stands, with the methods that have
-    them.
-    """
-    found: dict[str, list[type[Method]]] = {}
+def _describe_part(key: str, cls: type[Settings]) -> Iterator[str]:
+    """Yield the section on one kind of part at a key."""
+    yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
+    yield f"{_read_summary(cls)}\n"
+    if len(shapes(cls)) > 1:
+        yield _make_table(cls)
+
+
+def _find_methods_by_section() -> dict[str, list[type[Method]]]:
+    """Return the methods that have a section or a part at a key, by key."""
+    methods: dict[str, list[type[Method]]] = {}
     for method in METHODS.values():
         for key, shape in shapes(method).items():
             if shape.sections:
-                found.setdefault(key, []).append(method)
-    return found
+                methods.setdefault(key, []).append(method)
+    return methods
 
 
-def _classes(shape: Shape) -> list[type[Settings]]:
+def _list_classes(shape: Shape) -> list[type[Settings]]:
+    """Return the classes of the parts, or else of the sections, that a key allows."""
     parts: list[type[Settings]] = [*shape.parts.values()]
     return parts or [*shape.sections]
 
 
-def _inner_parts(key: str) -> list[type[Settings]]:
-    """The parts that stand at a key of other parts."""
-    found: dict[type[Settings], None] = {}
+def _find_inner_parts(key: str) -> list[type[Settings]]:
+    """Return the parts that are allowed at a key of another part or section."""
+    parts: dict[type[Settings], None] = {}
     for method in METHODS.values():
         for shape in shapes(method).values():
-            for cls in _classes(shape):
+            for cls in _list_classes(shape):
                 if key in shapes(cls):
-                    found |= dict.fromkeys(_classes(shapes(cls)[key]))
-    return list(found)
+                    parts |= dict.fromkeys(_list_classes(shapes(cls)[key]))
+    return list(parts)
 
 
-def _of_methods() -> Iterator[str]:
+def _describe_methods() -> Iterator[str]:
+    """Yield the chapter on methods: the parts and the defaults of each."""
     yield "## Methods\n"
     yield (
         "What each takes, where it may be one of several parts; and what it lays over"
@@ -139,220 +142,257 @@ def _of_methods() -> Iterator[str]:
     )
     yield "| method | takes | defaults |\n|---|---|---|"
     for name, method in METHODS.items():
-        own = {
-            key: shape
+        takes = "; ".join(
+            f"{key}: {', '.join(shape.parts)}"
             for key, shape in shapes(method).items()
             if key not in Run.model_fields and shape.parts
-        }
-        takes = "; ".join(
-            f"{key}: {', '.join(shape.parts)}" for key, shape in own.items()
         )
         defaults = yaml.safe_dump(
             dict(method.defaults), default_flow_style=True, width=10**6
         ).strip()
-        yield (
-            f"| `{name}` | {takes or 'nothing is trained'} |"
-            f" {f'`{defaults}`' if method.defaults else ''} |"
-        )
+        shown_defaults = f"`{defaults}`" if method.defaults else ""
+        yield f"| `{name}` | {takes or 'nothing is trained'} | {shown_defaults} |"
     yield ""
 
 
-def _of_configuration() -> Iterator[str]:
+def _describe_configuration() -> Iterator[str]:
+    """Yield the chapter on the configuration and all its sections, outer ones first."""
     yield "## The whole configuration\n"
-    yield _table(Configuration)
-    waiting: list[type[Settings]] = [Configuration]
-    told = set(waiting)
-    while waiting:
-        for key, shape in shapes(waiting.pop(0)).items():
-            inner = shape
-            while inner.item is not None:
-                inner = inner.item
-            for cls in inner.sections:
-                if cls not in told:
-                    told.add(cls)
-                    waiting.append(cls)
+    yield _make_table(Configuration)
+    queue: list[type[Settings]] = [Configuration]
+    described = set(queue)
+    while queue:
+        for key, shape in shapes(queue.pop(0)).items():
+            for cls in _find_element_shape(shape).sections:
+                if cls not in described:
+                    described.add(cls)
+                    queue.append(cls)
                     yield f"### `{key}`\n"
-                    yield f"{_first_line(cls)}\n"
-                    yield _table(cls)
+                    yield f"{_read_summary(cls)}\n"
+                    yield _make_table(cls)
 
 
-def _first_line(cls: type[Settings]) -> str:
+def _read_summary(cls: type[Settings]) -> str:
+    """Return the first paragraph of a class's docstring, as one line."""
     return (cls.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
 
 
-def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
-    """Key, type with bounds, default, meaning and the paper's value."""
+def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
+    """Return a Markdown table of a section's keys.
+
+    A row has the key, its type with bounds, its default, its meaning, and the paper's
+    value.
+
+    Args:
+        cls: the section's class.
+        keys: the keys of the table; None: all but the key of a part's kind.
+    """
     lines = ["| key | value | default | meaning | paper |", "|---|---|---|---|---|"]
     for key, field in fields_of(cls).items():
-        if (key == tag_of([cls]) and kind_of(cls)) or (
-            keys is not None and key not in keys
-        ):
+        is_kind = key == tag_of([cls]) and kind_of(cls)
+        if is_kind or (keys is not None and key not in keys):
             continue
         shape = shapes(cls)[key]
-        extra = field.json_schema_extra
-        wanted = _type_text(field.annotation, field.metadata)
+        value = _describe_type(field.annotation, field.metadata)
         if shape.parts:
-            wanted = f"one of {', '.join(shape.parts)}" + (
-                " or null" if shape.nullable else ""
-            )
-        default = "" if field.is_required() else f"`{_default(field.default)}`"
+            value = f"one of {', '.join(shape.parts)}"
+            if shape.nullable:
+                value += " or null"
+        default = ""
+        if not field.is_required():
+            default = f"`{_format_default(field.default)}`"
+        meaning = field.description or ""
+        if not meaning and shape.sections:
+            meaning = _read_summary(shape.sections[0]).rstrip(".")
+        extra = field.json_schema_extra
         paper = extra.get("paper", "") if isinstance(extra, dict) else ""
-        meaning = field.description or (
-            _first_line(shape.sections[0]).rstrip(".") if shape.sections else ""
-        )
-        cells = (f"`{key}`", wanted, default, meaning, paper)
-        lines.append(
-            "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-        )
+        cells = (f"`{key}`", value, default, meaning, paper)
+        escaped = (str(cell).replace("|", "\\|") for cell in cells)
+        lines.append(f"| {' | '.join(escaped)} |")
     return "\n".join(lines) + "\n"
 
 
-def _default(value: Any) -> str:
+def _format_default(value: Any) -> str:
+    """Return a default as the page shows it."""
     if is_section(type(value)):
         values = plain(value)
-        return (
-            values["kind"]
-            if list(values) == ["kind"]
-            else kind_of(type(value)) or "its defaults"
-        )
+        if list(values) == ["kind"]:
+            return str(values["kind"])
+        return kind_of(type(value)) or "its defaults"
     return shown(list(value) if isinstance(value, tuple) else value)
 
 
-def schemas() -> dict[str, dict[str, Any]]:
-    """The JSON schemas of a resolved run and of the configuration, by name.
+def make_schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON schemas of a resolved run and of the configuration, by name.
 
-    They are for editors: dpfedbench itself reads by the classes, which check more.
+    The schemas are for editors. dpfedbench reads its files with the settings' classes,
+    which check more.
     """
-    run = _object(list(METHODS.values()), required=True)
+    run = _make_object(list(METHODS.values()), required=True)
     run["properties"]["method"] = {"enum": list(METHODS)}
-    overlay = _object(list(METHODS.values()), required=False)
+    overlay = _make_object(list(METHODS.values()), required=False)
     overlay["properties"] = {
-        key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN
+        key: rules
+        for key, rules in overlay["properties"].items()
+        if key not in _KEYS_OF_THE_PLAN
     }
-    configuration = _object([Configuration], required=True)
+    configuration = _make_object([Configuration], required=True)
     return {
         "run": {"$schema": _DRAFT, "title": "run", **run},
         "config": {
             "$schema": _DRAFT,
             "title": "configuration",
-            **_referring(configuration),
+            **_insert_references(configuration),
             "$defs": {"overlay": overlay},
         },
     }
 
 
-def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
-    """The schema of a section, or of several taken together."""
-    keys: dict[str, dict[str, Any]] = {}
-    for key in dict.fromkeys(key for cls in classes for key in fields_of(cls)):
-        having = [cls for cls in classes if key in fields_of(cls)]
-        inner = {one: None for cls in having for one in _classes(shapes(cls)[key])}
-        shape = shapes(having[0])[key]
-        if inner:
-            options: list[dict[str, Any]] = [
-                _object([cls], required=required) for cls in inner
-            ]
-            kinds = [kind for kind in map(kind_of, inner) if kind] + [
-                text for cls in inner for text in getattr(cls, "short", ())
-            ]
-            options += [{"enum": kinds}] if kinds else []
-            options += (
-                [{"type": "null"}]
-                if any(shapes(cls)[key].nullable for cls in having)
-                else []
-            )
-            keys[key] = options[0] if len(options) == 1 else {"anyOf": options}
-        elif shape.item is not None and _innermost(shape).sections:
-            keys[key] = _container(shape, required=required)
-        else:
-            keys[key] = json_schema(having[0], key)
-        meaning = fields_of(having[0])[key].description
-        if meaning:
-            keys[key] = {"description": meaning, **keys[key]}
-    needed = [key for key in keys if all(key in fields_of(cls) for cls in classes)]
-    needed = [
-        key for key in needed if fields_of(classes[0])[key].is_required() and required
-    ]
-    return {"type": "object", "additionalProperties": False, "properties": keys} | (
-        {"required": needed} if needed else {}
-    )
-
-
-def _referring(schema: Any) -> Any:
-    """The schema with a reference in place of each overlay."""
-    if isinstance(schema, list):
-        return [_referring(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: _referring(item) for key, item in schema.items()}
-    if found.get("title") == "overlay":
-        del found["title"]
-        found["$ref"] = "#/$defs/overlay"
-    return found
-
-
-def _innermost(shape: Shape) -> Shape:
-    return shape if shape.item is None else _innermost(shape.item)
-
-
-def _container(shape: Shape, *, required: bool) -> dict[str, Any]:
-    """The schema of a list or a mapping of sections."""
-    if shape.item is not None:
-        inner = _container(shape.item, required=required)
-        found: dict[str, Any] = {"type": "object", "additionalProperties": inner}
-    else:
-        found = _object([*shape.sections], required=required)
-    return {"anyOf": [found, {"type": "null"}]} if shape.nullable else found
-
-
-def files(root: Path) -> Mapping[Path, str]:
-    """What is generated, by its place in the repository."""
-    found = {root / "docs" / "configuration.md": documentation()}
-    for name, schema in schemas().items():
-        text = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, width=118)
-        found[root / "workflow" / "schemas" / f"{name}.schema.yaml"] = _HEAD + text
-    return types.MappingProxyType(found)
-
-
-def _type_text(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """What a key wants, e.g. "a number above 0 or null".
+def _make_object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
+    """Return the schema of a section, or of the union of several sections.
 
     Args:
-        annotation: its type.
-        metadata: its bounds, as pydantic keeps them.
+        classes: the sections' classes.
+        required: whether the schema demands the keys that have no default.
     """
-    text = " or ".join(
-        map(
-            _named,
-            sorted(members(annotation), key=lambda member: member is types.NoneType),
-        )
+    all_keys = dict.fromkeys(key for cls in classes for key in fields_of(cls))
+    properties = {
+        key: _make_property(classes, key, required=required) for key in all_keys
+    }
+    schema: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
+    required_keys = [
+        key
+        for key in all_keys
+        if required
+        and all(key in fields_of(cls) for cls in classes)
+        and fields_of(classes[0])[key].is_required()
+    ]
+    if required_keys:
+        schema["required"] = required_keys
+    return schema
+
+
+def _make_property(
+    classes: list[type[Settings]], key: str, *, required: bool
+) -> dict[str, Any]:
+    """Return the schema of a key of one or several sections, with its description."""
+    owners = [cls for cls in classes if key in fields_of(cls)]
+    shape = shapes(owners[0])[key]
+    if any(_list_classes(shapes(cls)[key]) for cls in owners):
+        schema = _make_choice(owners, key, required=required)
+    elif shape.item is not None and _find_element_shape(shape).sections:
+        schema = _make_container(shape, required=required)
+    else:
+        schema = json_schema(owners[0], key)
+    meaning = fields_of(owners[0])[key].description
+    if meaning:
+        schema = {"description": meaning, **schema}
+    return schema
+
+
+def _make_choice(
+    owners: list[type[Settings]], key: str, *, required: bool
+) -> dict[str, Any]:
+    """Return the schema of a key where a section, or one of several parts, is allowed.
+
+    Args:
+        owners: the classes that have the key.
+        key: the key.
+        required: whether the schema demands the keys that have no default.
+    """
+    inner_classes = dict.fromkeys(
+        inner for cls in owners for inner in _list_classes(shapes(cls)[key])
     )
+    options = [_make_object([cls], required=required) for cls in inner_classes]
+    kinds = [kind for kind in map(kind_of, inner_classes) if kind]
+    short_forms = [text for cls in inner_classes for text in getattr(cls, "short", ())]
+    if kinds or short_forms:
+        options.append({"enum": kinds + short_forms})
+    if any(shapes(cls)[key].nullable for cls in owners):
+        options.append({"type": "null"})
+    return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def _insert_references(schema: Any) -> Any:
+    """Return a schema with a reference in place of each overlay."""
+    if isinstance(schema, list):
+        return [_insert_references(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copy = {key: _insert_references(item) for key, item in schema.items()}
+    if copy.get("title") == "overlay":
+        del copy["title"]
+        copy["$ref"] = "#/$defs/overlay"
+    return copy
+
+
+def _find_element_shape(shape: Shape) -> Shape:
+    """Return the shape of the elements of a list or mapping, however deeply nested."""
+    return shape if shape.item is None else _find_element_shape(shape.item)
+
+
+def _make_container(shape: Shape, *, required: bool) -> dict[str, Any]:
+    """Return the schema of a list or a mapping of sections."""
+    if shape.item is not None:
+        inner = _make_container(shape.item, required=required)
+        schema: dict[str, Any] = {"type": "object", "additionalProperties": inner}
+    else:
+        schema = _make_object([*shape.sections], required=required)
+    return {"anyOf": [schema, {"type": "null"}]} if shape.nullable else schema
+
+
+def make_files(root: Path) -> Mapping[Path, str]:
+    """Return the texts of the generated files, by path.
+
+    Args:
+        root: folder of the repository.
+    """
+    texts = {root / "docs" / "configuration.md": make_page()}
+    for name, schema in make_schemas().items():
+        text = yaml.safe_dump(schema, sort_keys=False, allow_unicode=True, width=118)
+        texts[root / "workflow" / "schemas" / f"{name}.schema.yaml"] = _HEAD + text
+    return types.MappingProxyType(texts)
+
+
+def _describe_type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """Return the type of a key in words, e.g. "a number above 0 or null".
+
+    Args:
+        annotation: the type.
+        metadata: the bounds, as pydantic stores them.
+    """
+    ordered = sorted(members(annotation), key=lambda member: member is types.NoneType)
+    text = " or ".join(map(_name_type, ordered))
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     limits = []
     for rule in metadata:
         limits += [
-            f"{word} {_bound(getattr(rule, key))}"
+            f"{word} {_format_bound(getattr(rule, key))}"
             for key, word in words.items()
             if hasattr(rule, key)
         ]
         pattern = getattr(rule, "pattern", None)
         if pattern:
-            like = (
-                "of lower-case letters, digits and hyphens"
-                if pattern == LOWER_CASE
-                else f"like {pattern}"
-            )
-            text = text.replace("text", f"text {like}", 1)
+            form = f"like {pattern}"
+            if pattern == LOWER_CASE:
+                form = "of lower-case letters, digits and hyphens"
+            text = text.replace("text", f"text {form}", 1)
     if limits:
         text = text.replace("number", "number " + " and ".join(limits), 1)
     return text
 
 
-def _bound(value: float) -> str:
+def _format_bound(value: float) -> str:
+    """Return a bound as the page shows it."""
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _named(annotation: Any) -> str:
+def _name_type(annotation: Any) -> str:
+    """Return the words for one member of a type."""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
@@ -374,6 +414,6 @@ def _named(annotation: Any) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in files(Path(__file__).resolve().parents[1]).items():
+    for path, text in make_files(Path(__file__).resolve().parents[1]).items():
         write_text(path, text)
         print(path)

@@ -1,7 +1,7 @@
-"""Which rows of the `real` preset stand: docs/results/real.md, from the preset's plan
-and from what was measured.
+"""Write docs/results/real.md: which runs of the `real` preset were measured.
 
-`uv run python tools/real_rows.py` writes the page; a test compares it.
+`uv run python tools/real_rows.py` writes the page from the preset's plan and from
+`MEASURED`; a test compares the page with both.
 """
 
 from pathlib import Path
@@ -25,9 +25,9 @@ _SEARCHES = [
     "of-clipped",
 ]
 _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6))]
-# A row of docs/measurements.md, and of which table or figure it has all runs that fit:
-# series, seeds, values of the axis, shots and ways. Add to it what you measure.
-STANDS = (
+# Add a line for each measurement: its row of docs/measurements.md, the paper, the table
+# or figure, and the values of series, seed, x, shots and ways that select its runs.
+MEASURED = (
     ("M98", "dp-fedmeta", "table2-by-tensor", {"series": ["as-read", "joint"]}),
     ("M100", "dp-fedmeta", "gbml-tests", {}),
     (
@@ -211,66 +211,78 @@ STANDS = (
 )
 
 
-def plan() -> Plan:
-    """The plan of the `real` preset."""
+def read_plan() -> Plan:
+    """Return the plan of the `real` preset."""
     config = ROOT / "config"
     experiments = sorted((config / "experiments").glob("*.yaml"))
     files = [config / "config.yaml", *experiments, config / "presets" / "real.yaml"]
     return make_plan(Configuration.read(overlaid(*map(read_file, files))))
 
 
-def standing(found: Plan) -> dict[str, list[str]]:
-    """The runs that were measured, by folder, each with its rows of
-    docs/measurements.md.
+def find_measured_runs(plan: Plan) -> dict[str, list[str]]:
+    """Return the measured runs: rows of docs/measurements.md by folder of the run.
 
     Raises:
-        ValueError: a line of `STANDS` fits no run of the plan.
+        ValueError: a line of `MEASURED` selects no run of the plan.
     """
-    stand: dict[str, list[str]] = {}
-    for row, paper, item, wanted in STANDS:
-        fitting = []
-        for cell in found.items[paper, item].cells:
+    measured: dict[str, list[str]] = {}
+    for row, paper, item, conditions in MEASURED:
+        selected = []
+        for cell in plan.items[paper, item].cells:
             for run in cell.runs:
-                said = {"series": cell.series, "x": cell.x, "seed": run.seed}
-                said |= {"shots": run.task.shots, "ways": run.task.ways}
-                if all(said[key] in values for key, values in wanted.items()):
-                    fitting.append(run.folder)
-        if not fitting:
-            raise ValueError(f"{row}: {paper} {item} has no run of {wanted}")
-        for folder in fitting:
-            stand.setdefault(folder, [])
-            stand[folder] += [row] * (row not in stand[folder])
-    return stand
+                known = {
+                    "series": cell.series,
+                    "x": cell.x,
+                    "seed": run.seed,
+                    "shots": run.task.shots,
+                    "ways": run.task.ways,
+                }
+                if all(known[key] in values for key, values in conditions.items()):
+                    selected.append(run.folder)
+        if not selected:
+            raise ValueError(f"{row}: {paper} {item} has no run of {conditions}")
+        for folder in selected:
+            rows = measured.setdefault(folder, [])
+            if row not in rows:
+                rows.append(row)
+    return measured
 
 
-def page(found: Plan) -> str:
-    """The page, in Markdown."""
-    stand = standing(found)
+def _count_measured(count: int, total: int) -> str:
+    """Return the text that states how many runs of an item were measured."""
+    if total == 0:
+        return "accounting alone"
+    if count == total:
+        return "all"
+    return str(count) if count else "none"
+
+
+def make_page(plan: Plan) -> str:
+    """Return the page, in Markdown."""
+    measured = find_measured_runs(plan)
     lines = []
-    for (paper, name), item in found.items.items():
-        cells = [run for cell in item.cells for run in cell.runs]
-        runs = dict.fromkeys(item.runs)
-        there = [folder for folder in runs if folder in stand]
-        state = "all" if len(there) == len(runs) else str(len(there) or "none")
-        state = state if runs else "accounting alone"
+    for (paper, name), item in plan.items.items():
+        cell_runs = [run for cell in item.cells for run in cell.runs]
+        folders = dict.fromkeys(item.runs)
+        measured_folders = [folder for folder in folders if folder in measured]
+        state = _count_measured(len(measured_folders), len(folders))
         rows = sorted(
-            {row for folder in there for row in stand[folder]},
+            {row for folder in measured_folders for row in measured[folder]},
             key=lambda row: (row[0], int(row[1:])),
         )
-        data = ", ".join(sorted({run.dataset for run in cells}))
-        seeds = ", ".join(map(str, sorted({run.seed for run in cells})))
-        folder = "tables" if item.kind == "table" else "figures"
-        shown = f"{folder}/{paper}/{name}"
+        data = ", ".join(sorted({run.dataset for run in cell_runs}))
+        seeds = ", ".join(map(str, sorted({run.seed for run in cell_runs})))
+        kind = "tables" if item.kind == "table" else "figures"
         lines.append(
-            f"| {shown} | {data} | {seeds} | {len(runs)} | {state} |"
+            f"| {kind}/{paper}/{name} | {data} | {seeds} | {len(folders)} | {state} |"
             f" {', '.join(rows) or '–'} |"
         )
-    shown_runs = {folder for item in found.items.values() for folder in item.runs}
-    count = sum(folder in stand for folder in shown_runs)
+    shown_runs = {folder for item in plan.items.values() for folder in item.runs}
+    count = sum(folder in measured for folder in shown_runs)
     return (
         f"""# What of `real` was run
 
-The `real` preset has {len(found.runs)} runs. Its tables and figures show {len(shown_runs)} of them,
+The `real` preset has {len(plan.runs)} runs. Its tables and figures show {len(shown_runs)} of them,
 and **{count} of these stand**: these pages have a number of theirs. The others were not run.
 `uv run python tools/real_rows.py` writes this page.
 
@@ -294,4 +306,4 @@ A row that is missing is made by its own target, for example
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(plan()), encoding="utf-8")
+    PAGE.write_text(make_page(read_plan()), encoding="utf-8")

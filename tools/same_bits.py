@@ -1,16 +1,16 @@
 """Compare this checkout with another commit on this machine: bits of the golden cases,
 and keys of all planned runs.
 
-`uv run python tools/same_bits.py BASE` checks BASE out beside this tree, and asks both
-trees, each by its own code:
+`uv run python tools/same_bits.py BASE` checks BASE out beside this tree. With the code
+of each of the two trees it computes:
 
 - the golden cases (`tests/golden/runs.py`): hashes of model, ledger, metrics, account,
   history and audit;
 - every preset: the configurations of all runs of its plan, and their keys. A renamed
   value (`RENAMED`) counts as the same.
 
-It prints what differs and exits with 1 if anything does. Recorded hashes
-(`tests/golden/golden.json`) are of one kind of processor; this compares on any.
+It prints the differences and exits with 1 if there are any. The recorded hashes
+(`tests/golden/golden.json`) hold on one kind of processor; the comparison works on any.
 `--cases TEXT` takes only cases whose name contains TEXT, `--keys no` leaves the plans
 out. Uncommitted changes of this tree are compared as they are.
 """
@@ -36,7 +36,7 @@ PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
 
 def main() -> int:
-    """Both trees' answers, and what differs between them."""
+    """Compare the trees, print the differences, and return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,38 +54,39 @@ def main() -> int:
     )
     arguments.add_argument("--tree", help=argparse.SUPPRESS)
     arguments.add_argument("--plan", help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.plan is not None:
-        _print_plan(Path(given.tree), given.plan)
+    options = arguments.parse_args()
+    if options.plan is not None:
+        _print_plan(Path(options.tree), options.plan)
         return 0
-    if given.tree:
-        _run_cases(Path(given.tree), given.cases)
+    if options.tree:
+        _run_cases(Path(options.tree), options.cases)
         return 0
-    with _checked_out(given.base) as before:
-        cases = [_start(tree, given.cases) for tree in (before, HERE)]
+    with _check_out(options.base) as before:
+        cases = [_start(tree, options.cases) for tree in (before, HERE)]
         before_cases, after_cases = (_read(process) for process in cases)
-        if given.keys == "no" and not before_cases | after_cases:
+        if options.keys == "no" and not before_cases | after_cases:
             sys.exit(
-                f"no golden case has {given.cases!r} in its name: nothing compared"
+                f"no golden case has {options.cases!r} in its name: nothing compared"
             )
         moved = _compare_cases(before_cases, after_cases)
-        if given.keys == "yes":
+        if options.keys == "yes":
             presets = sorted(
                 {path.stem for path in (HERE / "config" / "presets").glob("*.yaml")}
             )
             for preset in ("", *presets):
                 moved |= _compare_keys(
                     preset or "default",
-                    *(_configurations(tree, preset) for tree in (before, HERE)),
+                    *(_read_configurations(tree, preset) for tree in (before, HERE)),
                 )
     print("something differs" if moved else "all the same")
     return int(moved)
 
 
 @contextlib.contextmanager
-def _checked_out(commit: str) -> Iterator[Path]:
-    """A clone of this repository at that commit, in a folder that goes afterwards; a
-    folder is taken as it is.
+def _check_out(commit: str) -> Iterator[Path]:
+    """Yield a temporary clone of this repository at a commit.
+
+    If `commit` is the folder of a checkout, yield that folder.
     """
     if Path(commit, "Snakefile").exists():
         yield Path(commit).resolve()
@@ -96,27 +97,30 @@ def _checked_out(commit: str) -> Iterator[Path]:
             ["git", "clone", "--quiet", "--shared", str(HERE), str(tree)], check=True
         )
         subprocess.run(
-            ["git", "checkout", "--quiet", _commit(commit)], cwd=tree, check=True
+            ["git", "checkout", "--quiet", _resolve_commit(commit)],
+            cwd=tree,
+            check=True,
         )
         yield tree
 
 
-def _commit(name: str) -> str:
-    found = subprocess.run(
+def _resolve_commit(name: str) -> str:
+    """Return the hash of a commit, or exit if there is no such commit."""
+    process = subprocess.run(
         ["git", "rev-parse", f"{name}^{{commit}}"],
         cwd=HERE,
         capture_output=True,
         text=True,
     )
-    if found.returncode:
+    if process.returncode:
         sys.exit(f"{name} is not a commit of this repository")
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 # Golden cases
 
 
-def _environment(tree: Path) -> dict[str, str]:
+def _make_environment(tree: Path) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]),
         "OMP_NUM_THREADS": "1",
@@ -126,18 +130,23 @@ def _environment(tree: Path) -> dict[str, str]:
 def _start(tree: Path, cases: str) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, "-", "--tree", str(tree), "--cases", cases]
     return subprocess.Popen(
-        command, cwd=tree, env=_environment(tree), stdout=subprocess.PIPE, text=True
+        command,
+        cwd=tree,
+        env=_make_environment(tree),
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
 def _run_cases(tree: Path, text: str) -> None:
-    """Print the hashes of a tree's golden cases as JSON. A case that fails is said by
-    its error.
+    """Print the hashes of a tree's golden cases as JSON.
+
+    A case that fails has its error in place of the hashes.
     """
     sys.path[0] = str(tree)  # not the folder of this file, which is another tree's
     from tests.golden import runs
 
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as root:
         data = runs.make_data(Path(root) / "data")
         for number, name in enumerate(name for name in runs.CASES if text in name):
@@ -148,13 +157,13 @@ def _run_cases(tree: Path, text: str) -> None:
                     contextlib.redirect_stdout(io.StringIO()),
                 ):
                     runs.files_of(name, data, folder)
-                found[name] = runs.found_of(folder)
+                results[name] = runs.found_of(folder)
             except Exception as error:
-                found[name] = {
+                results[name] = {
                     "hashes": dict.fromkeys(PARTS, f"{type(error).__name__}: {error}"),
                     "plain": {},
                 }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -165,7 +174,7 @@ def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Print the cases that differ, with their plain numbers; whether there are any."""
+    """Print the cases that differ, with their numbers, and return whether any do."""
     moved = 0
     for name in sorted(before.keys() | after.keys()):
         old = before.get(name)
@@ -202,12 +211,12 @@ def _print_plan(tree: Path, preset: str) -> None:
     from dpfedbench.method import read_run
     from dpfedbench.settings.yaml_files import read_file
 
-    def resolved(values: Any) -> Any:
+    def resolve_runs(values: Any) -> Any:
         """Return values with each run that they name (`initial.run`) written out."""
         if not isinstance(values, Mapping):
             return values
         return {
-            key: resolved(
+            key: resolve_runs(
                 read_run({"seed": 0, **value}).plain() if key == "run" else value
             )
             for key, value in values.items()
@@ -218,15 +227,15 @@ def _print_plan(tree: Path, preset: str) -> None:
     if preset:
         files.append(config / "presets" / f"{preset}.yaml")
     plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
-    runs = {folder: resolved(run.plain()) for folder, run in plan.runs.items()}
+    runs = {folder: resolve_runs(run.plain()) for folder, run in plan.runs.items()}
     print(json.dumps(runs))
 
 
-def _configurations(tree: Path, preset: str) -> dict[str, str]:
+def _read_configurations(tree: Path, preset: str) -> dict[str, str]:
     """Return the folder of each run of a preset by its configuration, as text."""
     command = [sys.executable, __file__, "-", "--tree", str(tree), "--plan", preset]
     output = subprocess.run(
-        command, cwd=tree, env=_environment(tree), capture_output=True, text=True
+        command, cwd=tree, env=_make_environment(tree), capture_output=True, text=True
     )
     if output.returncode:
         sys.exit(
@@ -234,14 +243,14 @@ def _configurations(tree: Path, preset: str) -> dict[str, str]:
             f" {output.stderr.strip().splitlines()[-1]}"
         )
     runs = json.loads(output.stdout.splitlines()[-1])
-    return {json.dumps(_renamed(run), sort_keys=True): key for key, run in runs.items()}
+    return {json.dumps(_rename(run), sort_keys=True): key for key, run in runs.items()}
 
 
-def _renamed(values: Any) -> Any:
-    """Return a configuration with the names of today for values of former ones."""
+def _rename(values: Any) -> Any:
+    """Return a configuration in which renamed values have their present names."""
     if isinstance(values, Mapping):
         return {
-            key: RENAMED.get(value, value) if key == "profile" else _renamed(value)
+            key: RENAMED.get(value, value) if key == "profile" else _rename(value)
             for key, value in values.items()
         }
     return values
@@ -250,15 +259,21 @@ def _renamed(values: Any) -> Any:
 def _compare_keys(
     preset: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> bool:
-    """Print the runs that only one tree has, and how many have another key."""
+    """Print the runs that only one tree has, and the number of changed keys.
+
+    Returns:
+        Whether a run is in one tree only.
+    """
     for sign, runs, others in (("-", before, after), ("+", after, before)):
         for configuration in sorted(runs.keys() - others.keys()):
             print(f"{sign} {runs[configuration]}")
-    both = before.keys() & after.keys()
-    moved = sum(before[run] != after[run] for run in both)
+    common = before.keys() & after.keys()
+    gone = len(before) - len(common)
+    new = len(after) - len(common)
+    moved = sum(before[run] != after[run] for run in common)
     print(
-        f"{preset}: {len(both)} runs have the same configuration, {moved} of them"
-        f" another key; {len(before) - len(both)} gone, {len(after) - len(both)} new"
+        f"{preset}: {len(common)} runs have the same configuration, {moved} of them"
+        f" another key; {gone} gone, {new} new"
     )
     return before.keys() != after.keys()
 

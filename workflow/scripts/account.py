@@ -1,4 +1,4 @@
-"""Read a run's ledger under each accounting profile."""
+"""Compute a run's epsilons from its ledger, one for each accounting profile."""
 
 from pathlib import Path
 

@@ -13,9 +13,10 @@ if __name__ == "__main__":
         folder = Path(snakemake.output.folder)
         for ledger in snakemake.input.ledgers:
             run = Path(ledger).parent
-            # A folder for each, whose content goes into the run's: the audit, and the
-            # manifest that vouches for it.
-            audit_run(run, folder / f"{run.parent.name}-{run.name}" / "audit.json")
+            # The rule `audited` copies the audit and its manifest from this folder to
+            # the run's folder.
+            copied_folder = folder / f"{run.parent.name}-{run.name}"
+            audit_run(run, copied_folder / "audit.json")
         lines = [
             f"{sha256(path)}  {path.relative_to(folder)}"
             for path in sorted(folder.rglob("audit.json"))

@@ -1,4 +1,4 @@
-"""Collect all runs of the plan into one data frame, and the cells that show them."""
+"""Collect all runs of the plan into one data frame, and their cells into another."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""Write down a run's resolved configuration, as `Method.to_yaml` does: without the
-methods, which the plan has read.
+"""Write a run's resolved configuration, in the format of `Method.to_yaml`.
+
+The values come from the plan, so the script does not import the methods.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Say what the configuration's runs cost on this machine."""
+"""Estimate the costs of the configuration's runs on this machine."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ if __name__ == "__main__":
         from dpfedbench.papers import read_run
 
         machine = snakemake.config["machine"]
-        given = snakemake.params
+        params = snakemake.params
         kernels = machine["kernels"] == "auto"
         clock = Clock(
             Path(RESULTS),
@@ -20,7 +20,7 @@ if __name__ == "__main__":
             device=machine["device"],
             kernels=kernels,
         )
-        runs = [read_run(values) for values in given.runs]
-        folder = Path(given.report)
-        report(runs, clock, folder, cores=given.cores, say=logger.info)
+        runs = [read_run(values) for values in params.runs]
+        folder = Path(params.report)
+        report(runs, clock, folder, cores=params.cores, say=logger.info)
         seal("cost", [folder / "cost.csv", folder / "cost.md"])

@@ -14,6 +14,6 @@ if __name__ == "__main__":
         from dpfedbench.results.items import Item
 
         item = Item(**snakemake.params.description)
-        drawing, _ = figures.make(item, "results", snakemake.input.published)
+        figure, _ = figures.make(item, "results", snakemake.input.published)
         with atomic_path(Path(snakemake.output[0])) as temporary:
-            figure_style.save_pdf(drawing, temporary)
+            figure_style.save_pdf(figure, temporary)

@@ -1,4 +1,4 @@
-"""Compute what a model reads of all records of a data set."""
+"""Compute the features of all records of a data set."""
 
 from pathlib import Path
 

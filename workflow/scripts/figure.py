@@ -1,4 +1,4 @@
-"""Draw a figure from finished runs, and write what was drawn as CSV."""
+"""Draw a figure from finished runs, and write its numbers as CSV."""
 
 from dpfedbench.files import atomic_path, write_text
 from workflow_jobs.manifests import rule_job
@@ -12,7 +12,7 @@ if __name__ == "__main__":
         from dpfedbench.results.items import Item
 
         item = Item(**snakemake.params.description)
-        figure, drawn = figures.make(item, "results", snakemake.input.published)
+        figure, numbers = figures.make(item, "results", snakemake.input.published)
         with atomic_path(snakemake.output.image) as temporary:
             figure.savefig(temporary)
-        write_text(snakemake.output.csv, formats.csv_text(drawn))
+        write_text(snakemake.output.csv, formats.csv_text(numbers))

@@ -1,4 +1,4 @@
-"""Put what all frontiers show into one table: tidy CSV, and Markdown for readers."""
+"""Write all frontiers' points as one table: tidy CSV, and Markdown for readers."""
 
 from dpfedbench.files import write_text
 from workflow_jobs.manifests import rule_job

@@ -1,4 +1,4 @@
-"""Write down and draw the cells that a search found."""
+"""Write and draw the cells of the genotype that a search found."""
 
 from pathlib import Path
 

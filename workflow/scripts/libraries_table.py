@@ -1,5 +1,6 @@
-"""Put the rows that runs of other libraries wrote into one table, of what they claim and
-what is proven: tidy CSV, and Markdown for readers.
+"""Write the rows of other libraries as one table: tidy CSV, and Markdown for readers.
+
+The table compares what a library claims with what is proven.
 """
 
 import math
@@ -46,20 +47,25 @@ NOTES = (
 
 
 def read_rows(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row for each run of each library, in the order of the files.
+    """Return a frame with one row for each run of each library.
 
-    `proven` is the upper end, inf where nothing finite is proved; `claimed` and
-    `audited` are empty where there is none.
+    Args:
+        paths: the files that `rows.py` wrote.
+
+    Returns:
+        The rows in the order of the files. `proven` is the upper end of epsilon, inf
+        where nothing finite is proved. `claimed` and `audited` are empty where there is
+        none.
 
     Raises:
         BenchError: a file is missing or damaged.
     """
-    nothing = {"claimed": math.nan, "audited": math.nan, "proven": math.inf}
+    missing_values = {"claimed": math.nan, "audited": math.nan, "proven": math.inf}
     files = [read_json(Path(path)) for path in paths]
     return pd.DataFrame(
         {"library": f"{file['package']} {file['version']}"}
         | {
-            name: nothing.get(name) if value is None else value
+            name: missing_values.get(name) if value is None else value
             for name, value in row.items()
         }
         for file in files
@@ -68,14 +74,19 @@ def read_rows(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def listing(table: pd.DataFrame) -> Listing:
-    """The table, as `read_rows`, for people."""
-    rows = [_fields(row) for row in table.to_dict("records")]
+    """Return the table for readers.
+
+    Args:
+        table: the frame that `read_rows` returns.
+    """
+    rows = [_format_row(row) for row in table.to_dict("records")]
     return Listing(
         title="What libraries claim and what is proven", rows=rows, notes=NOTES
     )
 
 
-def _fields(row: dict[Any, Any]) -> dict[str, Formatted]:
+def _format_row(row: dict[Any, Any]) -> dict[str, Formatted]:
+    """Return the cells of a row for readers, by column."""
     audited = format_number(row["audited"])
     quote = f" The library: “{row['quote']}”" if row["quote"] else ""
     return {

@@ -1,9 +1,9 @@
-"""Run a library at its tutorials' settings and write down its rows, in a process of its
-own.
+"""Run a library at its tutorials' settings in a separate process, and write its rows.
 
-The library is this Python's where it is installed here, as under --use-conda. Else the
-packages of its environment that this Python lacks, or has in another version, are put
-into a folder that lies before this Python's own.
+The script uses the library of this Python where it is installed here, as with
+--use-conda. Otherwise it installs into a folder those packages of the library's
+environment that this Python lacks, or has in another version. The process searches that
+folder before this Python's own packages.
 """
 
 import importlib.metadata
@@ -25,85 +25,101 @@ from dpfedbench.files import atomic_path, write_text
 from workflow_jobs.manifests import rule_job
 
 
-def pins(environment: Path) -> list[str]:
-    """The pip section of an environment's file."""
-    dependencies = yaml.safe_load(environment.read_text(encoding="utf-8"))[
-        "dependencies"
-    ]
-    return list(
-        next(section["pip"] for section in dependencies if isinstance(section, dict))
-    )
+def read_pins(environment: Path) -> list[str]:
+    """Return the pip section of an environment's file."""
+    text = environment.read_text(encoding="utf-8")
+    for section in yaml.safe_load(text)["dependencies"]:
+        if isinstance(section, dict):
+            return list(section["pip"])
+    raise ValueError(f"{environment} has no pip section")
 
 
-def lacking(wanted: Sequence[str]) -> list[str]:
-    """Those of some pins that this Python has not, as they are."""
+def select_missing(pins: Sequence[str]) -> list[str]:
+    """Return the pins that this Python does not satisfy, unchanged."""
     missing = []
-    for pin in wanted:
+    for pin in pins:
         name, _, version = pin.partition("==")
         try:
-            here = importlib.metadata.version(re.split("[<>=]", name)[0])
+            installed = importlib.metadata.version(re.split("[<>=]", name)[0])
         except importlib.metadata.PackageNotFoundError:
-            here = ""
-        if not here or (version and here.partition("+")[0] != version):
+            installed = ""
+        if not installed or (version and installed.partition("+")[0] != version):
             missing.append(pin)
     return missing
 
 
-def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:
-    """The folders to search for a library before this Python's own: none where the
-    library is installed here.
+def install_packages(package: str, pins: Sequence[str], folder: Path) -> list[Path]:
+    """Install the packages of a library that this Python lacks.
+
+    Args:
+        package: the library, as the package index names it.
+        pins: all packages of its environment.
+        folder: where they are installed. What an earlier call installed there is used
+            again if the missing pins are the same.
+
+    Returns:
+        The folders to search before this Python's own packages; none where the library
+        is installed here.
 
     Raises:
-        BenchError: its packages cannot be had.
+        BenchError: the packages cannot be installed.
     """
-    if not lacking([pin for pin in wanted if pin.startswith(f"{package}==")]):
+    if not select_missing([pin for pin in pins if pin.startswith(f"{package}==")]):
         return []
-    missing = lacking(wanted)
-    told = folder / "pins.txt"
-    if told.is_file() and told.read_text(encoding="utf-8").splitlines() == missing:
+    missing = select_missing(pins)
+    record = folder / "pins.txt"
+    if record.is_file() and record.read_text(encoding="utf-8").splitlines() == missing:
         return [folder]
     shutil.rmtree(folder, ignore_errors=True)
-    # Without --no-deps pip and uv would bring what this Python has already, torch for
-    # one.
-    how = ["install", "-q", "--no-deps", "--target", str(folder), *missing]
-    if uv := shutil.which("uv"):
-        command = [uv, "pip", *how, "--no-config", "--python", sys.executable]
+    # Without --no-deps pip and uv would also install dependencies that this Python
+    # has, such as torch.
+    options = ["install", "-q", "--no-deps", "--target", str(folder), *missing]
+    uv = shutil.which("uv")
+    if uv:
+        command = [uv, "pip", *options, "--no-config", "--python", sys.executable]
     else:
-        command = [sys.executable, "-m", "pip", *how]
+        command = [sys.executable, "-m", "pip", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
-        said = " ".join((done.stderr or done.stdout).split())
+        message = " ".join((done.stderr or done.stdout).split())
         raise BenchError(
             f"{package} is not installed, and its packages cannot be had"
-            f" ({said[:300] or done.returncode}): let this machine reach a package"
+            f" ({message[:300] or done.returncode}): let this machine reach a package"
             " index (UV_DEFAULT_INDEX or PIP_INDEX_URL name one) and call again, or"
             " leave the library out, e.g. --config libraries=opacus; the other"
             " libraries' rows are made all the same"
         )
-    write_text(told, "\n".join(missing) + "\n")
+    write_text(record, "\n".join(missing) + "\n")
     return [folder]
 
 
-def run(
-    source: Path, environment: Path, *, rows: Path, packages: Path, told: Path
+def write_rows(
+    source: Path, environment: Path, *, rows: Path, packages: Path, path: Path
 ) -> None:
-    """Write the rows of a library to `told`.
+    """Write the rows of a library.
+
+    Args:
+        source: the library's file in `libraries/`.
+        environment: the file of its environment, with its pins.
+        rows: the script `rows.py`, which the process runs.
+        packages: the folder for packages that this Python lacks.
+        path: the JSON file of the rows.
 
     Raises:
-        BenchError: its packages cannot be had.
+        BenchError: the library's packages cannot be installed.
     """
-    folders = layer(runpy.run_path(str(source))["PACKAGE"], pins(environment), packages)
-    with tempfile.TemporaryDirectory() as own, atomic_path(told) as temporary:
-        Path(own, "dpsum").symlink_to(
-            Path(dpsum.__file__).parent
-        )  # alone: beside it other packages may lie
-        places = os.pathsep.join(
-            str(place.resolve()) for place in (*folders, Path(own))
-        )
+    package = runpy.run_path(str(source))["PACKAGE"]
+    folders = install_packages(package, read_pins(environment), packages)
+    with tempfile.TemporaryDirectory() as link_folder, atomic_path(path) as temporary:
+        # The process imports dpsum through a link, so that other packages that lie
+        # beside dpsum are not found.
+        Path(link_folder, "dpsum").symlink_to(Path(dpsum.__file__).parent)
+        searched = [*folders, Path(link_folder)]
+        python_path = os.pathsep.join(str(folder.resolve()) for folder in searched)
         done = subprocess.run(
             [sys.executable, "-P", str(rows), str(source), str(temporary)],
-            env=os.environ | {"PYTHONPATH": places},
+            env=os.environ | {"PYTHONPATH": python_path},
             stderr=subprocess.PIPE,
             text=True,
             check=False,
@@ -116,11 +132,11 @@ if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, f"library {snakemake.params.library}"):
         scripts = Path(snakemake.scriptdir)
-        told = Path(snakemake.output[0])
-        run(
+        path = Path(snakemake.output[0])
+        write_rows(
             scripts / "libraries" / f"{snakemake.params.library}.py",
             scripts.parent / "envs" / snakemake.params.environment,
             rows=scripts / "rows.py",
-            packages=told.parent / "packages" / snakemake.params.library,
-            told=told,
+            packages=path.parent / "packages" / snakemake.params.library,
+            path=path,
         )

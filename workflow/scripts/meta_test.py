@@ -1,4 +1,4 @@
-"""Measure a model on unseen classes, or on the test part of its records."""
+"""Test a model on unseen classes, or on the test records of its data set."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Make the page of results."""
+"""Write the page of results."""
 
 import csv
 import time
@@ -19,13 +19,13 @@ if __name__ == "__main__":
         command = snakemake.config["command"]
         products = [
             Product(
-                path=shown["path"],
+                path=product["path"],
                 command=command.replace(
-                    "{target}", (folder / shown["path"]).as_posix()
+                    "{target}", (folder / product["path"]).as_posix()
                 ),
-                item=Item(**shown["item"]) if shown["item"] else None,
+                item=Item(**product["item"]) if product["item"] else None,
             )
-            for shown in snakemake.params.shown
+            for product in snakemake.params.shown
         ]
         text = make(
             products,

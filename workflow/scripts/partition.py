@@ -1,4 +1,4 @@
-"""Give each client its classes and examples, or its records."""
+"""Deal the classes and examples, or the records, of a data set out to clients."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ if __name__ == "__main__":
         from dpfedbench.settings.sections import PartitionScheme
 
         clients, ways = PartitionScheme.of(snakemake.params.drawn_from)
-        made = clients.make(
+        partition = clients.make(
             Path(snakemake.input[0]).parent, ways=ways, seed=snakemake.params.seed
         )
-        made.save(Path(snakemake.output.clients).parent)
+        partition.save(Path(snakemake.output.clients).parent)

@@ -9,19 +9,26 @@ from typing import Any
 from workflow_jobs.manifests import rule_job
 
 
-def reporter(
-    logger: logging.Logger, every: float = 5.0
+def make_reporter(
+    logger: logging.Logger, seconds: float = 5.0
 ) -> Callable[[str, int, int], None]:
-    """A callback that logs progress: at each new stage, at its end, and every so many
-    seconds.
-    """
-    state: dict[str, Any] = {"what": None, "time": 0.0}
+    """Return a callback that logs progress.
 
-    def report(what: str, done: int, total: int) -> None:
+    It logs at the start and the end of each stage, and in between at most once in so
+    many seconds.
+
+    Args:
+        logger: where progress is logged.
+        seconds: least time between two lines of one stage.
+    """
+    state: dict[str, Any] = {"stage": None, "time": 0.0}
+
+    def report(stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != state["what"] or done >= total or now - state["time"] >= every:
-            state.update(what=what, time=now)
-            logger.info("%s: %d of %d", what, done, total)
+        is_due = now - state["time"] >= seconds
+        if stage != state["stage"] or done >= total or is_due:
+            state.update(stage=stage, time=now)
+            logger.info("%s: %d of %d", stage, done, total)
 
     return report
 
@@ -35,6 +42,6 @@ if __name__ == "__main__":
             snakemake.wildcards.dataset,
             Path(snakemake.output.images).parent,
             snakemake.config["data"]["local_dir"],
-            reporter(logger),
+            make_reporter(logger),
             own=snakemake.config["datasets"],
         )

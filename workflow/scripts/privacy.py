@@ -1,6 +1,4 @@
-"""Make the table of privacy and its figure from finished runs, and the table of answers
-for each paper.
-"""
+"""Write the privacy table, its figure and each paper's table of answers."""
 
 from dpfedbench.files import atomic_path, write_text
 from workflow_jobs.manifests import rule_job

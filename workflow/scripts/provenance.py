@@ -1,4 +1,4 @@
-"""Note what made the results."""
+"""Write the provenance of the results: command, configuration files, versions."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ if __name__ == "__main__":
             .strip()
         )
         root = Path(snakemake.scriptdir).resolve().parents[1]
-        given = dict(snakemake.params.items())
+        params = dict(snakemake.params.items())
         files = snakemake.config["configuration_files"]
         write_json(
             snakemake.output[0],
-            provenance(root, command, configuration_files=files, **given),
+            provenance(root, command, configuration_files=files, **params),
         )

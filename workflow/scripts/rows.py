@@ -1,13 +1,15 @@
-"""Run a library at its tutorials' settings and write down its rows: rows.py LIBRARY.py
-FILE.json.
+"""Run a library at its tutorials' settings and write its rows.
 
-For a Python that has the library, numpy, scipy and dpsum. A library's file says its
-PACKAGE in the package index and makes `runs(folder)`, each what `row` takes.
+    python rows.py LIBRARY.py FILE.json
 
-Data and models are small stand-ins, which no epsilon depends on; samplers, thresholds,
+It runs in a Python that has the library, numpy, scipy and dpsum. LIBRARY.py names its
+`PACKAGE` in the package index and defines `runs(folder)`, which yields the arguments of
+`make_row` for each run.
+
+Data and models are small stand-ins, on which no epsilon depends. Samplers, thresholds,
 noise, rounds and accountants are those of the tutorial or example that a row names. The
-runs draw from the operating system or from the library's own generators, so that
-thresholds which follow the data, and what the audits show, differ from run to run.
+runs draw random numbers from the operating system or from the library's own generators.
+So thresholds that follow the data, and the audits, differ from run to run.
 """
 
 from __future__ import annotations
@@ -23,74 +25,79 @@ from pathlib import Path
 from typing import Any
 
 CALLS = 200
-"""Calls of each attack: an audit of a minute."""
+"""Calls of the mechanism in each attack: an audit takes about a minute."""
 
 
-def row(
+def make_row(
     watched: Any,
     *,
     delta: float,
+    what: str,
+    source: str,
+    why: str,
+    quote: str = "",
     audit: bool = True,
     profile: str = "proven",
     claimed: float | None = None,
-    **said: str,
 ) -> dict[str, Any]:
-    """A row of the table.
+    """Return a row of the table.
 
     Args:
-        watched: the run, with `account` and `audit`.
+        watched: the watched run, with the methods `account` and `audit`.
         delta: of all epsilons.
+        what: description of the run.
+        source: where its settings come from.
+        why: why claimed and proven epsilon differ, or do not.
+        quote: words of the library about it.
         audit: whether the run's release is attacked.
-        profile: of the account: `proven`, as a rule.
-        claimed: what the library says, where its accountant is not in the account.
-        said: `what` ran, the `source` of its settings, `why` the numbers differ or not,
-            and a `quote` of the library's.
+        profile: profile of the account that gives the proven epsilon.
+        claimed: the library's epsilon, where the account does not have it.
 
     Returns:
-        These texts, delta, `claimed` and `audited` (None: there is none), `proven` (the
-        upper end; None: nothing finite), and whether the claim is `right`, that is at
-        least what is proven.
+        The texts, delta, `claimed` and `audited` (None: there is none), `proven` (the
+        upper end; None: nothing finite), and `right`: whether the claimed epsilon is at
+        least the proven one.
     """
     account = watched.account(delta)
     if "claimed" in account.profiles:
         claimed = account.profiles["claimed"].epsilon_high
     proven = account.profiles[profile].epsilon_high
     return {
-        **{key: said[key] for key in ("what", "source")},
+        "what": what,
+        "source": source,
         "claimed": claimed,
         "proven": proven if math.isfinite(proven) else None,
         "audited": watched.audit(delta, calls=CALLS).epsilon if audit else None,
         "delta": delta,
         "right": claimed is not None and claimed >= proven - 1e-2,
-        "why": said["why"],
-        "quote": said.get("quote", ""),
+        "why": why,
+        "quote": quote,
     }
 
 
-def main(source: Path, told: Path) -> None:
-    """Make all rows of a library, in this process."""
+def main(source: Path, path: Path) -> None:
+    """Write all rows of a library, from runs in this process."""
     library = runpy.run_path(str(source))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # libraries leave files
         for run in library["runs"](Path(folder)):
-            rows.append(row(**run))
+            row = make_row(**run)
+            rows.append(row)
             print(
-                "{what}: claimed {claimed}, proven {proven}, audited {audited}".format(
-                    **rows[-1]
-                ),
+                f"{row['what']}: claimed {row['claimed']}, proven {row['proven']},"
+                f" audited {row['audited']}",
                 flush=True,
             )
     package = library["PACKAGE"]
-    text = {
+    record = {
         "package": package,
         "version": importlib.metadata.version(package),
         "rows": rows,
     }
-    told.write_text(
-        json.dumps(text, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*(Path(given).resolve() for given in sys.argv[1:]))
+    main(*(Path(argument).resolve() for argument in sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Make a table from finished runs: tidy CSV, and Markdown for readers."""
+"""Write a table from finished runs: tidy CSV, and Markdown for readers."""
 
 from dpfedbench.files import write_text
 from workflow_jobs.manifests import rule_job

@@ -12,7 +12,16 @@ from workflow_jobs.jobs import job
 
 
 def verify(results: Path, logger: logging.Logger, searches: Mapping[str, Any]) -> None:
-    """Print a line for each fault, and fail if there is one."""
+    """Check files and accounts, and log a line for each fault.
+
+    Args:
+        results: the results folder.
+        logger: where the faults are logged.
+        searches: the declared searches, which the accounts depend on.
+
+    Raises:
+        BenchError: the folder is empty, or there is a fault.
+    """
     checks = faults = 0
     for fault in itertools.chain(
         check_files(results), check_accounts(results, searches)

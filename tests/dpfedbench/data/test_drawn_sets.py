@@ -17,7 +17,7 @@ from scipy import ndimage
 from dpfedbench.data import digits, glyph_scenes, glyphs
 from dpfedbench.data.digits import draw_digit
 from dpfedbench.data.images import shuffled_splits
-from tools.choose_letters import likeness, write_ranges
+from tools.choose_letters import format_ranges, measure_likeness
 
 from .conftest import refusal, split_counts
 
@@ -161,9 +161,9 @@ def test_glyphs_are_1623_letters_and_600_symbols() -> None:
     assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
     folder = Path(glyphs.__file__).parent
     text = (folder / "glyph_letters.txt").read_text()
-    assert text == write_ranges(letters)
+    assert text == format_ranges(letters)
     text = (folder / "glyph_symbols.txt").read_text()
-    assert text == write_ranges(symbols, "symbols of the glyph-symbols")
+    assert text == format_ranges(symbols, "symbols of the glyph-symbols")
 
 
 def test_glyphs_of_a_class_are_those_of_its_letter(
@@ -191,12 +191,12 @@ def test_glyphs_do_not_look_alike() -> None:
     shape have 0.95 and more with shifts (a sample of symbols and letters).
     """
     letters = glyphs.listed(glyphs.LETTERS)
-    likenesses = likeness(letters, reach=0)
+    likenesses = measure_likeness(letters, reach=0)
     np.fill_diagonal(likenesses, 0)
     assert likenesses.max() < 0.96
-    assert likeness("AΑА", reach=0).min() > 0.99
+    assert measure_likeness("AΑА", reach=0).min() > 0.99
     symbols = glyphs.listed(glyphs.SYMBOLS)[::10]
-    likenesses = likeness([*symbols, *letters[::4]])
+    likenesses = measure_likeness([*symbols, *letters[::4]])
     np.fill_diagonal(likenesses, 0.0)
     assert likenesses[: len(symbols)].max() < 0.9
 
@@ -262,7 +262,7 @@ def test_scenes_are_of_100_letters_that_differ() -> None:
     assert len(set(letters)) == 100 == sum(glyph_scenes.SPLIT_COUNTS)
     assert list(letters) == sorted(letters)
     assert set(letters) <= set(glyphs.listed(glyphs.LETTERS))
-    likenesses = likeness(letters)
+    likenesses = measure_likeness(letters)
     np.fill_diagonal(likenesses, 0)
     assert likenesses.max() < 0.67  # 0.66 when chosen; FreeType's versions differ less
 

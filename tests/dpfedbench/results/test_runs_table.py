@@ -22,7 +22,7 @@ from dpfedbench.results.runs_table import (
     write_frame,
     write_runs,
 )
-from tools.generate_results_format import PAGE, results_format_page
+from tools.generate_results_format import PAGE, make_page
 
 matplotlib.use("agg")
 
@@ -347,7 +347,7 @@ def without_prefix(name: str) -> str:
 
 def test_results_format_page_is_that_of_the_columns(frame: pd.DataFrame) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == results_format_page(), "run tools/generate_results_format.py"
+    assert page == make_page(), "run tools/generate_results_format.py"
     names = run_columns()
     assert list(frame.reset_index())[: len(names)] == names
     undocumented = [

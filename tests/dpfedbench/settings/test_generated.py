@@ -12,7 +12,8 @@ from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = runpy.run_path(str(ROOT / "tools" / "generate_settings.py"))
-files, schemas = TOOL["files"], TOOL["schemas"]
+make_files = TOOL["make_files"]
+make_schemas = TOOL["make_schemas"]
 jsonschema = pytest.importorskip("jsonschema", reason="Snakemake brings it")
 
 
@@ -26,7 +27,7 @@ def shipped(preset: str | None) -> dict[str, Any]:
 
 
 def test_the_files_are_what_the_classes_say() -> None:
-    for path, text in files(ROOT).items():
+    for path, text in make_files(ROOT).items():
         assert path.read_text(encoding="utf-8") == text, (
             f"{path.name} is old: run `python tools/generate_settings.py`"
         )
@@ -36,15 +37,15 @@ def test_the_files_are_what_the_classes_say() -> None:
 def test_the_schemas_take_what_is_shipped(preset: str | None) -> None:
     """The configuration, and a run of each method."""
     configuration = shipped(preset)
-    jsonschema.Draft202012Validator(schemas()["config"]).validate(configuration)
-    schema = jsonschema.Draft202012Validator(schemas()["run"])
+    jsonschema.Draft202012Validator(make_schemas()["config"]).validate(configuration)
+    schema = jsonschema.Draft202012Validator(make_schemas()["run"])
     plan = make_plan(Configuration.read(configuration))
     for run in {run.method: run for run in plan.runs.values()}.values():
         schema.validate(run.plain())
 
 
 def test_the_schemas_refuse_what_is_unknown() -> None:
-    schema = jsonschema.Draft202012Validator(schemas()["config"])
+    schema = jsonschema.Draft202012Validator(make_schemas()["config"])
     for wrong in (
         {"sedes": [0]},
         {"run": {"clipping": {"treshold": 1}}},

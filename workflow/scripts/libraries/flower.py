@@ -11,8 +11,9 @@ PACKAGE = "flwr"
 
 
 def runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """The four wrappers, one of them with clients of unequal sizes, and the local
-    mod.
+    """Yield runs of Flower's four wrappers and of its local mod.
+
+    One wrapper runs twice, the second time with clients of unequal sizes.
     """
     import numpy as np
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -34,29 +35,28 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     cohort = 20
     rounds = 3
     delta = 1e-5
-    start = ArrayRecord(
+    initial_arrays = ArrayRecord(
         {
             "w": Array(np.zeros((50, 10), np.float32)),
             "b": Array(np.zeros(10, np.float32)),
         }
     )
 
-    def nodes(
+    def add_draws(values: np.ndarray, rng: np.random.Generator) -> Array:
+        return Array((values + rng.normal(size=values.shape)).astype(np.float32))
+
+    def make_nodes(
         *mods: Any, examples: Callable[[int], int] = lambda number: 400
     ) -> InProcess:
         app = ClientApp()
 
         @app.train(mods=list(mods))
         def train(message: Message, context: Any) -> Message:
-            draw = np.random.default_rng(context.node_id)
+            rng = np.random.default_rng(context.node_id)
             number = context.node_config["partition-id"]
             arrays = {
-                key: Array(
-                    (one.numpy() + draw.normal(size=one.numpy().shape)).astype(
-                        np.float32
-                    )
-                )
-                for key, one in message.content["arrays"].items()
+                key: add_draws(array.numpy(), rng)
+                for key, array in message.content["arrays"].items()
             }
             metrics = MetricRecord(
                 {"num-examples": examples(number), "train_loss": 0.5}
@@ -70,24 +70,29 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
             app, {1000 + number: {"partition-id": number} for number in range(clients)}
         )
 
-    def fed_avg(fraction: float = cohort / clients) -> Any:
+    def make_fed_avg(fraction: float = cohort / clients) -> Any:
         return strategies.FedAvg(fraction_train=fraction, fraction_evaluate=0.0)
 
     def run(
-        strategy: Any, grid: InProcess, *, what: str, how: dict[str, Any], **said: Any
+        strategy: Any,
+        grid: InProcess,
+        *,
+        what: str,
+        options: dict[str, Any] | None = None,
+        **texts: Any,
     ) -> dict[str, Any]:
-        watched = watch(strategy, folder / f"{what}.jsonl", **{"metrics": "kept"} | how)
-        strategy.start(grid, start, num_rounds=rounds)
-        return {"watched": watched, "delta": delta, "what": f"Flower, {what}"} | said
+        watch_options = {"metrics": "kept"} | (options or {})
+        watched = watch(strategy, folder / f"{what}.jsonl", **watch_options)
+        strategy.start(grid, initial_arrays, num_rounds=rounds)
+        return {"watched": watched, "delta": delta, "what": f"Flower, {what}"} | texts
 
     example = "examples/fl-dp-sa: threshold 10, 20 of 100 clients, 3 rounds"
     yield run(
         strategies.DifferentialPrivacyClientSideFixedClipping(
-            fed_avg(), 0.2, 10.0, cohort
+            make_fed_avg(), 0.2, 10.0, cohort
         ),
-        nodes(fixedclipping_mod),
+        make_nodes(fixedclipping_mod),
         what="fixed clipping at the client",
-        how={},
         source=(
             f"{example}, noise multiplier 0.2, with the strategies of flwr.serverapp"
         ),
@@ -107,11 +112,11 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
     yield run(
         strategies.DifferentialPrivacyServerSideFixedClipping(
-            fed_avg(), 1.0, 10.0, cohort, accountant=RdpAccountant(config)
+            make_fed_avg(), 1.0, 10.0, cohort, accountant=RdpAccountant(config)
         ),
-        nodes(),
+        make_nodes(),
         what="fixed clipping at the server, its accountant",
-        how={"cohorts": "known"},
+        options={"cohorts": "known"},
         source=f"{example}, noise multiplier 1.0, the least that Flower recommends",
         why=(
             "Right: with its accountant Flower enforces equal weights and claims no"
@@ -125,11 +130,11 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     sizes = [int(size) for size in np.geomspace(40, 4000, clients)]
     yield run(
         strategies.DifferentialPrivacyServerSideFixedClipping(
-            fed_avg(), 1.0, 10.0, cohort
+            make_fed_avg(), 1.0, 10.0, cohort
         ),
-        nodes(examples=lambda number: sizes[number]),
+        make_nodes(examples=lambda number: sizes[number]),
         what="fixed clipping at the server, clients of 40 to 4,000 examples",
-        how={"cohorts": "known"},
+        options={"cohorts": "known"},
         audit=False,
         source=(
             f"{example}, noise multiplier 1.0, no accountant; the numbers of examples"
@@ -149,11 +154,10 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     yield run(
         strategies.DifferentialPrivacyServerSideAdaptiveClipping(
-            fed_avg(), 1.0, cohort
+            make_fed_avg(), 1.0, cohort
         ),
-        nodes(),
+        make_nodes(),
         what="adaptive clipping at the server",
-        how={},
         source=(
             "20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults:"
             " first threshold 0.1, quantile 0.5, rate 0.2"
@@ -161,18 +165,18 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         why=(
             "Flower says no ε. It updates the threshold before it adds the noise, so"
             " updates clipped to C get noise in proportion to the next C. Where the"
-            " threshold falls, that is too little. What is proven is of the noise that was"
-            " added."
+            " threshold falls, that is too little. What is proven is of the noise that"
+            " was added."
         ),
     )
 
     yield run(
         strategies.DifferentialPrivacyClientSideAdaptiveClipping(
-            fed_avg(), 1.0, cohort
+            make_fed_avg(), 1.0, cohort
         ),
-        nodes(adaptiveclipping_mod),
+        make_nodes(adaptiveclipping_mod),
         what="adaptive clipping at the client",
-        how={"metrics": "released"},
+        options={"metrics": "released"},
         audit=False,
         source=(
             "20 of 100 clients, 3 rounds, noise multiplier 1.0 and Flower's defaults"
@@ -190,7 +194,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         rounds=rounds,
         metrics="kept",
     )
-    fed_avg(1.0).start(nodes(mod), start, num_rounds=rounds)
+    make_fed_avg(1.0).start(make_nodes(mod), initial_arrays, num_rounds=rounds)
     yield {
         "watched": mod.of(1000),
         "delta": delta,

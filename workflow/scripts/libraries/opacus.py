@@ -8,7 +8,7 @@ PACKAGE = "opacus"
 
 
 def runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """With and without Poisson sampling."""
+    """Yield a run with Poisson sampling of the batches, and one without."""
     import torch
     from opacus import PrivacyEngine
 
@@ -20,7 +20,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         torch.randn(60_000, 4), torch.randint(0, 2, (60_000,))
     )
 
-    def run(*, poisson: bool, **said: str) -> dict[str, Any]:
+    def run(*, poisson: bool, **texts: str) -> dict[str, Any]:
         engine = PrivacyEngine()
         model = torch.nn.Linear(4, 2)
         loss = torch.nn.CrossEntropyLoss()
@@ -54,7 +54,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
                 "examples/mnist.py: batches of 64 of 60,000 images, noise multiplier"
                 " 1.0, threshold 1.0, 10 epochs"
             ),
-        } | said
+        } | texts
 
     yield run(
         poisson=True,

@@ -11,8 +11,10 @@ PACKAGE = "pfl"
 
 
 def runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Fixed and adaptive clipping, banded noise, a simulated larger cohort, and both
-    user samplers.
+    """Yield runs of pfl's mechanisms and of its two user samplers.
+
+    The mechanisms are fixed and adaptive clipping, banded noise, and noise that
+    simulates a larger cohort.
     """
     import numpy as np
     from pfl.aggregate.simulate import SimulatedBackend
@@ -64,7 +66,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         rounds: int = 100,
         sampler: str = "minimize_reuse",
         delta: float = 1e-8,
-        **said: Any,
+        **texts: Any,
     ) -> dict[str, Any]:
         if isinstance(mechanism, GaussianMechanism):
             mechanism = CentrallyAppliedPrivacyMechanism(mechanism)
@@ -86,9 +88,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         Users().run(
             params, backend, Model(), ModelHyperParams(), send_metrics_to_platform=False
         )
-        return {"watched": watched, "delta": delta, "what": f"pfl, {what}"} | said
+        return {"watched": watched, "delta": delta, "what": f"pfl, {what}"} | texts
 
-    def accountant(
+    def make_accountant(
         rounds: int = 100, rate: float = 1e-4, delta: float = 1e-8, scale: float = 1.0
     ) -> Any:
         return PLDPrivacyAccountant(
@@ -126,7 +128,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        GaussianMechanism.from_privacy_accountant(accountant(), 0.5),
+        GaussianMechanism.from_privacy_accountant(make_accountant(), 0.5),
         what="Gaussian mechanism by its PLD accountant, user sampler minimize_reuse",
         source=tutorial,
         why=(
@@ -137,31 +139,34 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         quote="Maximum probability of sampling each entity being privatized.",
     )
 
-    made: list[Any] = []
-    banded = BandedMatrixFactorizationMechanism(
-        0.5, 100, 10_000, lambda count: made.append(accountant(count)) or made[-1]
-    )
-    longest = float(np.linalg.norm(banded.query_matrix, axis=0).max())
-    alone = gaussian_epsilon(float(banded.relative_noise_stddev), 1e-8)
+    accountants: list[Any] = []
+
+    def record_accountant(rounds: int) -> Any:
+        accountants.append(make_accountant(rounds))
+        return accountants[-1]
+
+    banded = BandedMatrixFactorizationMechanism(0.5, 100, 10_000, record_accountant)
+    column_norm = float(np.linalg.norm(banded.query_matrix, axis=0).max())
+    epsilon = gaussian_epsilon(float(banded.relative_noise_stddev), 1e-8)
     yield run(
         banded,
         what="banded matrix factorisation, user sampler minimize_reuse",
         audit=False,
-        claimed=made[-1].epsilon,
+        claimed=accountants[-1].epsilon,
         source=f"{tutorial}; minimum separation 10,000",
         why=(
             "pfl optimises X = CᵀC and then takes the lower Cholesky factor L of X = L"
             " Lᵀ as its query matrix. The rows of L have norm 1, but its columns have"
-            f" norms up to {longest:.2f}, and one user moves the releases by a column."
-            " Besides, the account assumes Poisson sampling at a rate of 1e-4, where"
-            f" the order of the users is fixed: that alone would make ε {alone:.1f}."
+            f" norms up to {column_norm:.2f}, and one user moves the releases by a"
+            " column. Besides, the account assumes Poisson sampling at a rate of 1e-4,"
+            f" where the order of the users is fixed: that alone would make ε {epsilon:.1f}."
         ),
         quote="for MF-DP-FTRL a strict client participation schema must be adhered to",
     )
 
     yield run(
         GaussianMechanism.from_privacy_accountant(
-            accountant(1500, 1e-3, 1e-6, 50 / 1000), 0.4
+            make_accountant(1500, 1e-3, 1e-6, 50 / 1000), 0.4
         ),
         what="noise_scale 0.05: a cohort of 50 that simulates one of 1,000",
         users=1000,
@@ -187,7 +192,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     yield run(
         AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(
-            accountant(), 0.5, 10.0, 0.1
+            make_accountant(), 0.5, 10.0, 0.1
         ),
         what="adaptive clipping, user sampler minimize_reuse",
         source=f"{tutorial}; noise of the clipping bit 0.1 x cohort, quantile 0.1",
@@ -199,7 +204,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     )
 
     yield run(
-        GaussianMechanism.from_privacy_accountant(accountant(), 0.5),
+        GaussianMechanism.from_privacy_accountant(make_accountant(), 0.5),
         what="Gaussian mechanism by its PLD accountant, user sampler random",
         sampler="random",
         source=tutorial,
