@@ -1,1 +1,1 @@
-"""From the configuration to the runs that it asks for."""
+"""Expansion of the configuration to the runs that it needs."""

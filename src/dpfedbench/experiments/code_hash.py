@@ -1,11 +1,11 @@
-"""The hash of the code that a cheap rule depends on.
+"""Hash of the code that a cheap rule depends on.
 
 Snakemake runs a job again when a parameter of its rule changes. The rules below have
 the hash of the packages that they use as the parameter `code`. The packages are coarse
 on purpose: after an edit a cheap rule may run again without need.
 
-Training, and preparation of data, have no such hash. Training goes by the version of
-its method (`Method.made_by`), so that a comment never trains a run again.
+Training and data preparation have no such hash. Training depends on the version of its
+method (`Method.made_by`), so that an edited comment never trains a run again.
 """
 
 import functools
@@ -63,7 +63,7 @@ PACKAGES = {
     # Watches and audits another library's training.
     "library": ("dpsum", "dpwatch"),
 }
-"""The packages, or single modules, that each rule's script uses, below src."""
+"""Packages, or single modules, below src that each rule's script uses."""
 
 
 def code_hash(rule: str, files: Iterable[Path] = ()) -> str:
@@ -102,7 +102,7 @@ def hash_with_scripts(scripts: Path) -> Callable[..., str]:
 def _hash_package(package: str) -> str:
     """Hash the names and contents of all files of a package, templates included.
 
-    What Python and numba keep of compiled code, in folders `__pycache__`, does not count.
+    Compiled code of Python and numba, in folders `__pycache__`, is left out.
     """
     folder = SOURCES / package
     if folder.is_file():

@@ -17,12 +17,12 @@ from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
-"""Values of some keys of a run; which there may be, methods say
+"""Values of some keys of a run. The methods define the allowed keys
 (`dpfedbench.settings.layers`).
 """
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
-"""Of what becomes a file or a folder."""
+"""Name that becomes a file or a folder."""
 
 FOLDERS = (
     "audits",
@@ -37,7 +37,7 @@ FOLDERS = (
     "runs",
     "tables",
 )
-"""What the workflow makes below results/, where a preset's folder lies too."""
+"""Folders of the workflow below results/, where a preset's folder lies too."""
 
 
 def _no_folder(name: str) -> str:
@@ -78,22 +78,25 @@ class Data(Settings):
 
 
 class OwnDataset(Settings):
-    """A data set of one's own: see docs/add-a-data-set.md."""
+    """Data set of the user: see docs/add-a-data-set.md."""
 
     reader: str = setting(
-        pattern=LOWER_CASE, doc="the module of dpfedbench.data that reads it"
+        pattern=LOWER_CASE, doc="module of dpfedbench.data that reads it"
     )
     version: int = setting(
-        1, ge=1, le=10**9, doc="of its content: raised when that changes"
+        1,
+        ge=1,
+        le=10**9,
+        doc="version of its content: raise it when that changes",
     )
-    source: str = setting("", doc="where it comes from")
-    licence: str = setting("", doc="its terms")
-    options: dict[str, Any] = setting({}, doc="what its reader is called with")
+    source: str = setting("", doc="origin of the data")
+    licence: str = setting("", doc="licence of the data")
+    options: dict[str, Any] = setting({}, doc="arguments of its reader")
 
 
 class Machine(Settings):
-    """The machine. None of this is part of a run's identity, and no result depends on
-    it but by rounding.
+    """Machine settings. They are not part of a run's identity, and change results by
+    rounding at most.
     """
 
     threads: int = setting(
@@ -101,8 +104,8 @@ class Machine(Settings):
         ge=1,
         le=1024,
         doc=(
-            "threads of one training, in each of its processes; several trainings run"
-            " side by side"
+            "CPU threads of one training, in each of its processes; several trainings"
+            " run side by side"
         ),
     )
     processes: int = setting(
@@ -110,8 +113,7 @@ class Machine(Settings):
         ge=1,
         le=1024,
         doc=(
-            "processes that take each training together; at most as many as clients of"
-            " a round"
+            "processes that share one training; at most as many as clients of a round"
         ),
     )
     gpu: int = setting(
@@ -119,15 +121,15 @@ class Machine(Settings):
         ge=0,
         le=1,
         doc=(
-            "GPUs that each process of a training asks for; 0: trainings share what"
-            " there is"
+            "GPUs that each process of a training reserves; 0: trainings share the"
+            " existing ones"
         ),
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", doc="where models are trained; auto: cuda if it is there"
+        "auto", doc="device of the training; auto: cuda if it is available"
     )
     kernels: Literal["auto", "off"] = setting(
-        "auto", doc="hand-written passes on a CPU, where there are some; off: torch"
+        "auto", doc="compiled passes on a CPU, where they exist; off: torch alone"
     )
     checkpoint_seconds: float = setting(
         60.0, gt=0, doc="least time between two checkpoints"
@@ -135,178 +137,172 @@ class Machine(Settings):
 
 
 class Tuning(Settings):
-    """Search in which a method's hyper-parameters were found, for its account. Not part
-    of a run's identity.
+    """Search that found a method's hyper-parameters, for its account. Not part of a
+    run's identity.
     """
 
-    runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
+    runs: int = setting(ge=1, le=10**9, doc="number of compared runs")
     data: Literal["public", "private"] = setting(
-        doc="on what they were trained: public data cost clients nothing"
+        doc="data of these runs: a search on public data costs no privacy"
     )
     number: Literal["fixed", "geometric", "poisson"] = setting(
-        "fixed", doc="how many runs there were to be"
+        "fixed", doc="distribution of the planned number of runs"
     )
 
 
 class MetaTest(Settings):
-    """A meta-test of trained models that is not their runs' own: nothing is trained
-    again for it.
+    """Meta-test of trained models other than their runs' own; nothing is trained again.
 
-    What is left out is the run's.
+    Missing values are those of the run.
     """
 
-    shots: int | None = setting(None, ge=1, doc="in place of task.shots")
-    steps: int | None = setting(None, ge=0, doc="in place of evaluation.steps")
-    rate: float | None = setting(None, gt=0, doc="in place of evaluation.rate")
-    tasks: int | None = setting(None, ge=2, doc="in place of evaluation.tasks")
+    shots: int | None = setting(None, ge=1, doc="replaces task.shots")
+    steps: int | None = setting(None, ge=0, doc="replaces evaluation.steps")
+    rate: float | None = setting(None, gt=0, doc="replaces evaluation.rate")
+    tasks: int | None = setting(None, ge=2, doc="replaces evaluation.tasks")
     query_per_class: int | None = setting(
-        None, ge=1, doc="in place of evaluation.query_per_class"
+        None, ge=1, doc="replaces evaluation.query_per_class"
     )
     optimizer: Literal["sgd", "adam"] | None = setting(
-        None, doc="in place of evaluation.optimizer"
+        None, doc="replaces evaluation.optimizer"
     )
     schedule: Literal["constant", "cosine"] | None = setting(
-        None, doc="in place of evaluation.schedule"
+        None, doc="replaces evaluation.schedule"
     )
-    best_step: bool | None = setting(None, doc="in place of evaluation.best_step")
+    best_step: bool | None = setting(None, doc="replaces evaluation.best_step")
 
 
 class PublishedCurve(Settings):
-    """A column of history.csv to draw."""
+    """Column of history.csv that a figure shows."""
 
-    label: str | None = setting(None, doc="in place of the series' label")
+    label: str | None = setting(None, doc="replaces the series' label")
     band: tuple[str, str] | None = setting(None, doc="two columns: the ends of a band")
     per: Literal["clients"] | None = setting(
-        None, doc="clients: the value is divided by those of a round"
+        None, doc="clients: the value is divided by the number of clients of a round"
     )
-    dashed: bool = setting(False, doc="draw it dashed")
+    dashed: bool = setting(False, doc="whether the line is dashed")
 
 
 class SearchSpace(Settings):
-    """Settings that are tried for a series of a table: each combination, or so many of
-    them drawn at random.
+    """Settings that a search tries for a series of a table: all combinations, or a
+    number of them drawn at random.
     """
 
     values: dict[str, tuple[Any, ...]] = setting(
-        doc="values by the run's dotted key; one may be a group of keys"
+        doc="values to try, by the run's dotted key; a value may be a group of keys"
     )
     runs: int | None = setting(
-        None, ge=1, doc="combinations that are drawn; null: all of them are tried"
+        None, ge=1, doc="number of drawn combinations; null: all are tried"
     )
-    seed: int = setting(0, ge=0, doc="of the draw")
+    seed: int = setting(0, ge=0, doc="seed of the draw")
     follows: str = setting(
         "",
         doc=(
-            "a table of the same experiment, whose search for the series of this name"
+            "table of the same experiment whose search for the series of this name"
             " chose the values of `run`; the account counts its runs as well"
         ),
     )
 
 
 class Start(Settings):
-    """A run whose model a series' runs start from, at each task and seed; it is made
-    first, and no item shows it.
+    """Run whose model the runs of a series start from, for each task and seed.
+
+    It is trained first, and no table or figure shows it.
     """
 
-    method: str = setting(doc="the method's name")
+    method: str = setting(doc="name of the method")
     use: str | tuple[str, ...] = setting(
-        (), doc="the experiment's variants that lie below `run`, by name"
+        (), doc="names of the experiment's variants, over which `run` is merged"
     )
     run: Overlay = setting({}, doc="overlay of the run")
-    public: bool = setting(
-        False, doc="whether its data set is nobody's secret (initial.public)"
-    )
+    public: bool = setting(False, doc="whether its data set is public (initial.public)")
 
 
 class Series(Settings):
-    """A row of a table, or a line of a figure: a method, with an overlay of its run."""
+    """Row of a table, or line of a figure: a method, with an overlay of its run."""
 
-    method: str = setting(doc="the method's name")
-    label: str | None = setting(
-        None, doc="what a figure calls it; null: the series' name"
-    )
+    method: str = setting(doc="name of the method")
+    label: str | None = setting(None, doc="label in a figure; null: the series' name")
     variant: str = setting(
         "",
         doc=(
-            "what a table adds to the method's title; where rows would have one name:"
-            " its label"
+            "text that a table adds to the method's title; by default the label, where"
+            " two rows would have the same name"
         ),
     )
     repairs: str = setting(
-        "", doc="a series of the same item whose claim does not hold, and here does"
+        "", doc="series of the same item whose claim is void, and valid in this series"
     )
     use: str | tuple[str, ...] = setting(
-        (), doc="the experiment's variants that lie below `run`, by name"
+        (), doc="names of the experiment's variants, over which `run` is merged"
     )
     reading: Literal["as-published", "as-released"] = setting(
         "as-published",
         doc=(
-            "as-released: the authors' code, also where no account covers it; `run`"
-            " lies over its settings"
+            "as-released: the authors' code, even where no account covers it; `run` is"
+            " merged over its settings"
         ),
     )
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
         "",
         doc=(
-            "a series of the same item, whose runs have found the cells of this one's"
-            " network (model.genotype)"
+            "series of the same item whose runs find the cells of this series' network"
+            " (model.genotype)"
         ),
     )
     start: Start | None = setting(
-        None, doc="the run that its runs start from (initial); null: what `run` says"
+        None, doc="run that its runs start from (initial); null: as in `run`"
     )
-    test: MetaTest | None = setting(None, doc="over the figure's own `test`")
+    test: MetaTest | None = setting(None, doc="merged over the figure's own `test`")
     search: SearchSpace | None = setting(
         None,
         doc=(
-            "of a table: a row for each combination of settings, of which validation"
-            " tasks choose one"
+            "for tables: one row for each combination of settings; validation tasks"
+            " choose one of them"
         ),
     )
     sweep: bool | str = setting(
         True,
         doc=(
-            "of a sweep or frontier: false is a level line, or a claim's mark; a name"
-            " is a key that is swept in place of x.key"
+            "for a sweep or frontier: false for a horizontal line, or the mark of a"
+            " claim; a name is a key that is swept in place of x.key"
         ),
     )
     curves: dict[str, PublishedCurve] | None = setting(
-        None, doc="of a history: the columns to draw"
+        None, doc="for a history: the columns to draw"
     )
     profile: Literal["claimed", "proven"] | None = setting(
-        None, doc="of a figure of accounts: whose delta"
+        None, doc="for a figure of accounts: the profile whose delta is shown"
     )
     epsilon: float | None = setting(
-        None, gt=0, doc="of a figure of accounts: at which epsilon"
+        None, gt=0, doc="for a figure of accounts: the epsilon of the shown delta"
     )
 
 
 class TableSettings(Settings):
-    """Tasks × series."""
+    """Table of tasks × series."""
 
-    title: str = setting(doc="the caption")
+    title: str = setting(doc="caption")
     tasks: Names = setting(doc="names of the experiment's tasks")
-    seeds: Seeds | None = setting(None, doc="in place of the configuration's")
+    seeds: Seeds | None = setting(None, doc="replaces the configuration's seeds")
     task_seeds: dict[str, Seeds | None] = setting(
-        {}, doc="in place of `seeds` for some of its tasks"
+        {}, doc="replaces `seeds` for some tasks"
     )
     value: Literal["accuracy", "milliseconds"] = setting(
-        "accuracy", doc="what is shown"
+        "accuracy", doc="quantity in the cells"
     )
     share_of: str | None = setting(
-        None, doc="accuracies as shares of this series', in percent, seed by seed"
+        None, doc="show accuracies in percent of this series' accuracy, seed by seed"
     )
     columns: tuple[Literal["weights", "seconds"], ...] = setting(
         (),
         doc=(
-            "what is shown beside it: weights of the model, seconds of training; means"
-            " over seeds"
+            "further columns: weights of the model, seconds of training; means over"
+            " seeds"
         ),
     )
-    series: dict[Name, Series | None] = setting(
-        doc="its rows by name; null leaves one out"
-    )
+    series: dict[Name, Series | None] = setting(doc="rows by name; null removes a row")
 
 
 class XAxis(Settings):
@@ -320,35 +316,35 @@ class XAxis(Settings):
         )
     }
 
-    label: str = setting(doc="of the axis")
+    label: str = setting(doc="label of the axis")
     show: Literal["value", "epsilon_claimed", "epsilon_proven"] = setting(
-        "value", doc="of a sweep: the swept value, or in its place the ε of each point"
+        "value", doc="for a sweep: the swept value, or the ε of each point"
     )
     key: str | None = setting(
         None,
-        doc="of a sweep: the run's key that is swept, or test.KEY of the meta-test",
+        doc="for a sweep: the run's key that is swept, or test.KEY of the meta-test",
     )
     column: str | None = setting(
         None,
-        doc="of a history: the column of history.csv; round, of a figure of accounts",
+        doc="for a history: the column of history.csv; for a figure of accounts: round",
     )
-    symbol: str | None = setting(None, doc="of the swept key, for tables")
-    values: Numbers | None = setting(None, doc="of a sweep: the values")
+    symbol: str | None = setting(None, doc="symbol of the swept key, for tables")
+    values: Numbers | None = setting(None, doc="for a sweep: the values")
     also: tuple[Overlay, ...] | None = setting(
-        None, doc="for each value, an overlay of what has to change with it"
+        None, doc="for each value, an overlay of the keys that change with it"
     )
-    scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
+    scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
 
 
 class YAxis(Settings):
     """Vertical axis of a figure."""
 
-    label: str = setting(doc="of the axis")
-    scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
+    label: str = setting(doc="label of the axis")
+    scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
 
 
 class FigureSettings(Settings):
-    """One task × series, some of them swept over the values of one key."""
+    """Figure of one task × series, some of them swept over the values of one key."""
 
     kind: Literal["sweep", "frontier", "history", "account"] = setting(
         doc=(
@@ -356,59 +352,59 @@ class FigureSettings(Settings):
             " history: columns of history.csv; account: delta by accounting alone"
         )
     )
-    title: str = setting(doc="the caption")
+    title: str = setting(doc="caption")
     task: str = setting(doc="one of the experiment's tasks")
-    seeds: Seeds | None = setting(None, doc="in place of the configuration's")
-    test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
+    seeds: Seeds | None = setting(None, doc="replaces the configuration's seeds")
+    test: MetaTest | None = setting(None, doc="meta-test that replaces the runs' own")
     x: XAxis = setting(
         doc=(
-            "the horizontal axis; epsilon_proven or epsilon_claimed: accuracy over that"
-            " ε, a point for each series"
+            "horizontal axis; epsilon_proven or epsilon_claimed: accuracy over that ε,"
+            " a point for each series"
         )
     )
-    y: YAxis = setting(doc="the vertical axis")
+    y: YAxis = setting(doc="vertical axis")
     curves: dict[str, PublishedCurve] | None = setting(
-        None, doc="of a history: the columns to draw, of all series"
+        None, doc="for a history: the columns to draw for all series"
     )
     series: dict[Name, Series | None] = setting(
-        doc="its lines by name; null leaves one out"
+        doc="lines by name; null removes a line"
     )
 
 
 class Experiment(Settings):
-    """A paper: its tasks, and the tables and figures that are made of them."""
+    """Paper: its tasks, and the tables and figures of their results."""
 
-    title: str = setting(doc="for readers")
-    source: str = setting("", doc="what to cite")
+    title: str = setting(doc="title of the paper")
+    source: str = setting("", doc="citation of the paper")
     run: Overlay = setting(
-        {}, doc="what every run of this paper is, over the configuration's `run`"
+        {}, doc="overlay of every run of this paper, over the configuration's `run`"
     )
     methods: dict[str, Overlay] = setting(
-        {}, doc="overlays for one method, in this paper alone"
+        {}, doc="overlays for single methods, by name, in this paper alone"
     )
     variants: dict[str, Overlay] = setting(
         {}, doc="overlays by name, for series to `use`"
     )
     published_at: Overlay = setting(
-        {}, doc="the scale of the published values: a cell that differs is marked"
+        {}, doc="scale of the published values: a cell that differs is marked"
     )
     published_at_methods: dict[str, Overlay] = setting(
-        {}, doc="the same for one method, in place of published_at"
+        {}, doc="the same for single methods, by name; replaces published_at"
     )
     tasks: Annotated[dict[str, Overlay], _some] = setting(
-        doc="overlays of the run by name"
+        doc="overlays of the run, by the task's name"
     )
     tables: dict[Name, TableSettings | None] = setting(
-        {}, doc="by name; null leaves one out"
+        {}, doc="tables by name; null removes a table"
     )
     figures: dict[Name, FigureSettings | None] = setting(
-        {}, doc="by name; null leaves one out"
+        {}, doc="figures by name; null removes a figure"
     )
 
 
 class Configuration(Settings):
     """The whole configuration: config/config.yaml, experiment files, --configfile and
-    --config, one over the other.
+    --config, merged in this order.
     """
 
     preset: Annotated[Name, pydantic.AfterValidator(_no_folder)] | None = setting(
@@ -417,27 +413,27 @@ class Configuration(Settings):
     seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
     data: Data = Data()
     datasets: dict[Name, OwnDataset | None] = setting(
-        {}, doc="data sets besides those that come with dpfedbench, by name"
+        {}, doc="further data sets, besides those of dpfedbench, by name"
     )
     stand_ins: dict[str, str | None] = setting(
         {},
         doc=(
-            "data sets that are replaced, so that nothing is downloaded; null: not"
-            " replaced"
+            "data set that replaces each named one, so that nothing is downloaded;"
+            " null: not replaced"
         ),
     )
     machine: Machine = Machine()
     run: Overlay = setting(
-        {}, doc="what a run is unless its paper, task, method or series says otherwise"
+        {}, doc="default run, over which papers, tasks, methods and series are merged"
     )
     methods: dict[str, Overlay] = setting(
-        {}, doc="overlays of `run` for one method wherever it is used"
+        {}, doc="overlays of `run` for single methods, by name, in all papers"
     )
     tuning: dict[str, Tuning | None] = setting(
-        {}, doc="by method: how its hyper-parameters were found"
+        {}, doc="search for the hyper-parameters of a method, by its name"
     )
     experiments_folder: str | None = setting(
-        None, doc="a folder with experiment files of one's own, read too"
+        None, doc="folder with further experiment files of your own"
     )
     plugins: list[str] = setting(
         [],
@@ -447,7 +443,7 @@ class Configuration(Settings):
         ),
     )
     experiments: dict[Name, Experiment | None] = setting(
-        {}, doc="papers by name; null leaves one out"
+        {}, doc="papers by name; null removes a paper"
     )
 
     @classmethod
@@ -457,10 +453,10 @@ class Configuration(Settings):
 
 
 def check_folder(folder: str | None) -> None:
-    """Refuse a folder of experiments that is not there, or cannot be read.
+    """Refuse a folder of experiments that is missing or cannot be read.
 
     Raises:
-        BenchError: names it.
+        BenchError: names the folder.
     """
     if folder is not None and not os.path.isdir(folder):
         raise BenchError(
@@ -471,15 +467,14 @@ def check_folder(folder: str | None) -> None:
 
 
 def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
-    """Refuse an experiment of one's own that has the name of another: it would be laid
-    over that one, key by key.
+    """Refuse an experiment of the user that has the name of another one.
 
-    A file that lays something over an experiment does not say its title; one that makes
-    an experiment has to.
+    It would be merged over the other one, key by key. A file that overlays an
+    experiment does not give a title; a file that defines an experiment has to.
 
     Args:
         shipped: the experiment files of the repository.
-        own: those that were given besides, in their order.
+        own: further experiment files, in their order.
 
     Raises:
         BenchError: names both files.
@@ -504,8 +499,8 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
 
 
 def given(section: Settings) -> dict[str, Any]:
-    """The plain values of those keys of a section that were given, at all depths."""
-    # In the order of the class: that of a set is another in each process.
+    """Return the plain values of the keys of a section that were set, at all depths."""
+    # In the order of the class: the order of a set differs between processes.
     return {
         key: _given(getattr(section, key))
         for key in type(section).model_fields
@@ -524,8 +519,9 @@ def _given(value: Any) -> Any:
 
 
 def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of a configuration, one over the other as Snakemake lays them: mappings key
-    by key, the rest replaced.
+    """Return configuration files merged as Snakemake merges them.
+
+    Mappings are merged key by key; other values are replaced.
     """
     whole: dict[str, Any] = {}
     for file in files:

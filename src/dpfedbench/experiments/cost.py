@@ -1,11 +1,11 @@
-"""An estimate of what the trainings of a plan cost on this machine, made before they
+"""Estimate of the time that the trainings of a plan take on this machine, before they
 run.
 
 Runs of one kind of work take the same time. One run of each kind is trained for some
 tenths of a second, on its own data and by the real training loop; for a large cohort a
-part of it is enough. Validation and tests in training are timed too. Loops are compiled
-before the clock starts. The cohorts and lots that runs draw may be secret: those that
-are timed are of a seed that no run has.
+part of the cohort is enough. Validation and tests in training are timed too. Compiled
+functions are compiled before the clock starts. Cohorts and lots of runs may be secret,
+so that the timed ones are drawn from a seed that no run has.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ from dpsum.noise import Noise
 from dpsum.participation import Participation
 
 _LONG = 0.3
-"""Seconds that are long enough to be timed."""
+"""Shortest reliable measurement, in seconds."""
 _MOST = 2048
-"""Clients of a timed round whose cohort has to be whole, at the most."""
+"""Largest number of clients of a timed round whose cohort has to be complete."""
 _SEED = 2**64 - 1
 
 _SMALL = (
@@ -50,11 +50,11 @@ _SMALL = (
     ServerStep,
     Transform,
 )
-"""Sections that change next to nothing of the time."""
+"""Sections that hardly affect the time."""
 
 
 class _FirstClients:
-    """A participation plan whose cohorts are the first clients, so many in each round."""
+    """Participation plan whose cohort in each round is the first `count` clients."""
 
     def __init__(self, plan: Participation, count: int) -> None:
         self._plan = plan
@@ -70,11 +70,14 @@ class _FirstClients:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Seconds of a kind of work: of a client or record, of a validation task (records:
-    of all), of a test.
+    """Seconds of a kind of work.
 
-    `lot` is how many records a round is of, where it is not the cohort's clients;
-    `unit` says what is counted.
+    Attributes:
+        each: seconds of one client or record.
+        validation: seconds of one validation task (for records: of all).
+        test: seconds of one test.
+        lot: records of a round; None: the round is counted in the cohort's clients.
+        unit: unit of the work, "clients" or "records".
     """
 
     each: float
@@ -84,8 +87,11 @@ class Rate:
     unit: str = "clients"
 
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
-        """Return how many clients or records a run of this kind is trained on in so
-        many rounds, and its seconds.
+        """Return the clients or records of a run's training, and its seconds.
+
+        Args:
+            run: a run of this kind of work.
+            rounds: number of rounds.
         """
         trained = rounds * (self.lot or run.participation.cohort)
         every = run.validation.every
@@ -103,12 +109,12 @@ class Rate:
 
 
 def kind_of(run: Method) -> str:
-    """A text that is the same for runs of which a client, or a record, takes the same
-    time.
+    """Return the kind of work of a run, as text.
 
-    Rates, thresholds and budgets are fractions and change nothing of how much is
-    computed; sizes are whole numbers. How a client is drawn, clipped, noised and
-    stepped by is next to nothing beside what it computes.
+    A client, or a record, of two runs of one kind takes the same time. Rates,
+    thresholds and budgets are fractions and do not affect the amount of computation;
+    sizes are whole numbers. Sampling, clipping, noise and server step take very little
+    time compared with the client's computation.
     """
     tasks = run.client_data == "tasks"
     kind: dict[str, Any] = {
@@ -144,8 +150,10 @@ def _sizes(value: Any) -> Any:
 
 
 class Clock:
-    """Times rounds of runs on this machine, on the data sets and clients of a results
-    folder; as `engine.train`.
+    """Timer of rounds of runs on this machine, with the data sets and clients of a
+    results folder.
+
+    The arguments are those of `engine.train`.
     """
 
     def __init__(
@@ -162,8 +170,9 @@ class Clock:
         self.kernels = kernels
 
     def planned(self, run: Method) -> int:
-        """The rounds that the budget allows, of those planned; of noise that will
-        decay, as if it stayed.
+        """Return the number of planned rounds that the budget allows.
+
+        Noise that will decay counts as constant.
         """
         stops = any(
             sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None
@@ -177,8 +186,9 @@ class Clock:
         )
 
     def _rounds(self, run: Method, **other: Any) -> Rounds:
-        """The rounds of a run on its data; a threshold or cells that another run finds
-        are made up.
+        """Return the rounds of a run on its data.
+
+        A threshold or cells that another run would find have a placeholder.
         """
         referenced = any(
             isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
@@ -200,13 +210,13 @@ class Clock:
         return training
 
     def rate(self, run: Method) -> Rate:
-        """The rate of the run's kind of work."""
+        """Return the rate of the run's kind of work."""
         tasks = (
             min(run.validation.tasks, 4 * self.threads)
             if run.client_data == "tasks"
             else run.validation.tasks
         )
-        # Noise in shares of clients is enough in a whole cohort alone.
+        # Noise that clients share is complete only with the whole cohort.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums())
         cohort = (
             min(run.participation.cohort, _MOST) if whole else run.participation.cohort
@@ -217,18 +227,18 @@ class Clock:
         rounds = self._rounds(
             run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **changes
         )
-        # From the middle on: some methods' first rounds are longer.
+        # Start in the middle: the first rounds of some methods take longer.
         lot = rounds.clients.work(np.arange(1))
         plan = rounds.plan
         indices = itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
-            if lot is None:  # the first clients in each round
+            if lot is None:  # the round's work is counted in clients
                 rounds.plan = cast(Participation, _FirstClients(plan, clients))
             index = next(indices) % max(rounds.planned, 1)
             rounds.restore(
                 rounds.state()
-            )  # a round may come again only as after a restart
+            )  # a round can be repeated only as after a restart
             return self._seconds(lambda: rounds.round(index))
 
         count = (
@@ -236,7 +246,7 @@ class Clock:
             if whole or lot
             else min(cohort, self.threads if self.device == "cpu" else 256)
         )
-        seconds(count)  # compiled here, or read from numba's cache
+        seconds(count)  # compiles functions, or reads them from numba's cache
         while (elapsed := seconds(count)) < _LONG and count < cohort:
             count = min(cohort, max(2 * count, int(count * _LONG / elapsed)))
         spent = [elapsed]
@@ -267,8 +277,9 @@ class Clock:
         )
 
     def _seconds(self, call: Callable[[], Any], calls: int = 1) -> float:
-        """Seconds of the last of some calls: on a CPU those that it computed; other
-        work beside it does not count.
+        """Return the seconds of the last of some calls.
+
+        On a CPU it is processor time, so that other work on the machine does not count.
         """
         clock, share = (
             (time.process_time, self.threads)
@@ -282,7 +293,9 @@ class Clock:
 
 
 def _stated(run: Method) -> bool:
-    """Whether the configuration says the noise of all sums, and no budget has to."""
+    """Return whether the configuration gives the noise of all sums, and no budget has
+    to.
+    """
     return all(
         sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
         for sum_ in run.sums()
@@ -290,7 +303,7 @@ def _stated(run: Method) -> bool:
 
 
 def _time(hours: float) -> str:
-    """For people."""
+    """Return a duration as text for readers."""
     if hours >= 1.5:
         return f"{hours:.3g} h"
     return f"{60 * hours:.3g} min" if hours >= 0.025 else f"{3600 * hours:.2g} s"
@@ -304,8 +317,14 @@ def report(
     cores: int,
     say: Callable[[str], None],
 ) -> None:
-    """Write cost.csv and cost.md of the plan's runs into a folder, and say the table;
-    `cores` are the workflow's.
+    """Write cost.csv and cost.md of the plan's runs, and print the table.
+
+    Args:
+        runs: the runs of the plan.
+        clock: times the runs.
+        folder: folder of the two files.
+        cores: number of cores of the workflow.
+        say: prints a line.
     """
     kinds: dict[str, list[Method]] = {}
     for run in runs:
@@ -314,8 +333,8 @@ def report(
     records = [{"method": run.method, "runs": 1} for run in runs]
     planned: dict[str, int] = {}
     for number, group in enumerate(kinds.values(), start=1):
-        # Noise that a budget says has to be found first, and in a large cohort more can
-        # take part.
+        # A noise that a budget determines has to be calibrated first, and a larger
+        # cohort gives a better measurement.
         typical = min(
             group, key=lambda run: (not _stated(run), -run.participation.cohort)
         )

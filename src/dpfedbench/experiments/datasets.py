@@ -1,6 +1,4 @@
-"""The known data sets: those that come with dpfedbench, and those that the
-configuration declares.
-"""
+"""Known data sets: those of dpfedbench, and those that the configuration declares."""
 
 import csv
 import importlib
@@ -20,8 +18,10 @@ from dpfedbench.settings.plugin_sources import digest_module
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:
-    """The data sets that come with dpfedbench, with the version of each, from
-    `data.DATASETS_TABLE`.
+    """Return the data sets of dpfedbench, each with its version.
+
+    Args:
+        path: file of `data.DATASETS_TABLE`.
 
     Raises:
         BenchError: the file is missing or lacks a column.
@@ -30,8 +30,8 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
 
 def read_holdings(path: str | Path) -> dict[str, str]:
-    """Return the contents of these data sets in words (`data.DATASETS_TABLE`), from the
-    same file.
+    """Return the contents of the data sets of the same file as text
+    (`data.DATASETS_TABLE`).
     """
     return {row["name"]: row.get("holds") or "" for row in _rows(path)}
 
@@ -50,20 +50,24 @@ def _rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
-    """The data sets there are: those of `data.DATASETS_TABLE`, and those that the
-    configuration states.
+    """Return the known data sets: those of the table and those of the configuration.
 
-    A reader's module may have a `Settings` class `OPTIONS`, of what it is called with.
-    Where a package that it imports is not installed, as where only a plan is made,
-    options are checked when the data set is prepared.
+    A reader's module may define a `Settings` class `OPTIONS` for its arguments. The
+    options are checked here, unless a package that the module imports is missing, as on
+    a machine that only makes a plan. Then they are checked when the data set is
+    prepared.
+
+    Args:
+        path: file of `data.DATASETS_TABLE`.
+        configuration: the whole configuration.
 
     Returns:
-        For each name what its content depends on: the version, or all that the
-        configuration says of it and a hash of a plugin's reader.
+        For each name the identity of its content: the version, or all values in the
+            configuration and a hash of a plugin's reader.
 
     Raises:
         BenchError: a name that is taken, a reader that does not exist, or options that
-            it does not take.
+            it does not accept.
     """
     known = read_datasets(path)
     readers = reader_modules()
@@ -92,10 +96,10 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
 
 
 def _reader(name: str) -> ModuleType | None:
-    """Import a reader's module; None where a package that it imports is not installed.
+    """Import a reader's module; None if a package that it imports is not installed.
 
     Raises:
-        BenchError: there is no `read` in it.
+        BenchError: the module has no function `read`.
     """
     try:
         module = importlib.import_module(name)
@@ -111,10 +115,10 @@ def _reader(name: str) -> ModuleType | None:
 
 
 def known_name(name: str, valid: Collection[str], where: str, what: str) -> None:
-    """Refuse a name that is not known.
+    """Refuse an unknown name.
 
     Raises:
-        BenchError: names the nearest one.
+        BenchError: suggests the most similar known name.
     """
     if name not in valid:
         raise BenchError(
@@ -127,25 +131,26 @@ HELD = re.compile(
     r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of"
     r" (?P<shape>\d+x\d+x\d+))?)?"
 )
-"""What a data set holds, as `data.DATASETS_TABLE` has it."""
+"""Contents of a data set, as written in `data.DATASETS_TABLE`."""
 CALLED = {
     "classes": "classes of images",
     "records": "labelled records",
     "texts": "texts",
 }
-"""The kinds of data sets, in words."""
+"""Kinds of data sets, in words."""
 
 
 def check_holdings(run: Method, holds: str) -> None:
-    """Refuse a run that asks more of its data set than that holds, as far as it is
-    known before it is prepared.
+    """Refuse a run that needs more data than its data set holds.
+
+    The check uses the known sizes, before the data set is prepared.
 
     Args:
         run: the run (a method).
-        holds: what `read_holdings` says of its data set.
+        holds: contents of its data set, from `read_holdings`.
 
     Raises:
-        BenchError: says both numbers.
+        BenchError: gives both numbers.
     """
     held = HELD.fullmatch(holds)
     if held is None:

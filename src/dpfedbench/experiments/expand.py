@@ -1,4 +1,6 @@
-"""From a configuration to its plan: papers' items into cells, and cells into runs."""
+"""Expansion of a configuration to its plan: tables and figures to cells, and cells to
+runs.
+"""
 
 import dataclasses
 import keyword
@@ -35,14 +37,14 @@ from dpfedbench.settings.layers import leaves, set_key
 
 _TEST = "test."
 AS_RELEASED = "as released, no finite ε"
-"""Mark of a row or line whose run repeats the authors' code."""
+"""Label of a row or line whose run repeats the authors' code."""
 
 _OWN_TABLES = ("privacy", "answer")
-"""Tables that the workflow makes for each paper, whatever is configured."""
+"""Tables that the workflow makes for each paper, without configuration."""
 
 _READ: dict[tuple[type[Method], str], Method] = {}
-"""Runs by their method and plain values, as text. A plan asks for most of its runs
-several times, cell by cell.
+"""Cache of runs by their method and plain values, as text. Most runs of a plan belong
+to several cells.
 """
 
 
@@ -56,14 +58,14 @@ def make_plan(
     """Expand a configuration into items and runs.
 
     Args:
-        configuration: the whole.
-        methods: by name.
-        datasets: the names of the data sets there are; None takes any.
-        holdings: what those hold whose sizes are known (`datasets.read_holdings`).
+        configuration: the whole configuration.
+        methods: methods by name.
+        datasets: names of the existing data sets; None accepts any.
+        holdings: contents of the data sets with known sizes (`datasets.read_holdings`).
 
     Raises:
-        BenchError: a bad key or value, by its full name; a method, task or data set
-            that does not exist; a run that asks more of its data set than that holds.
+        BenchError: a bad key or value, with its full name; a method, task or data set
+            that does not exist; a run that needs more data than its data set holds.
     """
     known = _Known(configuration, methods, datasets, holdings or {})
     for key in ("methods", "tuning"):
@@ -142,8 +144,9 @@ def make_plan(
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """Inputs of the expansion of all items; `laid` caches the values of a method at a
-    paper's task.
+    """Inputs of the expansion of all items.
+
+    `laid` caches the values of a method at a paper's task.
     """
 
     configuration: Configuration
@@ -155,14 +158,14 @@ class _Known:
     )
 
     def dataset(self, name: str, where: str) -> None:
-        """Refuse a data set that there is not."""
+        """Refuse a data set that does not exist."""
         if self.datasets is not None:
             known_name(name, self.datasets, where, "data set")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Expansion:
-    """The expansion of one table or figure of a paper; `where` is its dotted key."""
+    """Expansion of one table or figure of a paper; `where` is its dotted key."""
 
     known: _Known
     paper: str
@@ -188,7 +191,7 @@ class _Expansion:
 
     @property
     def _series(self) -> dict[str, Series]:
-        """The item's series that are not null."""
+        """Series of the item that are not null."""
         return {
             name: series
             for name, series in self.spec.series.items()
@@ -196,7 +199,9 @@ class _Expansion:
         }
 
     def _other(self, name: str, of: str, where: str) -> Series | None:
-        """Another series of the item, which `of` names in its key `where`."""
+        """Return another series of the item, which the series `of` names at its key
+        `where`.
+        """
         known_name(
             name, [known for known in self.spec.series if known != of], where, "series"
         )
@@ -225,8 +230,9 @@ class _Expansion:
         ]
 
     def _compared(self, name: str, series: Series, where: str) -> int:
-        """Return how many settings a search compares, those of the search that it
-        follows among them; 0 where nothing is searched.
+        """Return the number of settings that a search compares; 0 without a search.
+
+        It includes the settings of the search that this one follows.
         """
         search = series.search
         if search is None:
@@ -337,8 +343,16 @@ class _Expansion:
         point: Mapping[str, Any] = MappingProxyType({}),
         tried: int = 0,
     ) -> PlannedCell:
-        """The cell of a series at a task: at the swept value `x`, or at a search's
-        `point`, one of so many `tried`.
+        """Return the cell of a series at a task.
+
+        Args:
+            task: name of the task.
+            name: name of the series.
+            series: the series.
+            x: the swept value, of a sweep.
+            more: overlay of the keys that change with `x`.
+            point: overlay of one point of a search.
+            tried: number of points of that search.
         """
         spec = self.spec
         where = self.where
@@ -350,7 +364,7 @@ class _Expansion:
         swept = (
             series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
         )
-        # What is said of this cell alone has to fit its method.
+        # Values of this cell alone have to fit its method.
         uses = (series.use,) if isinstance(series.use, str) else series.use
         for used in uses:
             known_name(used, self.experiment.variants, f"{of_series}.use", "variant")
@@ -451,12 +465,11 @@ class _Expansion:
         )
 
     def _searched_on_private_data(self, series: Series) -> bool:
-        """Whether the run is one of a search whose runs read private data, as those
-        that a table tries all do.
+        """Return whether the run belongs to a search whose runs read private data.
 
-        The account composes such runs, so that they must not draw the same cohorts and
-        noise. A run of the same settings that is no run of a search keeps its streams
-        and its key, and is another run.
+        All searches of tables do. The account composes the runs of a search, so that
+        they must not draw the same cohorts and noise. A run with the same settings
+        outside a search keeps its streams and its key, and is another run.
         """
         declared = self.known.configuration.tuning.get(series.method)
         return series.search is not None or (
@@ -466,8 +479,9 @@ class _Expansion:
     def _searches(
         self, task: str, name: str, series: Series
     ) -> Mapping[str, Any] | None:
-        """The run that finds the cells of a series' network, without its seed: that of
-        another series of the item.
+        """Return the run that finds the cells of a series' network, without its seed.
+
+        It is the run of another series of the item. None without a search.
         """
         if not series.searched_by:
             return None
@@ -481,8 +495,8 @@ class _Expansion:
         return named(self._cell(task, series.searched_by, search).runs[0])
 
     def _start(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
-        """The start of a series' runs from another run; None where no other run is
-        named.
+        """Return the initial weights of a series' runs from another run; None without
+        one.
         """
         if series.start is None:
             return None
@@ -494,11 +508,11 @@ class _Expansion:
         return {"kind": "run", "public": series.start.public, "run": named(run)}
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
-        """Return the values of a method at a task that more runs than one cell's share.
+        """Return the values of a method at a task that the cells share.
 
-        The layers, each over the ones before: the configuration's `run`, the paper's,
-        the task, what makes the method (its defaults), and the overlays for the method,
-        the configuration's and the paper's. So a method's structure wins over a task's
+        The layers, each merged over the ones before: the configuration's `run`, the
+        paper's `run`, the task, the method's defaults, and the configuration's and the
+        paper's overlays for the method. So a method's structure overrides a task's
         values.
         """
         configuration = self.known.configuration
@@ -534,8 +548,9 @@ class _Expansion:
 
 
 def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
-    """The run of these plain values, which nothing can change: each is read and checked
-    once in a process.
+    """Return the run of these plain values.
+
+    Runs are immutable, so that each is read and checked once in a process.
     """
     key = cls, repr(values)
     if key not in _READ:
@@ -559,8 +574,9 @@ def _released_settings(cls: type[Method], where: str) -> dict[str, Any]:
 
 
 def _same_name(table: TableSettings, series: Series) -> bool:
-    """Whether another row of the table would be called as this one: by the method's
-    title alone.
+    """Return whether another row of the table would have the same name as this one.
+
+    The name is the method's title alone.
     """
     rows = [
         row for row in table.series.values() if row is not None and row.search is None
@@ -569,10 +585,11 @@ def _same_name(table: TableSettings, series: Series) -> bool:
 
 
 def named(run: Method) -> dict[str, Any]:
-    """The values that name a run in another's settings, without its seed: those that
-    differ from the defaults.
+    """Return the values that identify a run in another run's settings, without its
+    seed.
 
-    So a key that is introduced later does not move the other run.
+    They are the values that differ from the defaults, so that a key that is added later
+    does not change the identity.
     """
     identity = run.identity()
     try:
@@ -587,11 +604,12 @@ def named(run: Method) -> dict[str, Any]:
 
 
 def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
-    """The overlays that a search tries, in the order of the grid; one that is empty
-    where nothing is searched.
+    """Return the overlays that a search tries, in the order of the grid.
+
+    Without a search, it is one empty overlay.
 
     Raises:
-        BenchError: a key without values, or more combinations asked for than there are.
+        BenchError: a key without values, or more combinations requested than exist.
     """
     if search is None:
         return [{}]
@@ -623,7 +641,7 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
 
 
 def _whole(value: float) -> float | int:
-    """A whole number as such, for messages."""
+    """Return a whole number as an integer, for messages."""
     return int(value) if value == int(value) else value
 
 

@@ -1,4 +1,4 @@
-"""The overlays of a configuration, and the check that each sets only keys that its runs
+"""Overlays of a configuration, and the check that each sets only keys that its runs
 have.
 """
 
@@ -12,15 +12,17 @@ from dpfedbench.method import Method
 from dpfedbench.settings import layers
 
 Methods = Mapping[str, type[Method]]
-"""By name."""
+"""Methods by name."""
 
 
 def check_overlays(configuration: Configuration, methods: Methods) -> None:
-    """Refuse what no method knows in overlays for all methods, and what does not fit in
-    those for one.
+    """Refuse invalid keys and values of overlays.
+
+    An overlay for all methods has to fit one of them; an overlay for one method has to
+    fit that method.
 
     Raises:
-        BenchError: by the full name of the key.
+        BenchError: names the full key.
     """
     everything = list(methods.values())
     for where, overlay, method in overlays(configuration):
@@ -38,7 +40,7 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
 def overlays(
     configuration: Configuration,
 ) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """All overlays by their keys, with the method that each is for; "" for all
+    """Yield all overlays with their keys, and the method of each; "" for all
     methods.
     """
     yield "run", configuration.run, ""
@@ -63,7 +65,7 @@ def overlays(
 
 
 def check_given(overlay: Mapping[str, Any], where: str) -> None:
-    """Refuse an overlay that says the method or the seed of a run."""
+    """Refuse an overlay that sets the method or the seed of a run."""
     for key in ("method", "seed"):
         if key in overlay:
             raise BenchError(

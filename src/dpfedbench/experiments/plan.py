@@ -1,8 +1,8 @@
-"""Plan of a configuration: items (tables and figures) of papers, their cells, and the
-runs of these.
+"""Plan of a configuration: tables and figures (items) of papers, their cells, and the
+cells' runs.
 
-Each cell of a table or figure is one configuration of a run and a list of seeds. Runs
-are known by their folder, so two cells that need the same run share it.
+Each cell of a table or figure is one configuration of a run and a list of seeds. A
+run's folder identifies it, so that two cells that need the same run share it.
 """
 
 import dataclasses
@@ -17,14 +17,23 @@ from dpfedbench.settings.run import Run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """One value of a table or a figure: a configuration, with as many runs as seeds.
+    """One value of a table or a figure: a configuration, with one run for each seed.
 
-    `repairs` names the series of the same item whose claim does not hold and this one's
-    does, "" where there is none; `published_dataset` is the data set the paper used,
-    which `runs` may replace by a stand-in; `mismatch` says why our value may not be
-    read against the published one, "" where it may. `tests` are the runs under a
-    meta-test that is not their own, none where it is. `searched` is how many runs, this
-    cell's among them, a search for settings compares; 0 where nothing is searched.
+    Attributes:
+        series: name of the series.
+        label: label in a figure.
+        variant: text that a table adds to the method's title.
+        repairs: series of the same item whose claim is void, and valid in this one; ""
+            without one.
+        x: the swept value, of a sweep.
+        runs: one run for each seed.
+        published_dataset: data set of the paper, which `runs` may replace by a
+            stand-in.
+        mismatch: reason why our value is not comparable with the published one; "" if
+            it is.
+        tests: the runs under a meta-test that is not their own; empty without one.
+        searched: number of runs that a search for settings compares, including this
+            cell's; 0 without a search.
     """
 
     series: str
@@ -41,7 +50,7 @@ class PlannedCell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedItem:
-    """A table or figure of a paper: its specification as configured, and its cells."""
+    """Table or figure of a paper: its specification as configured, and its cells."""
 
     paper: str
     name: str
@@ -51,7 +60,7 @@ class PlannedItem:
 
     @property
     def runs(self) -> dict[str, Method]:
-        """The runs it needs, by folder; none for a figure of accounts."""
+        """Runs that the item needs, by folder; none for a figure of accounts."""
         return (
             {}
             if self.kind == "account"
@@ -60,8 +69,8 @@ class PlannedItem:
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
-        """The meta-tests it needs besides the runs' own, by the run's folder and the
-        test's name.
+        """Meta-tests that the item needs besides the runs' own, by the run's folder and
+        the test's name.
         """
         return {
             (run.folder, test.test_name): test
@@ -72,14 +81,14 @@ class PlannedItem:
     def cell_records(
         self, audited_runs: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return one mapping for each run of each cell: the columns of
-        `results.columns.CELLS` that are known before any run.
+        """Return one mapping for each run of each cell.
 
-        A figure of accounts has one for each cell, without a run but with what an
-        accountant has to know.
+        Its keys are the columns of `results.columns.CELLS` that are known before any
+        run. A figure of accounts has one mapping for each cell, with the inputs of an
+        accountant in place of a run.
 
         Args:
-            audited_runs: for each private run, the run whose audit stands for it.
+            audited_runs: for each private run, the run whose audit represents it.
         """
         audited_runs = audited_runs or {}
         kind = self.kind
@@ -149,10 +158,10 @@ def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
 
 
 def _mechanism(run: Method) -> dict[str, Any]:
-    """Return what an accountant has to know of a run that is not trained.
+    """Return the inputs of an accountant for a run that is not trained.
 
-    `noise_multiplier` is None without noise. `counted` is whether everything that the
-    clipping rule reads is a release that an account counts.
+    `noise_multiplier` is None without noise. `counted` is whether all values that the
+    clipping rule reads are releases that an account counts.
     """
     plan = getattr(run, "participation", None)
     server = run.sums()[-1] if run.sums() else None
@@ -163,7 +172,7 @@ def _mechanism(run: Method) -> dict[str, Any]:
     )
     multiplier = getattr(noise, "multiplier", None)
     if getattr(clipping, "noise_by_group", "joint") == "per-group":
-        multiplier = None  # how many groups there are is known with the network
+        multiplier = None  # only the network gives the number of groups
     return {
         "sampler": {
             "kind": getattr(plan, "kind", ""),
@@ -179,12 +188,13 @@ def _mechanism(run: Method) -> dict[str, Any]:
 
 
 def audited_as(run: Method) -> str:
-    """Equal for private configurations whose audits put the same mechanism to the test.
+    """Return a text that is equal for configurations whose audits test the same
+    mechanism.
 
-    An audit replaces what clients compute and runs the rest: participation, clipping,
-    noise, accounting. Neither the seed nor, where whole clients are protected, their
-    data, their model and what they compute are in it. Noise that follows a loss is each
-    run's own.
+    An audit replaces the clients' computation and runs the rest: participation,
+    clipping, noise, accounting. The text does not depend on the seed. Where whole
+    clients are protected, it does not depend on their data, model and computation
+    either. Noise that follows a loss is different in each run.
     """
     private = [sum_ for sum_ in run.sums() if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
@@ -206,7 +216,7 @@ def audited_as(run: Method) -> str:
         for sum_ in private
     ):
         identity["server"] = (
-            # noise that is correlated over rounds may be planned for the server's steps
+            # correlated noise may be planned for the server's steps
             server
         )
     if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
@@ -218,9 +228,10 @@ def audited_as(run: Method) -> str:
     if any(
         sum_.clipping is not None and sum_.clipping.groups != "all" for sum_ in private
     ):
-        identity["model"] = run.model.plain()  # how many groups there are
+        identity["model"] = run.model.plain()  # gives the number of groups
     if any(sum_.unit == "record" for sum_ in private):
-        # What a client sums over is in it, and in how many sums a record is.
+        # It depends on the examples of a client's sums, and on the number of sums that
+        # a record is in.
         clients = run.clients
         identity["examples"] = [
             run.task.ways,
@@ -234,15 +245,16 @@ def audited_as(run: Method) -> str:
             update.get("batches"),
         ]
         if run.client_data == "records":
-            identity["dataset"] = run.dataset  # how many records there are
+            identity["dataset"] = run.dataset  # gives the number of records
     return json.dumps(identity, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a configuration asks for: items by (paper, name), and runs by folder.
+    """Everything that a configuration needs: items by (paper, name), and runs by
+    folder.
 
-    Among the runs are those that no item shows, but of which others take a file
+    The runs include those that no item shows, but whose files other runs need
     (`Run.references`).
     """
 
@@ -251,8 +263,8 @@ class Plan:
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
-        """The meta-tests of all items besides the runs' own, by the run's folder and
-        the test's name.
+        """Meta-tests of all items besides the runs' own, by the run's folder and the
+        test's name.
         """
         return {
             name: test
@@ -262,8 +274,8 @@ class Plan:
 
     @property
     def searches(self) -> dict[str, dict[str, Any]]:
-        """For each run that a search compares, by folder: the largest such search, as
-        `tuning` would declare it.
+        """Largest search that compares a run, by the run's folder, as `tuning` would
+        declare it.
         """
         by_run: dict[str, dict[str, Any]] = {}
         for cell in (
@@ -278,7 +290,7 @@ class Plan:
         return by_run
 
     def tables(self, paper: str | None = None) -> list[PlannedItem]:
-        """The tables of one paper, or of all."""
+        """Return the tables of one paper, or of all."""
         return [
             item
             for item in self.items.values()
@@ -286,7 +298,7 @@ class Plan:
         ]
 
     def figures(self, paper: str | None = None) -> list[PlannedItem]:
-        """The figures of one paper, or of all."""
+        """Return the figures of one paper, or of all."""
         return [
             item
             for item in self.items.values()
@@ -296,7 +308,8 @@ class Plan:
     def cell_records(
         self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the records of the cells of one paper, or of all (`PlannedItem.cell_records`).
+        """Return the records of the cells of one paper, or of all; see
+        `PlannedItem.cell_records`.
 
         Figures of accounts have no runs and are left out.
         """
@@ -314,10 +327,14 @@ class Plan:
         ]
 
     def private_runs(self, paper: str | None = None) -> dict[str, list[Method]]:
-        """Return the private configurations that tables and figures of one paper, or of
-        all, show: their runs in the order of seeds, by the folder that these share.
+        """Return the private configurations of the tables and figures of one paper, or
+        of all.
 
         Tables come before figures.
+
+        Returns:
+            The runs of each configuration in the order of seeds, by the folder that
+            they share.
         """
         configurations: dict[str, dict[int, Method]] = {}
         for item in sorted(self._shown(paper), key=lambda item: item.kind != "table"):
@@ -332,8 +349,8 @@ class Plan:
         }
 
     def audited_runs(self, paper: str | None = None) -> dict[str, str]:
-        """Return, for each private run that one paper or all show, the run whose audit
-        stands for it.
+        """Return the run whose audit represents each private run of one paper, or of
+        all.
 
         It is the first seed of the run's configuration, or of an earlier configuration
         with the same mechanism (`audited_as`).

@@ -11,32 +11,31 @@ from dpfedbench.experiments.plan import Plan, PlannedItem
 from dpfedbench.method import Method
 
 Wildcards = Any
-"""Snakemake's, of a job: an attribute for each."""
+"""Snakemake's wildcards of a job, one attribute each."""
 
 Input = Callable[[Wildcards], list[str]]
-"""An input function: the files that a job with these wildcards needs."""
+"""Input function of a rule: returns the files that a job with given wildcards needs."""
 
 RUNS = "results/runs"
 _TOGETHER = 8
-"""Audits of a batch: to start Python and torch takes longer than most of them."""
+"""Audits of a batch. Most audits take less time than the start of Python and torch."""
 
 
 class Planned:
-    """The plan as rules see it. Paths are as seen from the folder that the workflow
-    runs in.
+    """Plan as the workflow's rules use it. Paths are relative to the working folder.
 
     Args:
-        configuration: the whole.
-        plan: what it asks for.
+        configuration: the whole configuration.
+        plan: its plan.
 
     Attributes:
-        report: the folder that tables and figures go to.
-        papers: those that have a table or figure, by name.
-        audited_runs: for each private run that a paper shows, the run whose audit
-            stands for it, by paper; under "" those of all papers.
-        partitions: a run for each partition, by the partition's folder.
-        batches: the audits that the tables of privacy need, so many runs of one method
-            a batch, by method and number. A batch is for one set of papers, so that no
+        report: folder of tables and figures.
+        papers: names of the papers that have a table or figure.
+        audited_runs: for each private run of a paper, the run whose audit represents
+            it, by paper; under "" those of all papers.
+        partitions: one run for each partition, by the partition's folder.
+        batches: runs of one method that are audited in one job, by method and number,
+            for the tables of privacy. A batch is for one set of papers, so that no
             paper's target waits for another paper's runs.
     """
 
@@ -55,7 +54,7 @@ class Planned:
         self._searches = plan.searches
         audited: dict[
             str, dict[str, None]
-        ] = {}  # for whose table of privacy a run is audited
+        ] = {}  # papers whose table of privacy needs the audit of a run
         for paper, audited_runs in self.audited_runs.items():
             for folder in audited_runs.values():
                 audited.setdefault(folder, {})[paper] = None
@@ -77,8 +76,9 @@ class Planned:
         return [item for item in self.plan.items.values() if item.kind == "frontier"]
 
     def targets(self, paper: str | None = None) -> list[str]:
-        """The tables and figures of one paper, or of all, with the table of privacy and
-        its figure.
+        """Return the tables and figures of one paper, or of all.
+
+        They include the table of privacy and its figure.
         """
         of = f"{paper}/" if paper else ""
         tables = [f"{item.paper}/{item.name}" for item in self.plan.tables(paper)]
@@ -99,7 +99,7 @@ class Planned:
         ]
 
     def frontiers(self, *kinds: str) -> list[str]:
-        """The files of these kinds of all figures of frontiers."""
+        """Return the files of the given kinds of all frontier figures."""
         stems = [
             f"{self.report}/figures/{item.paper}/{item.name}"
             for item in self._frontiers
@@ -107,15 +107,15 @@ class Planned:
         return [f"{stem}.{kind}" for stem in stems for kind in kinds]
 
     def frontier_targets(self) -> list[str]:
-        """All figures of frontiers, and their table where there is one."""
+        """Return all frontier figures, and their table if there is a figure."""
         table = [f"{self.report}/tables/frontier.{kind}" for kind in ("csv", "md")]
         return self.frontiers("png", "csv") + table * bool(self._frontiers)
 
     # Pages
 
     def page_items(self, paper: str | None = None) -> list[dict[str, Any]]:
-        """The tables and figures for a page: of those among the targets, with what is
-        configured.
+        """Return the tables and figures among the targets, with their configuration,
+        for a page.
         """
         items = []
         for target in self.targets(paper):
@@ -130,7 +130,7 @@ class Planned:
         return items
 
     def files_for_page(self, paper: str | None = None) -> list[str]:
-        """The files of runs that a page shows, of one paper or of all."""
+        """Return the files of runs that a page shows, of one paper or of all."""
         items = [
             item for item in self.plan.items.values() if paper in (None, item.paper)
         ]
@@ -174,7 +174,7 @@ class Planned:
         return self.plan.cell_records(paper or None, self.audited_runs[paper])
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
-        """Titles and sources of papers, for a page; in the order of the
+        """Return titles and sources of papers for a page, in the order of the
         configuration.
         """
         shown = {
@@ -188,9 +188,7 @@ class Planned:
         }
 
     def stand_ins(self) -> dict[str, str]:
-        """Return, for each published data set that is replaced, the data set that was
-        measured.
-        """
+        """Return the measured data set for each published data set that is replaced."""
         return {
             cell.published_dataset: cell.runs[0].dataset
             for item in self.plan.items.values()
@@ -201,19 +199,23 @@ class Planned:
     # Tables of privacy
 
     def audited_runs_of(self, wildcards: Wildcards) -> dict[str, str]:
-        """Return the private runs of the paper that the wildcards name, or of all, each
-        with the run whose audit stands for it.
+        """Return the private runs of the paper in the wildcards, or of all papers.
+
+        Each run has the run whose audit represents it.
         """
         return self.audited_runs[wildcards.of.rstrip("/")]
 
     def private_cells(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """Return the records of the private cells of that paper, or of all."""
+        """Return the records of the private cells of the paper in the wildcards, or of
+        all.
+        """
         records = self.cell_records(wildcards.of.rstrip("/"))
         return [record for record in records if record["private"]]
 
     def files_of_private(self, wildcards: Wildcards) -> list[str]:
-        """Return the files of their runs, and of their audits: seeds share one, and
-        some configurations too.
+        """Return the files of the private runs, and of their audits.
+
+        Seeds share one audit, and some configurations do too.
         """
         audited_runs = self.audited_runs_of(wildcards)
         names = (
@@ -230,14 +232,14 @@ class Planned:
     # Runs
 
     def run_of(self, wildcards: Wildcards) -> Method:
-        """The run whose folder the wildcards name."""
+        """Return the run whose folder the wildcards name."""
         return self.plan.runs[
             "{method}/{dataset}/{task}/{key}/seed{seed}".format(**wildcards)
         ]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
-        """Return the values of the meta-test that the wildcards name, which replace
-        those of the run.
+        """Return the values of the meta-test in the wildcards, which replace those of
+        the run.
         """
         test = self._tests[self.run_of(wildcards).folder, wildcards.test]
         values = {"shots": test.task.shots} | test.evaluation.plain()
@@ -247,8 +249,9 @@ class Planned:
         }
 
     def search_for(self, run: Method) -> dict[str, Any] | None:
-        """The search for settings that the run is one of, else what the configuration
-        declares for its method.
+        """Return the search for settings that the run belongs to.
+
+        Else it is the search that the configuration declares for its method, or None.
         """
         declared = self.configuration.tuning.get(run.method)
         return self._searches.get(run.folder) or (
@@ -256,15 +259,15 @@ class Planned:
         )
 
     def references_of(self, wildcards: Wildcards) -> list[str]:
-        """The files of other runs that the run that the wildcards name needs."""
+        """Return the files of other runs that the run in the wildcards needs."""
         return [
             f"{RUNS}/{reference.folder}/{file}"
             for file, reference in self.run_of(wildcards).references.items()
         ]
 
     def made_for(self, wildcards: Wildcards) -> list[str]:
-        """The files of other jobs that the model of the run that the wildcards name is
-        trained and tested with.
+        """Return the files of other jobs that the model of the run in the wildcards
+        needs.
         """
         folder = self.run_of(wildcards).features_folder
         names = ("features.npy", "features.json") if folder else ()
@@ -273,14 +276,17 @@ class Planned:
         ]
 
     def partition_of(self, wildcards: Wildcards) -> Method:
-        """A run that uses the partition that the wildcards name; those who share it
-        agree on it.
+        """Return a run that uses the partition in the wildcards.
+
+        All runs that share a partition have the same settings for it.
         """
         return self.partitions[f"{wildcards.dataset}/{wildcards.clients}"]
 
     def partition_for_account(self, wildcards: Wildcards) -> list[str]:
-        """The partition that says which clients use which image, where the account is
-        of that.
+        """Return the files of the partition, if the account covers the level of an
+        image.
+
+        The partition says which clients use which image.
         """
         run = self.run_of(wildcards)
         names = ("clients.npz", "summary.json") if run.accounts_images else ()
@@ -289,8 +295,9 @@ class Planned:
     # Batches of audits
 
     def audited_together(self, wildcards: Wildcards) -> list[str]:
-        """The runs of a batch of audits: of those for the table of privacy, or one that
-        is asked for by itself.
+        """Return the runs of a batch of audits.
+
+        The batch is one for the table of privacy, or a single run that was requested.
         """
         name = (wildcards.method, wildcards.batch)
         if name in self.batches:
@@ -304,7 +311,7 @@ class Planned:
         ]
 
     def batch_of(self, wildcards: Wildcards) -> str:
-        """The batch that a run is audited in."""
+        """Return the batch in which a run is audited."""
         folder = self.run_of(wildcards).folder
         alone = f"{wildcards.key}-seed{wildcards.seed}"
         number = next(
@@ -318,12 +325,14 @@ class Planned:
         return f"{self.report}/audits/{wildcards.method}-{number}"
 
     def checksums_of_batch(self, wildcards: Wildcards) -> str:
-        """The checksums of the audits of the batch that a run is audited in."""
+        """Return the checksums of the audits in the batch of a run."""
         folder, _, batch = self.batch_of(wildcards).rpartition("/")
         return f"{folder}/checksums/{batch}.sha256"
 
     def files_of_batch(self, name: str) -> Input:
-        """This file of every run of a batch of audits."""
+        """Return an input function: the named file of every run of a batch of
+        audits.
+        """
         return lambda wildcards: [
             f"{RUNS}/{folder}/{name}" for folder in self.audited_together(wildcards)
         ]
@@ -331,15 +340,17 @@ class Planned:
     # Tables and figures
 
     def item_of(self, wildcards: Wildcards) -> PlannedItem:
-        """The table or figure that the wildcards name."""
+        """Return the table or figure that the wildcards name."""
         return self.plan.items[wildcards.paper, wildcards.item]
 
     def described(self, wildcards: Wildcards) -> dict[str, Any]:
-        """The table or figure as plain data, for its script."""
+        """Return the table or figure as plain data, for its script."""
         return self.item_of(wildcards).describe()
 
     def files_of_runs(self, *names: str) -> Input:
-        """These files of every run that the table or figure shows."""
+        """Return an input function: the named files of every run of the table or
+        figure.
+        """
         return lambda wildcards: [
             f"{RUNS}/{run}/{name}"
             for run in self.item_of(wildcards).runs
@@ -347,20 +358,22 @@ class Planned:
         ]
 
     def tests_of_runs(self, wildcards: Wildcards) -> list[str]:
-        """The meta-tests that the figure shows and that are not the runs' own."""
+        """Return the files of the figure's meta-tests that are not the runs' own."""
         return [
             f"{RUNS}/{run}/tests/{test}.json"
             for run, test in self.item_of(wildcards).tests
         ]
 
-    # What `snakemake --report` says
+    # Labels of `snakemake --report`
 
     def category_of(self, wildcards: Wildcards) -> str:
-        """Return the paper's title, under which a table or figure is listed."""
+        """Return the paper's title, which is the category of a table or figure in the
+        report.
+        """
         return next(iter(self.page_papers(wildcards.paper).values()))["title"]
 
     def labels_of(self, wildcards: Wildcards) -> dict[str, str]:
-        """Return the labels of a table or figure in the list."""
+        """Return the labels of a table or figure in the report."""
         item = self.item_of(wildcards)
         return _labels(
             item.name, item.spec["title"], (cell.runs[0].dataset for cell in item.cells)
@@ -369,13 +382,15 @@ class Planned:
     def privacy_labels(
         self, name: str, title: str
     ) -> Callable[[Wildcards], dict[str, str]]:
-        """Return a function that labels the table of privacy or the answer in the list."""
+        """Return a function that returns the labels of the table of privacy or the
+        answer.
+        """
         return lambda wildcards: _labels(
             name, title, (cell["dataset"] for cell in self.private_cells(wildcards))
         )
 
     def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:
-        """Return the labels of the table of frontiers in the list."""
+        """Return the labels of the table of frontiers in the report."""
         data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
         return _labels("frontier", "The frontier: accuracy over the proven ε", data)
 

@@ -1,4 +1,4 @@
-"""The command that makes a target of the workflow."""
+"""Command that makes a target of the workflow."""
 
 import os
 import shlex
@@ -14,15 +14,15 @@ def own_command(
     values: Sequence[str],
     root: Path,
 ) -> str:
-    """The command of somebody who called the workflow in this way, with `{target}` for
-    what is asked for.
+    """Return the command that calls the workflow as the user did, with `{target}` as
+    target.
 
     Args:
         through_uv: called by `uv run`.
-        through_conda: with `--use-conda`.
-        files: of `--configfile`, absolute; those of the repository are shown as seen
-            from it, others from here.
-        values: of `--config`.
+        through_conda: called with `--use-conda`.
+        files: arguments of `--configfile`, absolute. Files of the repository are shown
+            relative to it, others relative to the working folder.
+        values: arguments of `--config`.
         root: the repository, or the folder of the workflow in an installed package.
     """
     words = (
@@ -33,7 +33,7 @@ def own_command(
     if root.parts[-2:] == (
         "dpfedbench",
         "workflow",
-    ):  # what an installed package has, by its own command
+    ):  # an installed package has its own command
         words = ["dpfedbench", "run"]
         if files and files[0].parent == root / "config" / "presets":
             words += ["--preset", files[0].stem]
@@ -42,8 +42,8 @@ def own_command(
         os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd())
         for file in files
     ]
-    # The target goes before these: each takes every word after it for one more of its
-    # own.
+    # The target stands before these options, because each of them takes every argument
+    # after it.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *values] * bool(
         values
     )

@@ -1,4 +1,4 @@
-"""The methods by name: those in the modules of this package, and those of plugins
+"""Registry of methods: those in the modules of this package, and those of plugins
 (`dpfedbench.plugins`). See docs/add-a-method.md.
 """
 
@@ -17,7 +17,8 @@ _SHIPPED = defined_in(modules_in(__name__), Method)
 
 
 def by_name(classes: Iterable[type[Method]]) -> dict[str, type[Method]]:
-    """Return methods by their names; a class without a name is a base of others.
+    """Return methods by name; a class without a name is a base of methods and is left
+    out.
 
     Raises:
         BenchError: a name is malformed or used twice, or a title is missing.

@@ -1,5 +1,5 @@
-"""Adap DP-FL (Fu, Chen and Han 2022): record-level privacy with a threshold and noise
-that adapt.
+"""Adap DP-FL (Fu, Chen and Han 2022): record-level privacy with an adaptive threshold
+and adaptive noise.
 
 Algorithm 1. In each round, each client
 
@@ -9,9 +9,10 @@ Algorithm 1. In each round, each client
 3. takes a step of its own optimiser along the sum / L (line 14; Section V: Adam);
 4. sets its next C to alpha times a mean norm (eq. 6 to 8).
 
-The server averages the models (line 23), and multiplies z by beta after three falls in
-a row of a public validation loss (line 24). A client stops before its budget is
-exceeded (line 17 stops after); all clients are alike, so all stop.
+The server averages the models (line 23), and multiplies z by beta after three
+consecutive decreases of a public validation loss (line 24). A client stops before its
+budget is exceeded (line 17 stops after). All clients have the same account, so that all
+stop in the same round.
 
 Step 4 can be read in three ways, which are three clipping rules of `dpsum.clipping`:
 
@@ -21,7 +22,7 @@ Step 4 can be read in three ways, which are three clipping rules of `dpsum.clipp
 | `NormOfRelease` | the released vector | post-processing |
 | `MeanOfRawNorms` | the gradients before clipping | none |
 
-The local steps are `parts.client_updates.local_steps`.
+`parts.client_updates.local_steps` has the local steps.
 """
 
 from dpfedbench.papers.shared import LocalRecordMethod
@@ -31,8 +32,8 @@ from dpsum.noise import Gaussian
 
 
 class AdapDpFl(LocalRecordMethod):
-    """Each client takes the private sums, over its records, with a threshold of its
-    own.
+    """Adap DP-FL: each client takes private sums over its records, with a threshold of
+    its own.
     """
 
     name = "adap-dp-fl"
@@ -43,10 +44,10 @@ class AdapDpFl(LocalRecordMethod):
 
 
 class DpFl(LocalRecordMethod):
-    """The paper's baseline (Zheng et al. 2021, in Section V): one threshold and one
+    """Baseline of the paper (Zheng et al. 2021, in Section V): one threshold and one
     noise scale for all clients and rounds.
 
-    It is local DP-FedAvg in the sense that nobody but the client itself is trusted.
+    It is local DP-FedAvg: each client trusts only itself.
     """
 
     name = "dp-fl"

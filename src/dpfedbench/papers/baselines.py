@@ -3,11 +3,11 @@ all images at once.
 
 Pre-training ("transfer learning" in DP-FedMeta, Section 6.3; "pre-training" in DP-MAML,
 Section 6.5, after Donahue et al. 2014). One holder has all images of the training
-classes as records, labelled by their place among these classes. In each round it takes
-a Poisson lot, and a step of Adam along the mean gradient of the network with one output
-for each training class. At the meta-test the last layer is replaced by a fresh one, at
-zero, and all of the network is adapted to the task's support set. Normalisation is
-within each image, as it has to be for `dp-transfer`.
+classes as records, labelled by their position among these classes. In each round it
+takes a Poisson lot, and a step of Adam along the mean gradient of the network with one
+output for each training class. The meta-test replaces the last layer by a new one with
+zero weights, and adapts the whole network to the task's support set. Normalisation is
+within each image, as `dp-transfer` requires.
 """
 
 from typing import Any
@@ -37,13 +37,13 @@ class RandomInit(Method):
 
 
 class PublicAlone(Method):
-    """Public data alone: a model that was trained on public data, tested as any other,
-    and no private datum read.
+    """Public data alone: a model trained on public data and tested like any other,
+    without access to private data.
 
-    The weights are those of another run or a file (`initial`), which have to be public:
-    that run is trained on its own data set, and this one is its model under the
-    meta-test of the private data set. What a private method is worth is what it adds to
-    this.
+    The weights come from another run or a file (`initial`), which have to be public.
+    That run is trained on its own data set; this run is its model under the meta-test
+    of the private data set. The benefit of a private method is its gain over this
+    baseline.
     """
 
     name = "public-alone"
@@ -62,8 +62,8 @@ class PublicAlone(Method):
 
 
 PRE_TRAINING: dict[str, Any] = {
-    # The sizes of few-shot clients are not used; they stand here so that tasks that
-    # differ in them share a training.
+    # The sizes of few-shot clients are not used. They are fixed here, so that tasks
+    # that differ in them share one training.
     "clients": {
         "count": 1,
         "partition": "fragments",
@@ -87,8 +87,8 @@ PRE_TRAINING: dict[str, Any] = {
 
 
 class Transfer(Method):
-    """Each round: the mean gradient of a lot as it is, and a step of the holder's
-    optimiser. Not private.
+    """Transfer learning: in each round a step of the holder's optimiser along the mean
+    gradient of a lot. Not private.
     """
 
     name = "transfer"
@@ -116,19 +116,19 @@ class Transfer(Method):
 
 
 class DpTransfer(LocalRecordMethod):
-    """Pre-training by DP-SGD (Abadi et al. 2016), the private rival of DP-AGR and
-    DP-MAML: one private sum a lot.
+    """Pre-training by DP-SGD (Abadi et al. 2016), the private competitor of DP-AGR and
+    DP-MAML: one private sum for each lot.
 
     In each round the holder
 
-    1. takes a lot: each image with probability L/n, apart from all others;
+    1. takes a lot: each image with probability L/n, independently of all others;
     2. clips each image's gradient to C in L2 norm over all weights, adds them up and
        adds N(0, z^2 C^2 I);
     3. takes a step of Adam along that sum / L.
 
-    An image is what is protected, from everyone who gets the model, and Poisson lots
-    are what the accountant takes for granted. z = 6 and L = 2,000 are the papers'; C is
-    not said.
+    The protected unit is an image, against everyone who receives the model. The
+    accountant assumes Poisson lots. z = 6 and L = 2,000 are the papers'; they do not
+    state C.
     """
 
     name = "dp-transfer"

@@ -1,24 +1,25 @@
 """DP-AGR with other noise: correlated over rounds, and by secure aggregation.
 
 Correlated noise needs neither sampling nor a secret. The rounds are those of DP-AGR
-(one pass over blocks that an observer may know), but the server's noise of a round
-takes back part of what earlier rounds added (`dpsum.correlated_noise`), since a model
-sees the sum of all rounds and not each by itself. Each client is in one round, so all
-releases together are one Gaussian release of multiplier z over the encoder's largest
-column norm, which is scaled to 1; in several passes (min-separation) it is the change
-that all rounds of a client make together. With balls-and-bins its round is secret, and
-what columns do not have in common is amplified (`dpsum.accounting`). The threshold is
-constant: noise of another scale would not be taken back.
+(one pass over blocks that an observer may know), but the server's noise in a round
+cancels part of the noise of earlier rounds (`dpsum.correlated_noise`), since the model
+follows the sum of all rounds and not each round separately. Each client is in one
+round. All releases together are therefore one Gaussian release whose multiplier is z
+over the encoder's largest column norm, which is scaled to 1. In several passes
+(min-separation), the norm is that of all rounds of a client together. With
+balls-and-bins the client's round is secret, and the part that columns do not share is
+amplified (`dpsum.accounting`). The threshold is constant: noise of another scale would
+not cancel.
 
-By secure aggregation a client is protected against the server itself, without noise
-that drowns its signal. Nobody is trusted with a client's gradient. Each client clips
-and rounds its own and adds a share of the noise, and the server sees nothing but the
-sum of all messages modulo 2^b (`dpsum.secure`). So the server learns what DP-AGR tells
-everyone who receives the model, and all that a client holds is protected against both,
-each of its records too. DP-AGRLR and local Reptile protect records against the server
-by noise on each client's own message, which is as large as the message itself; here it
-is as large as one message in a sum of a whole cohort. The server knows who takes part,
-so that blocks are known: one pass.
+Secure aggregation protects a client against the server itself, with little noise.
+Clients need to trust nobody with their gradients. Each client clips and rounds its own
+gradient and adds a share of the noise. The server sees nothing but the sum of all
+messages modulo 2^b (`dpsum.secure`). So the server learns what everyone learns from the
+model of DP-AGR. All data of a client, and so each of its records, are protected against
+both. DP-AGRLR and local Reptile protect records against the server by noise on each
+client's own message, which is as large as the message itself; here the noise is as
+large as one message in the sum of a whole cohort. The server knows the participants, so
+that the blocks are known: one pass.
 """
 
 import dataclasses
@@ -33,8 +34,8 @@ from dpsum.sums import SumSpec
 
 
 class DpAgrFtrl(DpAgr):
-    """One private sum a round over disjoint blocks, with noise that is correlated over
-    rounds.
+    """DP-AGR with noise that is correlated over rounds: one private sum in each round,
+    over disjoint blocks.
     """
 
     name = "dp-agr-ftrl"
@@ -48,7 +49,7 @@ class DpAgrFtrl(DpAgr):
             ),
         )
     }
-    # Adam divides by the noise that a round has before it is taken back; see
+    # Adam divides by the noise of a round before later rounds cancel it; see
     # docs/findings/correlated-noise.md.
     defaults = {
         "clipping": {"kind": "constant"},
@@ -71,7 +72,9 @@ class DpAgrFtrl(DpAgr):
 
 
 class DpAgrSecagg(DpAgr):
-    """One private sum a round, which the server sees as secure aggregation shows it."""
+    """DP-AGR by secure aggregation: one private sum in each round, of which the server
+    sees the noisy total alone.
+    """
 
     name = "dp-agr-secagg"
     title = "DP-AGR, secure aggregation"
@@ -83,8 +86,8 @@ class DpAgrSecagg(DpAgr):
     }
 
     participation: OnePass = OnePass()
-    # A rule that released something beside the sum would need a sum of its own that the
-    # server does not see.
+    # A rule with an extra release would need a second sum that is hidden from the
+    # server.
     clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
     noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
 

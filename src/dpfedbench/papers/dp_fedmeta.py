@@ -66,8 +66,10 @@ class NonPrivateMaml(Method):
 
 
 class DpAgr(ClientLevelMethod):
-    """DP-AGR (Algorithms 1 and 2): one private sum a round, over the cohort's query
-    gradients. It protects a client against everyone who receives the meta-model.
+    """DP-AGR (Algorithms 1 and 2): one private sum in each round, over the cohort's
+    query gradients.
+
+    It protects a client against everyone who receives the meta-model.
     """
 
     name = "dp-agr"
@@ -83,8 +85,8 @@ class DpAgrlr(DpAgr):
     """DP-AGRLR (Algorithms 2 and 3): private sums of each client over its examples, and
     one of the server over its clients.
 
-    The gradient is of first order and normalisation is within each example, so that
-    nothing of an example passes the noise.
+    The gradient is of first order and normalisation is within each example, so that no
+    information about an example bypasses the noise.
     """
 
     name = "dp-agrlr"

@@ -1,5 +1,5 @@
-"""DP-MAML (Meta-Learning with Differential Privacy): tasks or single examples are
-protected, and the server is trusted.
+"""DP-MAML (Meta-Learning with Differential Privacy): protection of tasks or of single
+examples, with a trusted server.
 
 Algorithm 1, task level. Each client is a task. While the budget lasts, the server
 
@@ -13,9 +13,9 @@ Algorithm 1, task level. Each client is a task. While the budget lasts, the serv
    Figure 3).
 
 As published, step 5 reads the norms before clipping, and no finite epsilon is proven.
-The repair is the clipping rule `private-quantile`: the count of the lot's norms below C
-is released with noise, which costs next to nothing at L = 1,600. For where Section
-5.2.1 and Algorithm 1 disagree see docs/findings/dp-maml.md.
+The repair is the clipping rule `private-quantile`: it releases the count of the lot's
+norms below C with noise, which costs very little privacy at L = 1,600. For the
+differences between Section 5.2.1 and Algorithm 1 see docs/findings/dp-maml.md.
 
 Algorithm 2, sample level. For each task of a lot
 
@@ -25,9 +25,10 @@ Algorithm 2, sample level. For each task of a lot
 3. the server clips the query gradients of all tasks to C_outer, adds them up, adds
    N(0, z^2 C_outer^2 I), divides by |D^q| L and takes a step.
 
-A record is a support or a query example, and everyone sees the releases of both kinds:
-proven is the worse of the two at one delta. The support releases tell in which round a
-client took part, so no account may rely on that secret: participation is one-pass.
+A record is a support or a query example, and everyone sees the releases of both kinds.
+The proven epsilon is the larger one of the two at one delta. The support releases
+disclose the round of each client, so that no account may rely on secret cohorts:
+participation is one-pass.
 """
 
 import dataclasses
@@ -40,7 +41,8 @@ from dpsum.sums import SumSpec
 
 
 class DpMaml(ClientLevelMethod):
-    """Task level (Algorithm 1): one private sum a lot, over its tasks' query gradients.
+    """DP-MAML, task level (Algorithm 1): one private sum for each lot, over its tasks'
+    query gradients.
 
     The clipping rule `private-quantile` releases a noisy count as well.
     """
@@ -62,8 +64,8 @@ class DpMaml(ClientLevelMethod):
 
 
 class DpMamlSample(ClientLevelMethod):
-    """Sample level (Algorithm 2): private sums within each task, and one over all query
-    examples of the lot.
+    """DP-MAML, sample level (Algorithm 2): private sums within each task, and one over
+    all query examples of the lot.
 
     First order only: a second-order gradient would carry the raw support set into every
     query gradient past the inner loop's noise. Normalisation is within each record.

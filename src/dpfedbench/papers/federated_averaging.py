@@ -21,21 +21,21 @@ the number of all clients, so that c stays the mean of all c_k.
 With user-level privacy (DP-FedAvg: McMahan et al., Learning Differentially Private
 Recurrent Language Models, 2018), each round the server
 
-1. samples a cohort of L clients, each by chance;
+1. samples a cohort of L clients at random;
 2. clips each client's vector to C in L2 norm over all weights, adds the vectors up and
    adds N(0, z^2 C^2 I);
 3. takes the sum / L as the gradient of a step.
 
-FedProx's clients send one vector, so that the same guarantee holds whatever mu is.
-SCAFFOLD's clients send two. Each is clipped to a threshold of its own, summed, and
-noised by itself. A client is in both sums of a round or in neither, so that a round is,
-to a client, one Gaussian release of multiplier (z^-2 + z_c^-2)^-1/2
-(`dpsum.sums.together`), and one budget covers both. A client also clips the change of
-its control variate and keeps what it sent: else c would be the mean of other control
-variates than those that clients subtract. What a client keeps leaves by these sums
-alone. It follows from its records, from what everyone was sent, and from the rounds
-that it took part in; docs/privacy.md says why the last changes nothing of the account
-for the participations that `DpScaffold` takes.
+FedProx's clients send one vector, so that the same guarantee holds for every mu.
+SCAFFOLD's clients send two. Each vector has its own threshold, sum and noise. A client
+is in both sums of a round or in neither, so that a round is, to a client, one Gaussian
+release of multiplier (z^-2 + z_c^-2)^-1/2 (`dpsum.sums.together`), and one budget
+covers both. A client also clips the change of its control variate and keeps the clipped
+change: otherwise c would be the mean of other control variates than those that clients
+subtract. A client's state leaves only through these sums. It follows from the client's
+records, from the server's broadcasts, and from the rounds in which the client took
+part. docs/privacy.md says why these rounds do not change the account for the
+participations that `DpScaffold` accepts.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ CONTROL = "control-difference-sum"
 
 
 class Proximal(ModelDifference):
-    """FedProx: the model difference of steps with a proximal term. With mu = 0 it is
-    the model difference itself.
+    """FedProx: the model difference of steps with a proximal term.
+
+    With mu = 0 it is the plain model difference.
     """
 
     kind: Literal["proximal"] = "proximal"  # type: ignore[assignment]  # each kind has its name
@@ -84,7 +85,7 @@ class Proximal(ModelDifference):
         0.1,
         ge=0,
         le=1e6,
-        doc="of the proximal term mu/2 ||w - w_t||^2",
+        doc="weight of the proximal term mu/2 ||w - w_t||^2",
         paper="0.001 to 1",
     )
 
@@ -149,8 +150,8 @@ class FedAvg(Method):
 
     With `local-steps` every client trains in every round, along the sums of its lots,
     and the server averages the models, as in Adap DP-FL. With `model-difference`,
-    `proximal` (FedProx) or `scaffold` a cohort of clients trains on all of its records,
-    and the server steps along the mean.
+    `proximal` (FedProx) or `scaffold`, each client of a cohort trains on all of its
+    records, and the server steps along the mean.
     """
 
     name = "fedavg"
@@ -194,8 +195,8 @@ class FedAvg(Method):
 
 
 class DpFedAvg(ClientLevelMethod):
-    """DP-FedAvg, and FedProx with privacy (`proximal`): one private sum a round, over
-    the cohort's model differences.
+    """DP-FedAvg, and FedProx with privacy (`proximal`): one private sum in each round,
+    over the cohort's model differences.
     """
 
     name = "dp-fedavg"
@@ -217,11 +218,11 @@ class DpFedAvg(ClientLevelMethod):
 
 
 class DpScaffold(DpFedAvg):
-    """SCAFFOLD with privacy: two private sums a round, of the cohort's model
+    """SCAFFOLD with privacy: two private sums in each round, of the cohort's model
     differences and of the changes of their control variates.
 
-    The paper has no privacy; what is claimed here is the moments accountant of
-    DP-FedAvg, with both sums counted.
+    The paper has no privacy. The claim here is the moments accountant of DP-FedAvg,
+    with both sums counted.
     """
 
     name = "dp-scaffold"
@@ -232,9 +233,11 @@ class DpScaffold(DpFedAvg):
     client_update: Scaffold = Scaffold()
     noise: Gaussian = Gaussian()
     control_clipping: Constant = setting(
-        Constant(), doc="of what control variates move by"
+        Constant(), doc="clipping of the changes of control variates"
     )
-    control_noise: Gaussian = setting(Gaussian(), doc="of their sum")
+    control_noise: Gaussian = setting(
+        Gaussian(), doc="noise of the sum of these changes"
+    )
 
     def sums(self) -> list[SumSpec]:
         """Return the sum of the control variates, then that of the model differences."""

@@ -2,8 +2,8 @@
 Reptile. DP-FedMeta's Table 2 calls the first one GBML.
 
 Reptile in batches (Nichol et al. 2018). In each round the server sends the meta-model
-phi to a cohort of clients; each trains from it for k steps on all of its examples and
-sends phi less the weights phi_k that it ends with; the server takes a step
+phi to a cohort of clients. Each client trains from phi for k steps on all of its
+examples, to the weights phi_k, and sends phi - phi_k. The server takes a step
 
     phi <- phi + eps * mean(phi_k - phi).
 
@@ -16,12 +16,12 @@ each step
 3. it takes a step of Adam along that.
 
 The weights that it sends protect each of its examples against the server and everyone
-after it. The server adds no noise.
+who receives the meta-model. The server adds no noise.
 
 Local DP Reptile (Section 4): each client trains without noise, and clips and noises the
-difference of the weights itself, once in all. This is DP-FedAvg (McMahan et al. 2018)
-with the noise added to each clipped update, and not to their sum. The server learns no
-more of all that a client holds than this one release tells.
+difference of the weights itself, once in total. This is DP-FedAvg (McMahan et al. 2018)
+with the noise added to each clipped update, and not to their sum. The server learns of
+all data of a client no more than this one release discloses.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ OWN_UPDATE = "own-update"
 
 
 class Reptile(ClientUpdate):
-    """The weights that a client received less those that `inner_steps` steps on all of
-    its examples make of them. The optimiser starts anew at every client.
+    """The weights that a client received less its weights after `inner_steps` steps on
+    all of its examples.
+
+    The optimiser starts anew at every client.
     """
 
     kind: Literal["reptile"] = "reptile"
@@ -80,20 +82,20 @@ class Reptile(ClientUpdate):
     keeps_state = False
 
     inner_steps: int = setting(5, ge=1, le=100_000, doc="optimiser steps")
-    inner_rate: float = setting(0.001, gt=0, le=1e6, doc="their learning rate")
-    optimizer: Optimizer = setting(Adam(), doc="what takes them")
+    inner_rate: float = setting(0.001, gt=0, le=1e6, doc="learning rate of these steps")
+    optimizer: Optimizer = setting(Adam(), doc="optimiser of these steps")
     batches: Literal["full", "disjoint", "poisson"] = setting(
         "full",
         doc=(
             "full: each step reads all examples; disjoint: each example is in one step;"
-            " poisson: in each step with the chance 1/inner_steps"
+            " poisson: each example is in each step with probability 1/inner_steps"
         ),
     )
     largest: float | None = setting(
         None,
         ge=1e-20,
         le=1e20,
-        doc="L2 norm to which a step's (noised) mean gradient is cut; null: it is not",
+        doc="L2 norm to which a step's (noised) mean gradient is clipped; null: none",
         paper="0.3 to 1",
     )
 
@@ -121,13 +123,15 @@ class Reptile(ClientUpdate):
 
 
 def _examples_of_client(run: Run) -> int:
-    """Return how many examples a client holds: its support and its query set."""
+    """Return the number of a client's examples: its support and its query set."""
     per_class = run.clients.support_per_class + run.clients.query_per_class
     return run.task.ways * per_class
 
 
 class ReptileClients(ClientsWithinTask):
-    """Clients that train on all of their examples, by (private) sums of gradients."""
+    """Clients that train on all of their examples, along (private) sums of
+    gradients.
+    """
 
     def __init__(self, update: Reptile, setup: Setup) -> None:
         super().__init__(setup, update.samplers(setup.run, 0))
@@ -166,7 +170,7 @@ class ReptileClients(ClientsWithinTask):
         return measures_by_step[0].mean(axis=0).tolist()
 
     def _batches(self, client: int, index: int, examples: int) -> list[np.ndarray]:
-        """Return the places of the examples that each step reads."""
+        """Return the positions of the examples that each step reads."""
         steps = self._update.inner_steps
         if self._update.batches == "full":
             return [np.arange(examples)] * steps
@@ -179,25 +183,26 @@ class ReptileClients(ClientsWithinTask):
 def poisson_batches(
     rng: np.random.Generator, steps: int, examples: int
 ) -> list[np.ndarray]:
-    """Return for each step the places of the examples that it reads: each example with
-    probability 1/steps, independently of all others.
+    """Draw for each step the positions of the examples that it reads.
+
+    Each step reads each example with probability 1/steps, independently.
     """
     return [np.flatnonzero(row) for row in rng.random((steps, examples)) < 1 / steps]
 
 
 class NoisedUpdate(ClientUpdate):
-    """Another client update whose contributions each client clips and noises itself: a
-    private sum over one contribution.
+    """Client update that clips and noises the contributions of another one: each client
+    takes a private sum over its one contribution.
 
-    It has no kind, so that no configuration names it: a method lays it around its
-    client update.
+    The class has no kind, so that no configuration can name it. A method wraps it
+    around its client update.
     """
 
     sends = "noised-update-sum"
     keeps_state = None  # each client takes part once
     client_data: ClassVar[str] = "tasks"
 
-    update: ClientUpdate = setting(doc="what is noised")
+    update: ClientUpdate = setting(doc="client update whose contributions are noised")
 
     def net(self, net: Net) -> Net:
         return self.update.net(net)
@@ -221,10 +226,10 @@ def _own_update_sampler(run: Run) -> Sampler:
 
 
 class NoisedClients(Clients):
-    """Clients that clip and noise what they would send.
+    """Clients that clip and noise their own contributions.
 
     Args:
-        setup: of the run; it has one own sum, that of the clients' updates.
+        setup: the parts of the run, with one sum of each client: that over its update.
         inner: the clients without noise; each makes one contribution.
     """
 
@@ -249,7 +254,7 @@ class NoisedClients(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Yield what the clients release; they tell no loss of theirs."""
+        """Yield the clients' releases, without losses."""
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):

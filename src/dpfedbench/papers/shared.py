@@ -2,12 +2,12 @@
 
 | base | who takes the private sum | over what |
 |---|---|---|
-| `ClientLevelMethod` | the server, once a round | what a cohort's clients send |
+| `ClientLevelMethod` | the server, once a round | the messages of a cohort's clients |
 | `LocalRecordMethod` | each client, every local step | a lot of its own records |
-| `PartyMethod` | each party, for every step that all take together | a lot of its records |
+| `PartyMethod` | each party, every step of the shared model | a lot of its records |
 
-A method states which parts it accepts by the types of its fields, and which sums are
-taken, by whom and with which protection, in one list: `sums`.
+A method declares the parts that it accepts by the types of its fields. It declares its
+sums, with the taker and the protection of each, in one list: `sums`.
 """
 
 from typing import ClassVar
@@ -25,9 +25,10 @@ from dpsum.sums import SumSpec
 
 
 class ClientLevelMethod(Method):
-    """The server takes one private sum a round, over what the cohort's clients send.
+    """Base of the methods whose server takes one private sum in each round, over the
+    messages of the cohort's clients.
 
-    A method adds `client_update`: what a client computes and sends.
+    A method adds `client_update`: the computation and message of a client.
     """
 
     participation: Cohorts = OnePass()
@@ -54,8 +55,10 @@ class ClientLevelMethod(Method):
 
 
 class LocalRecordMethod(Method):
-    """Each client takes a private sum in every local step, over a lot of its own
-    records; `observer` is who sees it. The server averages the clients' models.
+    """Base of the methods whose clients take a private sum in every local step, over a
+    lot of their own records.
+
+    `observer` sees the sums. The server averages the clients' models.
     """
 
     observer: ClassVar[str] = "server"
@@ -85,8 +88,9 @@ class LocalRecordMethod(Method):
 
 
 class PartyMethod(Method):
-    """Each party takes sums over lots of its records, and all step along the total of
-    these sums, so that they keep one model.
+    """Base of the methods whose parties take sums over lots of their records.
+
+    All parties step along the total of these sums, so that they share one model.
     """
 
     defaults = {
@@ -118,7 +122,7 @@ class PartyMethod(Method):
                 )
 
     def sums(self) -> list[SumSpec]:
-        """Return the sums of each party, then the model that all share."""
+        """Return the sums of each party, then the model that all parties share."""
         model = SumSpec(name="model", unit="record", observer="everyone")
         return [*self.party_sums(), model]
 

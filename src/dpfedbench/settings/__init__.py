@@ -1,3 +1,3 @@
-"""Settings: what a run is made of, read from plain values and checked; see `part`,
-`layers` and `run`.
+"""Settings of a run, read from plain values and checked; see `part`, `layers` and
+`run`.
 """

@@ -1,9 +1,9 @@
-"""Families of parts: which parts can stand at a key of a section, by kind, and what is
-said of a key that is not there.
+"""Families of parts: the parts that a key of a section accepts, by kind, and the
+message about an unknown key.
 
 A family is a base class whose `package` names the package that holds the family's
-modules. A part is a class of it with a kind, in a module of that package, of a paper, or
-of a plugin; see `part.Part`.
+modules. A part is a class of the family with a kind, in a module of that package, of a
+paper, or of a plugin; see `part.Part`.
 """
 
 import dataclasses
@@ -30,23 +30,23 @@ from dpfedbench.settings.messages import dotted, nearest
 from dpfedbench.settings.values import bare, members
 
 Model = Any
-"""The class of a section, or of a part: what extends `part.Settings`, which is built on
-this module.
+"""Class of a section or a part. It extends `part.Settings`, which imports this module,
+so that no type can name it here.
 """
 
 Base = TypeVar("Base", bound=pydantic.BaseModel)
 
 PAPERS = "dpfedbench.papers"
-"""The package whose modules each hold the methods and the parts of one paper."""
+"""Package whose modules each hold the methods and the parts of one paper."""
 
 
 def is_part(cls: Any) -> bool:
-    """Whether a section is a part, or a base of parts."""
+    """Return whether a section is a part, or a base of parts."""
     return hasattr(cls, "tag") or family_of(cls) is not None
 
 
 def is_section(cls: Any) -> bool:
-    """Whether a class is a section of a configuration, or a part of `dpsum`."""
+    """Return whether a class is a section of a configuration, or a part of `dpsum`."""
     if family_of(cls) is not None:
         return True
     return isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
@@ -54,8 +54,9 @@ def is_section(cls: Any) -> bool:
 
 @functools.cache
 def kind_of(cls: Model) -> str | None:
-    """The kind of a part's class; None for the base of a family, and for a section that
-    is no part.
+    """Return the kind of a part's class.
+
+    It is None for the base of a family, and for a section that is not a part.
     """
     if family_of(cls) is not None:
         return str(vars(cls).get("kind", "")) or None
@@ -115,8 +116,8 @@ def _family(root: Model) -> dict[str, Model]:
 
 
 def modules_in(package: str) -> list[ModuleType]:
-    """Import the modules of a package and of the packages in it, but for those whose
-    names begin with "_".
+    """Import the modules of a package and of its subpackages, except those whose names
+    begin with "_".
     """
     folders = importlib.import_module(package).__path__
     names = [info.name for info in pkgutil.walk_packages(folders, f"{package}.")]
@@ -142,27 +143,32 @@ def defined_in(modules: Iterable[ModuleType], base: type) -> list[Model]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shape:
-    """Schema of one configuration key: the allowed section classes or families
-    (`sections`), and the schema of the elements of a list or mapping (`item`).
+    """Schema of one configuration key.
+
+    Attributes:
+        annotation: type of the value.
+        nullable: whether the value may be null.
+        sections: the allowed section classes or families.
+        item: schema of the elements of a list or mapping.
+        named: whether the key holds its elements by name, as a mapping does.
+        default: kind of the part where the configuration gives none.
     """
 
     annotation: Any
     nullable: bool
     sections: tuple[Model, ...]
     item: "Shape | None" = None
-    named: bool = False  # whether it holds its items by name, as a mapping does
-    default: str | None = (
-        None  # the kind of the part that stands there where none is given
-    )
+    named: bool = False
+    default: str | None = None
 
     @functools.cached_property
     def tag(self) -> str:
-        """The key by which a part there says its kind."""
+        """Key that holds the kind of the part."""
         return tag_of(self.sections)
 
     @functools.cached_property
     def parts(self) -> dict[str, Model]:
-        """The parts that can stand there, by kind."""
+        """Parts that the key accepts, by kind."""
         parts: dict[str, Model] = {}
         for cls in self.sections:
             if is_part(cls):
@@ -172,8 +178,9 @@ class Shape:
 
     @functools.cached_property
     def families(self) -> dict[str, Model]:
-        """All parts of the families whose parts can stand there, by kind, those that
-        cannot among them.
+        """All parts of the families whose parts the key accepts, by kind.
+
+        They include parts of these families that the key does not accept.
         """
         parts: dict[str, Model] = {}
         for cls in self.sections:
@@ -223,7 +230,7 @@ def label(cls: Model) -> str:
 
 
 def tag_of(classes: Sequence[Model]) -> str:
-    """The key by which the parts of a family say their kind."""
+    """Return the key that holds the kind of the parts of a family."""
     tags = (getattr(cls, "tag", "kind") for cls in classes if is_part(cls))
     return next(tags, "kind")
 
@@ -234,8 +241,8 @@ def spelled_out(value: Any, tag: str) -> Any:
 
 
 def chosen(shape: Shape, value: Any) -> Model | None:
-    """The class that the values at a place ask for; None where they do not say, or say
-    something that is not there.
+    """Return the class that a value at a key selects; None for no kind or an unknown
+    kind.
     """
     if is_section(type(value)):
         return type(value)
@@ -262,7 +269,7 @@ def chosen(shape: Shape, value: Any) -> Model | None:
 def unknown_key(classes: Sequence[Model], key: str, where: str) -> str:
     """Return the message about a key that none of several sections has.
 
-    It names a similar key of these sections, or one of that name a level below.
+    It suggests a similar key of these sections, or the same key one level below.
 
     Args:
         classes: the sections.

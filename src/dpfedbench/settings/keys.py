@@ -1,6 +1,4 @@
-"""The keys of a section: how one is declared, and what a section may not do to those
-that it inherits.
-"""
+"""Keys of a section: their declaration, and the check of inherited names."""
 
 import inspect
 from typing import Any
@@ -10,7 +8,7 @@ import pydantic
 from dpfedbench.errors import BenchError
 
 NOTHING: Any = object()
-"""In place of a default that is not there."""
+"""Placeholder for a missing default."""
 
 
 def setting(
@@ -24,17 +22,17 @@ def setting(
     doc: str = "",
     paper: str = "",
 ) -> Any:
-    """A key of a section.
+    """Declare a key of a section.
 
     Args:
-        default: its value where none is given; without one the key has to be given.
-        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and
+        default: the default value; without it the key is required.
+        gt: the value has to be above this; likewise `ge` (at least), `lt` (below) and
             `le` (at most).
         ge: see `gt`.
         lt: see `gt`.
         le: see `gt`.
         pattern: a regular expression for text.
-        doc: what it means, for docs/configuration.md.
+        doc: meaning of the key, for docs/configuration.md.
         paper: the paper's value, where there is one.
     """
     extra: dict[str, Any] = {"paper": paper}
@@ -54,11 +52,10 @@ def setting(
 
 
 def refuse_shadowing(cls: Any) -> None:
-    """Refuse a key that has the name of something that its bases have and that is no
-    key.
+    """Refuse a key with the name of an attribute of its bases that is not a key.
 
     Raises:
-        BenchError: says whose.
+        BenchError: names the key and the base.
     """
     for key, annotation in inspect.get_annotations(cls).items():
         if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):

@@ -1,4 +1,4 @@
-"""Overlays of settings, laid over one another before they are read."""
+"""Merging of overlays of settings, before the result is read."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,23 +19,23 @@ from dpfedbench.settings.part import Settings
 from dpfedbench.settings.values import value_fault
 
 Structure = type[Settings] | Sequence[type[Settings]]
-"""The section that overlays are for, or several whose keys are taken together (those of
-all methods).
+"""Section that overlays are for, or several sections whose keys are accepted together
+(those of all methods).
 """
 
 Classes = tuple[type[Settings], ...]
 
 
 def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Lay later overlays over earlier ones.
+    """Merge later overlays over earlier ones.
 
-    Another `kind` replaces a part, but keys that the new kind has too keep their
-    values: "the same threshold, but constant". Other sections are laid over one another
-    key by key; any other value replaces what was there.
+    Another `kind` replaces a part, but the values of keys that the new kind also has
+    stay: "the same threshold, but constant". Other sections are merged key by key. Any
+    other value replaces the earlier one.
 
     Args:
-        structure: what the overlays are for; it says which keys a kind has. Its rules
-            are not checked here.
+        structure: the section of the overlays, which defines the keys of each kind. Its
+            rules are not checked here.
         layers: the overlays; None is an empty one.
     """
     merged = dict[str, Any]()
@@ -62,7 +62,9 @@ def _over(inner: Sequence[type[Settings]], lower: Any, value: Any) -> Any:
 
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
-    """Return the value at a key with its kind, where text or another key implies one."""
+    """Return the value at a key with its kind, where text or another key implies
+    one.
+    """
     if not _have_kinds(inner):
         return value
     tag = tag_of(inner)
@@ -78,8 +80,8 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
 def _of_kind(
     classes: Sequence[type[Settings]], value: Mapping[str, Any]
 ) -> type[Settings] | None:
-    """The part, of these classes, whose kind an overlay says; None where it says
-    none.
+    """Return the part, among these classes, whose kind an overlay names; None without a
+    kind.
     """
     kind = value.get(tag_of(classes))
     return next(
@@ -93,15 +95,15 @@ def check(
     """Refuse keys and values of an overlay that none of its sections can have.
 
     Args:
-        structure: the section, or several that the overlay is for together: what one
-            has may be said.
+        structure: the section, or several sections that share the overlay: a key of any
+            of them is accepted.
         overlay: the overlay.
         where: its dotted key, for messages.
-        taken: whether kinds that the sections' families have, and they do not take, are
-            refused too.
+        taken: whether kinds of the sections' families that these sections do not accept
+            are refused too.
 
     Raises:
-        BenchError: unknown keys before other faults; each by its dotted key.
+        BenchError: unknown keys before other faults; each with its dotted key.
     """
     faults = _faults(_classes(structure), overlay, where, taken=taken)
     for fault in sorted(faults, key=lambda fault: not fault.startswith("unknown key")):
@@ -148,11 +150,10 @@ def _section_faults(
 
 
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The values that overlays for several runs give to one method, each overlay over
-    the ones before.
+    """Return the values that overlays for several runs give to one method.
 
-    Sections, kinds and keys that the method does not have are left out. `check` has
-    seen the overlays.
+    Each overlay is merged over the ones before. Sections, kinds and keys that the
+    method does not have are left out. `check` has validated the overlays before.
     """
     values: dict[str, Any] = {}
     for layer in general:
@@ -163,10 +164,10 @@ def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, An
 def resolve(
     cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values of one run: its own overlay, `cell`, over what `lay` gave.
+    """Return the values of one run: its own overlay `cell` over the result of `lay`.
 
-    All that its own overlay says is kept, for `read` to refuse what does not fit; of
-    the rest, what does not fit goes.
+    All values of the run's own overlay stay, so that `read` refuses those that do not
+    fit. Other values that do not fit are removed.
     """
     values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
@@ -176,8 +177,8 @@ def resolve(
 
 
 def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
-    """Give parts whose kind no layer says, or none that the method takes, the kind of
-    the method's own default.
+    """Set the kind of each part that has no kind, or an unknown one, to the method's
+    default.
     """
     for key, value in values.items():
         shape = shapes(cls).get(key)
@@ -196,8 +197,9 @@ def _lay(
     *,
     keep: bool,
 ) -> None:
-    """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops
-    what the final kind lacks.
+    """Merge an overlay into the values, key by key, whatever the kinds are.
+
+    `_settle` removes keys that the final kinds lack.
     """
     for key, overlay in layer.items():
         having = tuple(cls for cls in classes if key in shapes(cls))
@@ -224,8 +226,9 @@ def _lay(
 def _settle(
     classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
 ) -> None:
-    """Drop the keys that the final kind of each part does not have, but for those that
-    the run's own overlay says.
+    """Remove keys that the selected part does not define.
+
+    Keys that the run's own overlay sets stay.
     """
     overlay = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
@@ -246,11 +249,10 @@ def _settle(
 def _standing_at(
     classes: Classes, key: str, *, taken: bool = False
 ) -> list[type[Settings]]:
-    """The classes that can stand at a key of these sections, each part by itself; none
-    where it is a value, or unknown.
+    """Return the classes that a key of these sections accepts, each part separately.
 
-    With parts come all others of their families, or, if `taken`, only those that one of
-    the sections takes.
+    The list is empty for a plain value and for an unknown key. It has all parts of the
+    accepted families or, with `taken`, only the parts that one of the sections accepts.
     """
     standing: dict[type[Settings], None] = {}
     for cls in classes:
@@ -262,12 +264,12 @@ def _standing_at(
 
 
 def _have_kinds(classes: Sequence[type[Settings]]) -> bool:
-    """Whether one of several parts stands there."""
+    """Return whether any of these classes is a part with a kind."""
     return any(kind_of(cls) for cls in classes)
 
 
 def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
-    """A copy of `overlay` with the value at a dotted key, e.g.
+    """Return a copy of `overlay` with a value at a dotted key, e.g.
     "clipping.percentile".
     """
     first, _, rest = dotted.partition(".")
@@ -284,7 +286,7 @@ def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, An
 
 
 def leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as {dotted key: value}."""
+    """Return a nested mapping as {dotted key: value}."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, Mapping):

@@ -1,8 +1,8 @@
 """Configuration schema of the frozen dataclasses of `dpsum`.
 
-Clipping rules, noises, participations and factorisations of `dpsum` are parts of a configuration without
-a class of their own here. The fields that `dpsum.parameters.parameter` declares are their
-keys, and `kind` is their name.
+Clipping rules, noises, participations and factorisations of `dpsum` are parts of a
+configuration without a second class here. The fields that `dpsum.parameters.parameter`
+declares are their keys, and `kind` is their name.
 """
 
 import dataclasses
@@ -29,17 +29,17 @@ STRICT = pydantic.ConfigDict(
     validate_default=True,
     protected_namespaces=(),
 )
-"""How all sections of a configuration are validated."""
+"""Validation settings of all sections of a configuration."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LibraryFamily:
-    """A family of parts in `dpsum`.
+    """Family of parts in `dpsum`.
 
     Attributes:
         root: the base class of its parts.
         modules: the modules of `dpsum` that define them.
-        package: the package of `dpfedbench` in which further parts may lie.
+        package: the package of `dpfedbench` that may hold further parts.
     """
 
     root: type
@@ -64,7 +64,9 @@ FAMILIES = (
 
 
 def family_of(cls: Any) -> LibraryFamily | None:
-    """Return the family of `dpsum` that a class belongs to; None where it is in none."""
+    """Return the family of `dpsum` that a class belongs to; None if it belongs to
+    none.
+    """
     if not isinstance(cls, type):
         return None
     return next((family for family in FAMILIES if issubclass(cls, family.root)), None)
@@ -101,8 +103,9 @@ def schema_of(cls: Any) -> type[pydantic.BaseModel]:
 
 
 def check_decorated(cls: Any) -> None:
-    """Refuse a class with a parameter that is not decorated as a dataclass, so that the
-    parameter would be ignored.
+    """Refuse a class with a parameter that is not decorated as a dataclass.
+
+    Such a parameter would be ignored.
 
     Raises:
         BenchError: names the class and the parameter.

@@ -1,4 +1,4 @@
-"""Messages about the keys and values of a configuration, in one line each."""
+"""One-line messages about the keys and values of a configuration."""
 
 import contextlib
 import difflib
@@ -9,10 +9,10 @@ from typing import Any
 import pydantic
 
 LONGEST_NAME = 64
-"""Letters of a name that becomes a file or a folder."""
+"""Largest number of letters in a name that becomes a file or a folder."""
 
 LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
-"""The pattern of names: lower-case letters, digits and hyphens."""
+"""Pattern of names: lower-case letters, digits and hyphens."""
 
 
 def dotted(*keys: object) -> str:
@@ -21,7 +21,7 @@ def dotted(*keys: object) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.0) -> str | None:
-    """Return the valid name that looks most like `name`; None where there is none.
+    """Return the valid name that is most similar to `name`; None without a similar one.
 
     Args:
         name: the name.
@@ -34,7 +34,7 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.0) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it stands in a message."""
+    """Return a value as text for a message, shortened if it is long."""
     if isinstance(value, float) and (
         value != value or value in (float("inf"), float("-inf"))
     ):
@@ -46,11 +46,11 @@ def shown(value: Any) -> str:
 def describe(error: pydantic.ValidationError, value: Any, where: str) -> str:
     """Return the first fault of a validation error in one line.
 
-    The line has the full name of the key, what stands there, and pydantic's message.
+    The line has the full name of the key, its value, and pydantic's message.
 
     Args:
-        error: of a section, or of the value at one key.
-        value: what was validated.
+        error: validation error of a section, or of the value at one key.
+        value: the validated value.
         where: its dotted key; "" for the whole configuration.
     """
     faults = error.errors(include_url=False)
@@ -87,13 +87,13 @@ def _name(fault: Any, value: Any, where: str) -> str:
 
 
 def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
-    """Return the message about a part whose kind cannot stand at a key.
+    """Return the message about a part whose kind a key does not accept.
 
     Args:
         where: the dotted key.
-        value: what stands there.
+        value: the value at the key.
         tag: the key that holds the kind.
-        kinds: those that can stand there.
+        kinds: the accepted kinds.
     """
     if isinstance(value, Mapping):
         where = dotted(where, tag)
@@ -102,5 +102,5 @@ def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
 
 
 def no_group(where: str, value: Any) -> str:
-    """Return the message about a value where keys with values have to stand."""
+    """Return the message about a value where a group of keys is expected."""
     return f"{where} is {shown(value)}: expected a group of keys"

@@ -1,10 +1,10 @@
-"""Settings that check themselves, and parts: settings with a behaviour, one file each,
-found by place.
+"""Base classes of settings: sections that validate themselves, and parts, which are
+sections with a behaviour.
 
 A section of a configuration is a `Settings` class, whose fields are its keys. A `Part`
-is one of several that can stand at the same place: its `kind` says which. All parts of
-a kind of thing (all clipping rules) are a family: a base class without `kind`, whose
-`place` names the package that holds the family's modules. Adding a module there adds a
+is one of several alternatives at the same key; its `kind` selects it. All alternatives
+(all clipping rules, for instance) are a family: a base class without `kind`, whose
+`package` names the package that holds the family's modules. A new module there adds a
 part.
 
 Every fault is a `BenchError` of one line with the full name of the key.
@@ -38,12 +38,11 @@ from dpfedbench.settings.values import convert, members
 
 
 class Settings(pydantic.BaseModel):
-    """A section of a configuration: cannot be changed, and cannot exist with an unknown
-    key or a bad value.
+    """Immutable section of a configuration, without unknown keys and invalid values.
 
-    Text is read as the number, truth value or null that it stands for, where the key
-    wants one: `--config` and YAML (1e-6) hand over text. 1 and 1.0 are one value, and a
-    truth value is no number.
+    Text is read as a number, truth value or null where the key expects one, because
+    `--config` and YAML (1e-6) pass text. 1 and 1.0 are one value, and a truth value is
+    not a number.
 
     Raises:
         BenchError: an unknown or missing key, or a value out of bounds.
@@ -52,30 +51,27 @@ class Settings(pydantic.BaseModel):
     model_config = STRICT
 
     short: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Texts that may stand in place of a section, and what each stands for."""
+    """Texts that abbreviate a section, each with the values that it stands for."""
 
     def __init__(self, **values: Any) -> None:
         _check_keys(type(self), values, "")
         _fill(self, values, "")
 
-    # Tells pydantic that nothing is lost when it makes an instance without calling
-    # this.
+    # Tells pydantic that it may create an instance without calling this method.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a key that has the name of something that its bases have and that is
-        no key.
-        """
+        """Refuse a key with the name of an attribute of its bases that is not a key."""
         super().__init_subclass__(**options)
         refuse_shadowing(cls)
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
-        """Make one from plain values.
+        """Create an instance from plain values.
 
         Args:
-            values: a mapping; at the place of a part, text stands for {kind: text}.
-            where: the dotted key at which the values stand, for messages.
+            values: a mapping; for a part, text stands for {kind: text}.
+            where: the dotted key of the values, for messages.
 
         Raises:
             BenchError: the first fault; unknown keys of a section before others.
@@ -83,8 +79,9 @@ class Settings(pydantic.BaseModel):
         return _read(cls, values, where)  # type: ignore[no-any-return]
 
     def plain(self) -> dict[str, Any]:
-        """Plain values of all keys, as config.yaml holds them; `read` makes an equal
-        instance of them.
+        """Return the plain values of all keys, as in config.yaml.
+
+        `read` creates an equal instance from them.
         """
         values: dict[str, Any] = plain(self)
         return values
@@ -96,7 +93,7 @@ class Settings(pydantic.BaseModel):
         return _identity(self)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values at some keys, checked like any.
+        """Return a copy with other values at some keys, which are validated.
 
         Raises:
             BenchError: a value is out of bounds.
@@ -107,47 +104,45 @@ class Settings(pydantic.BaseModel):
 
 
 class Section(Settings):
-    """A section of a run, which may say something of the whole run."""
+    """Section of a run, which may check the whole run."""
 
     def check(self, run: Never) -> None:
-        """Check what has to hold between this section and the rest of the run.
+        """Check the rules between this section and the rest of the run.
 
-        This class knows no run, so that its parameter is of no type. A section that
-        overrides it says which: `Run`.
+        This class does not know the class of runs, so that the parameter has no type
+        here. An override declares the type `Run`.
 
         Raises:
-            BenchError: it does not hold; says which keys, and how to mend them.
+            BenchError: a rule is violated; names the keys and the remedy.
         """
 
     def notices(self, run: Never) -> tuple[str, ...]:
-        """Return the notices that a private run's results carry because of this
-        section.
-        """
+        """Return the notices that this section adds to a private run's results."""
         return ()
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
-        """Why what this section has computed from private data, before training, is a
-        release without an event.
+        """Reasons why a value that this section computed from private data before
+        training is a release without an accounting event.
         """
         return ()
 
     def breaches(self, run: Never) -> tuple[Breach, ...]:
-        """Return what this section does that no account of the run covers.
+        """Return the steps of this section that no account of the run covers.
 
-        A run is refused because of it, unless it repeats a paper's released code
+        A run with a breach is refused, unless it repeats a paper's released code
         (`Run.reading`).
         """
         return ()
 
 
 class Part(Section):
-    """One of several that can stand at a place of a configuration.
+    """One of several alternatives at a key of a configuration.
 
-    A family's base names the package of the family's modules as `place`. A part has a
+    A family's base names the package of the family's modules as `package`. A part has a
     field `kind`, for instance `kind: Literal["constant"] = "constant"`; a family may
-    call that key otherwise (`tag`). `implied_by` is a key that says the kind where
-    `kind` is not given, and `default_kind` the kind where nothing does.
+    name that key otherwise (`tag`). `implied_by` is a key that implies the kind where
+    `kind` is missing. `default_kind` is the kind without either.
     """
 
     package: ClassVar[str] = ""
@@ -224,7 +219,7 @@ def _read_at(shape: Shape, value: Any, where: str) -> Any:
     if shape.nullable and (
         value is None or (isinstance(value, str) and value.lower() == "null")
     ):
-        # Text is null only where it cannot be meant as text.
+        # "null" is read as null only at keys that accept no text.
         return None if value is None or str not in members(shape.annotation) else value
     if shape.sections:
         return _read_part(shape, value, where)
@@ -264,7 +259,7 @@ def _read_part(shape: Shape, value: Any, where: str) -> Any:
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:
-    """Give a bare instance its values; the section's own checks run too.
+    """Set the values of a bare instance, and run the section's own checks.
 
     Raises:
         BenchError: pydantic's first fault, in one line.

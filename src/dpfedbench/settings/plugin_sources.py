@@ -1,9 +1,9 @@
-"""Hash the source files of code that does not come with dpfedbench, for the identity of
-runs, clients and data sets.
+"""Hashes of the source files of plugins, for the identity of runs, clients and data
+sets.
 
-A class comes with dpfedbench if it is in one of its packages. The files that a plugin's
-file imports count with it, if they lie in the same package or, for a plugin in the
-working folder, in that folder: an edited helper makes another result as well.
+A class is a plugin's if it is in none of dpfedbench's packages. The files that a
+plugin's file imports are hashed too, if they are in the same package or, for a plugin
+in the working folder, in that folder: an edited helper changes results as well.
 """
 
 import ast
@@ -18,9 +18,10 @@ from dpfedbench.plugins import PACKAGES, is_ours, modules
 
 
 def digest_classes(classes: Iterable[type]) -> str:
-    """Hash the files of those classes, and of their bases, that are not dpfedbench's.
+    """Hash the files of the given classes, and of their bases, that are not
+    dpfedbench's.
 
-    A base that extends no class of dpfedbench (pydantic's, Python's) does not count.
+    A base that extends no class of dpfedbench (pydantic's, Python's) is not hashed.
 
     Returns:
         Twelve hexadecimal digits, or an empty text where all classes are dpfedbench's.
@@ -75,7 +76,7 @@ def _digest(modules: Iterable[tuple[str, str]]) -> str:
 def _imported(module: str, file: Path) -> Iterator[tuple[str, Path]]:
     """Yield the plugin's modules that a module imports, by name and file.
 
-    Imports are read from the text, those in functions too.
+    Import statements are found in the source text, including those in functions.
     """
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     depth = len(package.split(".")) if package else 0

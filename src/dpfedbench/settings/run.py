@@ -32,24 +32,23 @@ Kind = TypeVar("Kind")
 class Task(Section):
     """Task that the model is trained for."""
 
-    ways: int = setting(ge=1, le=10_000, doc="classes of a task; 1 of a text")
+    ways: int = setting(ge=1, le=10_000, doc="classes of a task; 1 for a text")
     shots: int = setting(
         ge=0,
         le=10_000,
         doc=(
-            "labelled examples of a class (of a text: records) at the meta-test; 0: the"
-            " model is used as it is. Clients train with clients.support_per_class"
+            "labelled examples of a class (for a text: records) at the meta-test; 0:"
+            " the model is tested without adaptation. Clients train with"
+            " clients.support_per_class"
         ),
     )
     text: Text | None = setting(
         None,
-        doc=(
-            "of data that are texts: the next word is told; null: images are told apart"
-        ),
+        doc=("for texts: prediction of the next word; null: classification of images"),
     )
 
     def model_post_init(self, _: Any) -> None:
-        """Refuse a task of one class, unless it is a text's."""
+        """Refuse a task of one class, unless its data are texts."""
         if self.text is None and self.ways < 2:
             raise BenchError(
                 f"task.ways is {self.ways}: expected an integer of at least 2"
@@ -61,7 +60,7 @@ class Task(Section):
             )
 
     def check(self, run: Run) -> None:
-        """Refuse steps of a meta-test that this task's test does not have."""
+        """Refuse settings of a meta-test that do not apply to this task."""
         test = run.evaluation
         plain = test.optimizer == "sgd" and test.batch is None
         if not plain and self.text is not None:
@@ -84,127 +83,139 @@ class Task(Section):
 
     @property
     def outputs(self) -> int:
-        """Logits of a model for this task: one a class; or one a word, and the first
-        for all that it does not know.
+        """Number of logits of a model for this task.
+
+        A model has one logit for each class. For texts it has one for each word, and
+        the first for all unknown words.
         """
         return self.ways if self.text is None else self.text.words + 1
 
 
 class ModelSettings(Part):
-    """A network; see `models.zoo`."""
+    """Network; see `models.zoo`."""
 
     package: ClassVar[str] = "dpfedbench.models.zoo"
     by_record: ClassVar[str] = "model.normalisation to record"
-    """What to set so that no record's gradient depends on another record."""
+    """Setting under which no record's gradient depends on another record."""
 
     def adapted(self, tensors: Sequence[str]) -> Sequence[str] | None:
-        """Return which of the network's tensors adapting to a task moves; None: all."""
+        """Return the network's tensors that adaptation to a task changes; None: all."""
         return None
 
     @property
     def record_level(self) -> bool:
-        """Whether a record may have a gradient of its own; false where the settings
-        alone say that they are mixed.
+        """Whether a record may have a gradient of its own.
+
+        It is false where the settings alone imply that records are mixed.
         """
         return True
 
     @property
     def text(self) -> str:
-        """A digest of the network's text where that is not dpfedbench's; else empty."""
+        """Hash of the network's source file, where that is a plugin's; else empty."""
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
-        """Other runs that the network needs a file of, by the file's name in their
-        folder.
+        """Return the other runs whose files the network needs, by the file's name in
+        their folder.
         """
         return {}
 
     def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
-        """The network that needs no file, given those of `references`.
+        """Return the network without references, given the files of `references`.
 
         Raises:
-            BenchError: one is missing or damaged.
+            BenchError: a file is missing or damaged.
         """
         return self
 
     def without_references(self) -> ModelSettings:
-        """A network of the same size that needs no file of another run: what may be
-        asked of one before there are.
+        """Return a network of the same size that needs no file of another run.
+
+        It answers questions about the size before these files exist.
         """
         return self
 
     def prepared(self, records: Any, public: Any = None) -> Any:
-        """Return the network's inputs for records [n, ...]: a fixed map of each record
-        by itself; by default the records themselves.
+        """Return the network's inputs for records [n, ...]; by default the records
+        themselves.
+
+        The inputs are a fixed map of each record separately.
 
         Args:
-            records: as the data set has them.
-            public: those of the public validation split [m, ...], which alone the map
-                may depend on.
+            records: the records as in the data set.
+            public: records of the public validation split [m, ...], the only other data
+                that the map may depend on.
         """
         return records
 
     def made_once(self, run: Run) -> dict[str, Any] | None:
-        """Return plain values that `prepared` depends on besides the records, where one
-        job computes it for all runs; else None.
+        """Return plain values that `prepared` depends on besides the records.
+
+        One job then computes the inputs for all runs. None: every run computes them
+        itself.
         """
         return None
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
-        """The model, a `models.net.Net`.
+        """Return the model, a `models.net.Net`.
 
         Args:
-            input_shape: of a record as prepared.
-            outputs: logits of a record.
+            input_shape: shape of a prepared record.
+            outputs: number of logits of a record.
 
         Raises:
-            BenchError: it does not fit such records.
+            BenchError: the network does not fit such records.
         """
         raise NotImplementedError
 
 
 class Initial(Part):
-    """Base of the starts.
+    """Base of the initial weights of a training.
 
-    What private data made of weights leaves with the first release of who starts from
-    them. So a start says what it has read: nothing private (`public_for`), the same
-    records as the run under an account that is composed with it (`references` has a
-    ledger), or private data without an account (`without_account`), and then nothing
-    finite holds.
+    The first release of a training discloses what its initial weights disclose of
+    private data. So each kind of initial weights declares the private data that it
+    depends on. There are three cases: none (`public_for`); the same records as the run,
+    under an account that is composed with the run's (`references` has a ledger); or
+    private data without an account (`without_account`), and then no finite epsilon is
+    proven.
     """
 
     package: ClassVar[str] = "dpfedbench.models.initial"
 
     @property
     def told(self) -> str:
-        """For tables and figures: where the weights are from; "" where they are
-        random.
-        """
+        """Source of the weights, for tables and figures; "" for random weights."""
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
-        """The other runs whose files it needs, by the file's name in their folder."""
+        """Return the other runs whose files are needed, by the file's name in their
+        folder.
+        """
         return {}
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        """Why no ledger has what the weights tell of private data; nothing where one
-        has it, or they tell nothing.
+        """Return reasons why no ledger covers what the weights disclose of private
+        data.
+
+        There are none where a ledger covers it, or where the weights disclose nothing.
         """
         return ()
 
     def public_for(self, run: Run) -> bool:
-        """Whether the weights tell nothing of what a run's clients hold, nor of anybody
-        else's private data.
+        """Return whether the weights are independent of all private data.
+
+        These are the data of the run's clients and of anybody else.
         """
         return True
 
     def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
-        """The weights that training starts from, float32 [d].
+        """Return the initial weights of the training, float32 [d].
 
         Args:
-            run: whose training starts there.
+            run: the run to train.
             net: the model (`models.net.Net`).
-            files: of other runs, by name (`Method.references`).
+            files: files of other runs, by name (`Method.references`).
 
         Raises:
             BenchError: a file is missing, damaged, or another network's.
@@ -213,7 +224,7 @@ class Initial(Part):
 
 
 class RandomInitial(Initial):
-    """The network's own random weights, of the run's seed."""
+    """The network's own random weights, drawn from the run's seed."""
 
     kind: Literal["random"] = "random"
 
@@ -222,32 +233,34 @@ class RandomInitial(Initial):
 
 
 class Run(Settings):
-    """One run: a method with all its settings, and a seed. Methods add their parts; see
-    `dpfedbench.papers`.
+    """One run: a method with all its settings, and a seed.
+
+    Methods add their parts; see `dpfedbench.papers`.
 
     Raises:
         BenchError: a value is out of bounds, or two values do not go together.
     """
 
-    method: str = setting(pattern=LOWER_CASE, doc="the name of the method")
-    seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
+    method: str = setting(pattern=LOWER_CASE, doc="name of the method")
+    seed: int = setting(ge=0, lt=2**64, doc="seed of all random numbers")
     streams: Literal["shared", "own"] = setting(
         "shared",
         doc=(
             "random numbers of cohorts, lots and noise. shared: they follow from the"
-            " seed, so that runs of one seed draw the same; own: from all settings of"
-            " the run too, so that no two runs draw the same, as an account that"
-            " composes runs takes for granted (a search on private data sets this)"
+            " seed, so that runs of one seed draw the same; own: they follow from all"
+            " settings of the run too, so that no two runs draw the same, as an account"
+            " that composes runs assumes (a search on private data sets this)"
         ),
     )
     reading: Literal["as-published", "as-released"] = setting(
         "as-published",
         doc=(
-            "as-released: what the authors' code does, also where no account covers it;"
-            " its epsilon is then infinite and its claim void. A series sets it"
+            "as-released: the run repeats the authors' code, even where no account"
+            " covers it; its epsilon is then infinite and its claim void. A series sets"
+            " it"
         ),
     )
-    dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
+    dataset: str = setting(pattern=LOWER_CASE, doc="name of the data set")
     task: Task
     clients: PartitionScheme
     model: ModelSettings
@@ -256,16 +269,14 @@ class Run(Settings):
     evaluation: Evaluation = Evaluation()
 
     claims: ClassVar[Claims] = {}
-    """The accounting of the method's paper, by sampler; empty where it claims no
-    epsilon.
-    """
+    """Accounting of the method's paper, by sampler; empty if it claims no epsilon."""
     pretrains: ClassVar[bool] = False
-    """Whether records of all training classes are told apart first, and the body is
-    then adapted to few-shot tasks.
+    """Whether the model is first trained to classify records of all training classes,
+    and its body then adapted to few-shot tasks.
     """
 
     def model_post_init(self, _: Any) -> None:
-        """Ask every section what has to hold between it and the rest."""
+        """Run the checks of every section against the rest of the run."""
         for component in self.components:
             # Parts of `dpsum` know no run; a part that extends one may check it.
             check = getattr(component, "check", None)
@@ -274,16 +285,17 @@ class Run(Settings):
         self.check()
 
     def check(self) -> None:
-        """Check what has to hold of the run as a whole, for methods to add to.
+        """Check the rules of the run as a whole; methods extend it.
 
         Raises:
-            BenchError: it does not hold.
+            BenchError: a rule is violated.
         """
 
     @property
     def components(self) -> tuple[Any, ...]:
-        """All sections and parts, those within others and those of `dpsum` too: the
-        method's own first, then those of every run.
+        """All sections and parts, including nested ones and those of `dpsum`.
+
+        The method's own come first, then those of every run.
         """
         method_keys = [
             key for key in type(self).model_fields if key not in Run.model_fields
@@ -296,24 +308,26 @@ class Run(Settings):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The components that are sections, and so may say something of the run."""
+        """Components that are sections, which may check the whole run."""
         return tuple(
             component for component in self.components if isinstance(component, Section)
         )
 
     def find(self, family: type[Kind]) -> Kind | None:
-        """The first of the run's own sections that is of a class; None where none is.
+        """Return the first of the run's top-level sections of a class; None without
+        one.
 
-        So parts ask for one another: `run.find(Noise)` in a clipping rule.
+        Parts find one another by it: `run.find(Noise)` in a clipping rule, for
+        instance.
         """
         values = (getattr(self, key) for key in type(self).model_fields)
         return next((value for value in values if isinstance(value, family)), None)
 
     def part(self, family: type[Kind]) -> Kind:
-        """Like `find`, but the run has to have a section of that class.
+        """Return what `find` returns, but require a section of that class.
 
         Raises:
-            LookupError: it has none.
+            LookupError: the run has none.
         """
         chosen = self.find(family)
         if chosen is None:
@@ -326,23 +340,22 @@ class Run(Settings):
         return "tasks"
 
     def sums(self) -> list[SumSpec]:
-        """Return all sums of a round: those that each client takes, in their order,
-        then those of the server.
+        """Return all sums of a round: each client's, in their order, then the server's.
 
-        What is private, its notices, its budget and its audit follow from these. The
-        server's last sum is that of the message by which it moves the model. The ones
-        before it are of further messages, in the order in which clients send them.
+        Privacy, notices, budget and audit of the run follow from them. The server moves
+        the model by its last sum. Its sums before the last are those of further
+        messages, in the order in which clients send them.
         """
         return []
 
     @property
     def client_sums(self) -> list[SumSpec]:
-        """The sums that each client takes over its own records."""
+        """Sums that each client takes over its own records."""
         return [sum_ for sum_ in self.sums() if sum_.taken_by == "client"]
 
     @property
     def server_sum(self) -> SumSpec:
-        """The sum by which the server moves the model."""
+        """Sum by which the server moves the model."""
         return self.sums()[-1]
 
     @property
@@ -352,17 +365,15 @@ class Run(Settings):
 
     @property
     def references(self) -> dict[str, Run]:
-        """Other runs that this one takes a file of, by the file's name in their
-        folder.
-        """
+        """Other runs whose files this run needs, by the file's name in their folder."""
         return {}
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
-        """The run that plain values name, `method` among them.
+        """Return the run of plain values, which include `method`.
 
         Raises:
-            BenchError: there is none.
+            BenchError: there is no such run.
         """
         raise NotImplementedError
 
@@ -372,16 +383,17 @@ class Run(Settings):
         return False
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
-        """The same run under another meta-test: what is trained is the same, so its
-        folder stays this run's.
+        """Return the same run under another meta-test, in the same folder.
+
+        The training is the same, so that nothing is trained again.
 
         Args:
-            shots: in place of task.shots.
-            evaluation: in place of values of `evaluation`.
+            shots: replaces task.shots.
+            evaluation: replaces values of `evaluation`.
 
         Raises:
-            BenchError: the model is used as it is and has no meta-test, or a value is
-                out of bounds.
+            BenchError: the model is tested without adaptation, so that it has no
+                meta-test, or a value is out of bounds.
         """
         if not self.task.shots:
             raise BenchError(
@@ -396,7 +408,7 @@ class Run(Settings):
     @property
     def test_name(self) -> str:
         """Name of the meta-test in the run's folder; it has all values that `tested_at`
-        may change.
+        can change.
         """
         test = self.evaluation
         name = f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
@@ -412,11 +424,11 @@ class Run(Settings):
 
     @functools.cached_property
     def key(self) -> str:
-        """The run's identity: a hash of all settings that differ from their defaults,
+        """Identity of the run: a hash of all settings that differ from their defaults,
         without the seed.
 
-        A setting that is added later, with a default under which nothing changes, moves
-        no run.
+        A setting that is added later does not change the key of a run, if its default
+        keeps the run's behaviour.
         """
         values = {key: value for key, value in self.identity().items() if key != "seed"}
         canonical = json.dumps(
@@ -426,13 +438,13 @@ class Run(Settings):
 
     @property
     def stream_seed(self) -> int:
-        """Seed of all random streams that an account takes to be secret, and
+        """Seed of all random streams that an account assumes to be secret, and
         independent of other runs'.
 
-        The seed; where streams are the run's own, a number of 128 bits that follows
-        from the seed and the key. Weights of the model, partitions and tasks of tests
-        are drawn from the seed in any case: they read no private data, and runs that
-        are compared should not differ by them.
+        It is the run's seed or, with `streams: own`, a number of 128 bits that follows
+        from the seed and the key. Initial weights, partitions and tasks of tests are
+        always drawn from the seed: they read no private data, and compared runs should
+        not differ by them.
         """
         if self.streams == "shared":
             return self.seed
@@ -442,7 +454,7 @@ class Run(Settings):
 
     @property
     def task_name(self) -> str:
-        """For people, e.g. "5-way 1-shot"."""
+        """Name of the task for readers, e.g. "5-way 1-shot"."""
         if self.task.text is not None:
             return f"next word, {self.task.shots} records"
         return (
@@ -453,7 +465,7 @@ class Run(Settings):
 
     @property
     def folder(self) -> str:
-        """The run's place below results/runs."""
+        """Folder of the run below results/runs."""
         task = (
             f"{self.task.ways}way-{self.task.shots}shot"
             if self.task.shots
@@ -463,8 +475,9 @@ class Run(Settings):
 
     @property
     def clients_folder(self) -> str:
-        """The place of the run's client partition below results/clients; runs with
-        equal clients share it.
+        """Folder of the run's client partition below results/clients.
+
+        Runs with equal clients share it.
         """
         return f"{self.dataset}/{self.clients.folder(self.task.ways)}-seed{self.seed}"
 
@@ -476,8 +489,9 @@ class Run(Settings):
         return self.clients.drawn_from(self.task.ways)
 
     def to_yaml(self) -> str:
-        """The text of config.yaml; `read` makes an equal run of what `read_yaml` finds
-        in it.
+        """Return the text of config.yaml.
+
+        `read` creates an equal run from the values that `read_yaml` returns for it.
         """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
@@ -491,14 +505,14 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader by libyaml, where PyYAML was built with it; it is faster."""
+"""Safe loader by libyaml, where PyYAML was built with it; it is faster."""
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The plain values of a run's config.yaml.
+    """Return the plain values of a run's config.yaml.
 
     Raises:
-        BenchError: it is missing or is not YAML; says what to do.
+        BenchError: the file is missing or is not YAML; names the remedy.
     """
     text = text_of(path)
     try:

@@ -1,4 +1,4 @@
-"""Sections that every run has and that ask nothing of the others."""
+"""Configuration sections that all methods share."""
 
 import hashlib
 import json
@@ -12,12 +12,13 @@ from dpfedbench.settings.plugin_sources import digest_classes
 
 
 class PartitionScheme(Part):
-    """The clients of the federation and what each holds: base of the partitions, which
-    say how data are shared out.
+    """Clients of the federation and their data: base of the partitions of a data set.
 
-    `partition` is the name of one. `proven`: what its clients hold, "tasks" (few-shot,
-    or of a text) or "records". `equal_sizes`: whether all of them hold as much.
-    `disjoint`: whether no two of them hold the same example.
+    Attributes:
+        partition: name of the partition.
+        holds: data of the clients, "tasks" (few-shot, or of a text) or "records".
+        equal_sizes: whether all clients hold equally many examples.
+        disjoint: whether no two clients hold the same example.
     """
 
     package: ClassVar[str] = "dpfedbench.parts.partitions"
@@ -34,17 +35,20 @@ class PartitionScheme(Part):
         ge=2,
         le=100_000,
         doc=(
-            "images of a class that a client holds; sizes of tasks are not used of"
-            " records"
+            "images of a class that a client holds; not used by clients that hold"
+            " records, like all sizes of tasks"
         ),
     )
     support_per_class: int = setting(
         ge=1,
         le=100_000,
-        doc="of these, how many it adapts on in training; task.shots is the meta-test's",
+        doc=(
+            "how many of these are for adaptation in training; task.shots is for the"
+            " meta-test"
+        ),
     )
     query_per_class: int = setting(
-        ge=1, le=100_000, doc="of these, how many it takes its gradient on"
+        ge=1, le=100_000, doc="how many of these are for the query gradient"
     )
     held_out_share: float = setting(
         0.0,
@@ -52,13 +56,13 @@ class PartitionScheme(Part):
         lt=1,
         doc=(
             "share of each client's own records, or of its images of a class, that"
-            " training leaves out; its own model is tested on them after the last"
-            " round; 0: there is no such test"
+            " training leaves out; the client's own model is tested on them after the"
+            " last round; 0: there is no such test"
         ),
     )
 
     def model_post_init(self, _: Any) -> None:
-        """Refuse a client that would need more than it holds."""
+        """Refuse clients that need more examples than they hold."""
         need = self.support_per_class + self.query_per_class
         if self.holds == "tasks" and need > self.examples_per_class:
             raise BenchError(
@@ -69,15 +73,17 @@ class PartitionScheme(Part):
 
     @property
     def left_out_per_class(self) -> int:
-        """Examples of each class of a few-shot client that training leaves out."""
+        """Number of examples of each class that training leaves out at a few-shot
+        client.
+        """
         if not self.held_out_share:
             return 0
         return max(1, round(self.held_out_share * self.examples_per_class))
 
     @property
     def own(self) -> dict[str, Any]:
-        """Its kind, and the plain values of the keys that it has and not every
-        partition.
+        """Kind of the partition, and plain values of the keys that not every partition
+        has.
         """
         return {
             key: value
@@ -87,12 +93,14 @@ class PartitionScheme(Part):
 
     @property
     def text(self) -> str:
-        """A hash of the partition's file where that is a plugin's; else empty."""
+        """Hash of the partition's source file, where that is a plugin's; else empty."""
         return digest_classes([type(self)])
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
         """Return the settings that the clients depend on, besides the data and the
-        seed. Runs with equal ones share a partition.
+        seed.
+
+        Runs with equal settings of these share a partition.
         """
         tasks = (
             {"examples_per_class": self.examples_per_class, "ways": ways}
@@ -103,8 +111,9 @@ class PartitionScheme(Part):
 
     @classmethod
     def kinds(cls, holds: str, *, disjoint: bool = False) -> list[str]:
-        """The partitions whose clients hold "tasks", or "records"; or of these only the
-        ones that are `disjoint`.
+        """Return the partitions whose clients hold "tasks" or "records".
+
+        With `disjoint`, return only those whose clients share no example.
         """
         family = cast("dict[str, type[PartitionScheme]]", kinds_of(PartitionScheme))
         return [
@@ -115,8 +124,10 @@ class PartitionScheme(Part):
 
     @classmethod
     def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[PartitionScheme, int]":
-        """The clients that are drawn from this, and the classes of a task; sizes that
-        do not matter are the least.
+        """Return the clients with the settings of `drawn_from`, and the classes of a
+        task.
+
+        Sizes that these clients do not depend on are set to the smallest value.
         """
         values = {
             "examples_per_class": 2,
@@ -129,35 +140,37 @@ class PartitionScheme(Part):
         return kinds_of(cls)[values[cls.tag]].read(values), ways  # type: ignore[return-value]
 
     def folder(self, ways: int) -> str:
-        """Their folder's name, without the data set and the seed."""
+        """Return the name of the clients' folder, without the data set and the seed."""
         text = json.dumps(self.drawn_from(ways), sort_keys=True)
         return f"{self.count}clients-{self.partition}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
-        """Refuse more clients than there are data for, as far as that is known before
-        the data are prepared.
+        """Refuse more clients than the data allow, as far as that is known beforehand.
+
+        The data need not be prepared yet.
 
         Args:
-            dataset: its name.
-            ways: classes of a task.
-            classes: training classes; 1 of records.
-            each: images of a class; of records, all training records.
+            dataset: name of the data set.
+            ways: number of classes of a task.
+            classes: number of training classes; 1 for records.
+            each: number of images of a class; for records, of all training records.
 
         Raises:
-            BenchError: says both numbers.
+            BenchError: gives both numbers.
         """
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> Any:
-        """The clients (`data.clients_folder.ClientsFolder`), of a prepared data set.
+        """Create the clients (`data.clients_folder.ClientsFolder`) from a prepared data
+        set.
 
         Raises:
-            BenchError: they cannot be had of these data.
+            BenchError: these data do not allow such a partition.
         """
         raise NotImplementedError
 
 
 class Validation(Section):
-    """Validation while training, and the checkpoints that are used."""
+    """Validation during training, and the choice of checkpoints."""
 
     every: int = setting(0, ge=0, doc="rounds between validations; 0: never")
     tasks: int = setting(
@@ -170,34 +183,36 @@ class Validation(Section):
         1,
         ge=1,
         le=1_000,
-        doc="how many of the best checkpoints are averaged at the meta-test",
+        doc="number of best checkpoints that are averaged at the meta-test",
     )
     public: bool = setting(
-        True, doc="its data are nobody's secret; false: it may drive nothing"
+        True,
+        doc="whether its data are public; if not, it must not influence training",
     )
 
 
 class Evaluation(Section):
-    """The meta-test: tasks of the test classes. A model that is used as it is, is
-    tested on the whole test part.
+    """Meta-test on tasks of the test classes.
+
+    A model that is not adapted is tested on the whole test part.
     """
 
     every: int = setting(
         0,
         ge=0,
         doc=(
-            "rounds between tests while training, of models used as they are and of"
-            " texts; they change nothing"
+            "rounds between tests during training, of models without adaptation and of"
+            " texts; 0: none. These tests do not influence the training"
         ),
     )
     while_training: int = setting(
         20,
         ge=1,
         le=1_000_000,
-        doc="of a text: tasks of each of those tests, the first of `tasks`",
+        doc="for texts: tasks of each test during training, the first of `tasks`",
     )
     tasks: int = setting(
-        200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes"
+        200, ge=2, le=1_000_000, doc="number of meta-test tasks, all of test classes"
     )
     query_per_class: int = setting(
         15,
@@ -206,31 +221,31 @@ class Evaluation(Section):
         doc="examples of a class that a meta-test task is scored on",
     )
     steps: int = setting(
-        5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model"
+        5, ge=0, le=100_000, doc="adaptation steps of the meta-model on a task"
     )
-    rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate")
+    rate: float = setting(0.4, gt=0, le=1e6, doc="learning rate of these steps")
     optimizer: Literal["sgd", "adam"] = setting(
         "sgd",
-        doc="what takes the steps, of few-shot tasks of images; it starts anew at each",
+        doc="optimiser of these steps, for few-shot tasks of images; new in each task",
         paper="adam (Nichol et al. 2018)",
     )
     beta1: float = setting(
-        0.9, ge=0, lt=1, doc="of Adam's mean of gradients", paper="0 (Nichol et al.)"
+        0.9, ge=0, lt=1, doc="beta1 of Adam", paper="0 (Nichol et al.)"
     )
     batch: int | None = setting(
         None,
         ge=1,
         le=100_000,
         doc=(
-            "support examples of a step, of few-shot tasks of images: each pass over"
-            " them in a new random order; null: all of them"
+            "support examples of a step, for few-shot tasks of images: each pass over"
+            " them is in a new random order; null: all of them"
         ),
         paper="5 (Nichol et al.)",
     )
     schedule: Literal["constant", "cosine"] = setting(
         "constant",
         doc=(
-            "how the rate moves over the steps, of few-shot tasks of images; cosine:"
+            "schedule of the rate over the steps, for few-shot tasks of images; cosine:"
             " from `rate` to 0"
         ),
         paper="DP-FedMeta's released code, for its Figure 5: cosine",
@@ -238,15 +253,17 @@ class Evaluation(Section):
     best_step: bool = setting(
         False,
         doc=(
-            "of few-shot tasks of images: score the step that the query set likes best,"
-            " as DP-FedMeta's released code does; it chooses on what it is scored on"
+            "for few-shot tasks of images: score the step with the best accuracy on the"
+            " query set, as DP-FedMeta's released code does. The same examples choose"
+            " and score the step"
         ),
     )
 
 
 class HasSections(Protocol):
-    """A run, as far as the settings of a text ask about it: `settings.run` builds on
-    them.
+    """Run with the sections that the settings of a text check.
+
+    `settings.run` imports these settings, so that they cannot name its class.
     """
 
     @property

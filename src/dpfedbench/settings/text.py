@@ -1,4 +1,4 @@
-"""The next word of a text: what a run's task is where its data are texts."""
+"""Settings of the next-word task, for runs whose data are texts."""
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
@@ -7,22 +7,23 @@ from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 
 
 class Text(Section):
-    """Sequences of words, whose next word is told; each is a record of its own, which
-    starts anew.
+    """Prediction of the next word in sequences of words.
+
+    Each sequence is a record of its own, at which the model starts anew.
     """
 
     words: int = setting(
-        2000, ge=1, le=1_000_000, doc="words that the model knows", paper="10,000"
+        2000, ge=1, le=1_000_000, doc="size of the vocabulary", paper="10,000"
     )
     record: int = setting(10, ge=1, le=10_000, doc="words of a record", paper="10")
     vocabulary: Vocabulary = setting(
-        Public(), doc="where these words are from", paper="private"
+        Public(), doc="source of the vocabulary", paper="private"
     )
     refine_batch: int = setting(
         20,
         ge=1,
         le=1_000_000,
-        doc="records of a step of who uses the model",
+        doc="records of an adaptation step at the meta-test",
         paper="10 to 120",
     )
 

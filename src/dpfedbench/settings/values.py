@@ -1,4 +1,6 @@
-"""A value at a key: what it is read as, and what is said of it where it cannot be."""
+"""Values at keys: their conversion to the key's type, and messages about invalid
+values.
+"""
 
 import contextlib
 import functools
@@ -17,19 +19,20 @@ from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import describe, dotted, shown
 
 LONGEST_TEXT = 1000
-"""Letters of a text of a configuration: a caption, a source, a path."""
+"""Largest number of letters of a configured text: a caption, a source, a path."""
 
 _MOST = 1_000_000
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_plain(value: Any, where: str) -> None:
-    """Refuse what no file, table or page can take, whatever the key: it would end in a
-    traceback there.
+    """Refuse values that no file, table or page can hold, whatever the key.
+
+    Such a value would end in a traceback later.
 
     Raises:
         BenchError: a list or group that refers to itself, very many values, or a text
-            that is very long or has letters that cannot be printed; by the key.
+            that is very long or has unprintable letters; names the key.
     """
     for number, (name, leaf) in enumerate(_each(value, where, ())):
         if number > _MOST:
@@ -52,7 +55,9 @@ def check_plain(value: Any, where: str) -> None:
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield all values at all depths with their names; keys are values of their group."""
+    """Yield all values at all depths with their names; keys are values of their
+    group.
+    """
     if not isinstance(value, (Mapping, list, tuple)):
         yield name, value
         return
@@ -64,7 +69,7 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
         if isinstance(value, Mapping)
         else enumerate(value)
     )
-    # Sorted, so that the first fault does not depend on the order of the files.
+    # Keys are sorted, so that the first fault does not depend on the order of files.
     for key, item in pairs:
         if isinstance(key, str):
             yield f"a key of {name or 'the configuration'}", key
@@ -72,10 +77,11 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def convert(annotation: Any, value: Any) -> Any:
-    """Convert a value to the type of its key: text to the number that it stands for,
-    4000.0 to 4000, a list to a tuple.
+    """Convert a value to the type of its key.
 
-    A value that cannot be converted is returned as it is, for pydantic to refuse.
+    Text becomes the number that it stands for, 4000.0 becomes 4000, a list becomes a
+    tuple. A value that cannot be converted is returned unchanged, for pydantic to
+    refuse.
     """
     options, literal = _options(annotation)
     if Any in options:
@@ -87,7 +93,7 @@ def convert(annotation: Any, value: Any) -> Any:
     elif value == "null" and NoneType in options:
         return None
     if isinstance(value, bool):
-        # YAML reads off and on as truth values; pydantic takes true for a 1 among
+        # YAML reads off and on as truth values. Pydantic accepts true as a 1 among
         # literal values.
         word = "on" if value else "off"
         if word in literal:
@@ -124,7 +130,7 @@ def convert(annotation: Any, value: Any) -> Any:
 
 @functools.cache
 def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
-    """Return the types that a key takes, and its values where they are literal ones."""
+    """Return the types that a key accepts, and its literal values, if it has any."""
     options = [bare(member) for member in members(bare(annotation))]
     literals = [option for option in options if typing.get_origin(option) is Literal]
     return options, [value for option in literals for value in typing.get_args(option)]

@@ -1,5 +1,7 @@
-"""Checks of configuration files: one line with file and place, where Snakemake's own
-message is unclear or missing.
+"""Checks of configuration files.
+
+A fault gives one line with file and line number, where Snakemake's own message is
+unclear or missing.
 """
 
 import contextlib
@@ -19,13 +21,13 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def dropped_words(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the options of Snakemake whose words a later one replaces.
+    """Return the arguments of Snakemake's options that a later option replaces.
 
-    Snakemake keeps the words of the last `--configfile` and of the last `--config`
+    Snakemake keeps the arguments of the last `--configfile` and of the last `--config`
     only.
 
     Returns:
-        For each replaced option its name and its words, in order.
+        The name and the arguments of each replaced option, in order.
     """
     groups: dict[str, list[list[str]]] = {"--configfile": [], "--config": []}
     words = list[str]()
@@ -59,12 +61,12 @@ _PLAIN_NUMBER = re.compile(
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
     re.ASCII,
 )
-"""A number as a configuration may write it: the same in YAML 1.1, YAML 1.2 and JSON."""
+"""Numbers that YAML 1.1, YAML 1.2 and JSON read alike."""
 
 _LIKE_A_NUMBER = re.compile(r"[-+]?\d[\d_]*(:\d[\d_]*)*(\.[\d_]*)?([eE][-+]?\d+)?")
 _OTHER_BASE = re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)")
 
-_PLAIN = (None, "")  # the style of a scalar without quotes, of either loader
+_PLAIN = (None, "")  # style of a scalar without quotes, in either loader
 _BOOL = "tag:yaml.org,2002:bool"
 _DATE = "tag:yaml.org,2002:timestamp"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -75,11 +77,11 @@ def check_text(text: str, where: str) -> None:
     show.
 
     Args:
-        text: YAML without a fault.
+        text: valid YAML.
         where: the file or option, for messages.
 
     Raises:
-        BenchError: names the place, the line and what is written there.
+        BenchError: names the file, the line and the text.
     """
     node = yaml.compose(text, Loader=_Loader)
     if node is not None:
@@ -88,10 +90,12 @@ def check_text(text: str, where: str) -> None:
 
 def check_config_option(words: Sequence[str]) -> None:
     """Refuse values of Snakemake's --config that it reads as something else than they
-    show: 010 as 10, 1_000 as 1000.
+    show.
+
+    It reads 010 as 10, for instance, and 1_000 as 1000.
 
     Args:
-        words: the words after --config, each key=value.
+        words: the arguments of --config, each key=value.
 
     Raises:
         BenchError: names the key and its value.
@@ -101,14 +105,14 @@ def check_config_option(words: Sequence[str]) -> None:
         try:
             node = yaml.compose(value, Loader=yaml.BaseLoader)
         except (yaml.YAMLError, RecursionError):
-            continue  # Snakemake takes it as text
+            continue  # Snakemake reads it as text
         for scalar in _scalars(node, set()):
             if scalar.style in _PLAIN and _is_odd_number(scalar.value):
                 raise BenchError(f"--config {key}: {_odd_number(scalar.value)}")
 
 
 def _scalars(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.ScalarNode]:
-    """All scalars at or below a node, keys among them, each once."""
+    """Yield all scalars at or below a node, including keys, each once."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
@@ -124,7 +128,9 @@ def _scalars(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.ScalarNode
 
 
 def _check_scalars(node: yaml.Node, where: str) -> None:
-    """Refuse scalars without quotes that do not show what they are read as."""
+    """Refuse scalars without quotes that YAML reads as something else than they
+    show.
+    """
     for scalar in _scalars(node, set()):
         value = scalar.value
         line = f"{where}, line {scalar.start_mark.line + 1}"
@@ -148,7 +154,7 @@ def _check_key(key: yaml.ScalarNode, where: str) -> None:
 
 
 def _is_odd_number(value: str) -> bool:
-    """Whether a text is like a number, and no plain decimal one."""
+    """Return whether a text resembles a number, but is not a plain decimal one."""
     if _PLAIN_NUMBER.fullmatch(value):
         return False
     return bool(_LIKE_A_NUMBER.fullmatch(value) or _OTHER_BASE.fullmatch(value))
@@ -162,12 +168,11 @@ def _odd_number(value: str) -> str:
 
 
 def check_arguments() -> None:
-    """End a call of Snakemake with one line where a file of its --configfile cannot be
-    taken.
+    """Exit with one line if a file of Snakemake's --configfile is invalid.
 
-    Snakemake reads these files before the Snakefile, and says what is wrong in them by
-    a traceback or without the file. The default profile calls this, which is read
-    earlier still.
+    Snakemake reads these files before the Snakefile, and reports a fault by a traceback
+    or without the file's name. The default profile calls this function, because
+    Snakemake reads the profile earlier still.
     """
     files: list[str] = []
     is_file = False
@@ -187,11 +192,11 @@ def check_arguments() -> None:
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """The values of a file of a configuration.
+    """Return the values of a configuration file.
 
     Raises:
-        BenchError: it is missing or empty, its YAML has a fault, it holds no group of
-            keys, gives a key twice, or has a group within itself; says the line.
+        BenchError: the file is missing or empty, is not valid YAML, holds no group of
+            keys, gives a key twice, or has a group within itself; names the line.
     """
     path = Path(path)
     if not path.exists():
@@ -204,23 +209,24 @@ def read_file(path: str | Path) -> dict[str, Any]:
         json.loads(text)
         text = text.replace(
             "\t", " "
-        )  # JSON, which Snakemake takes too, is YAML but for tabs between values
+        )  # Snakemake reads JSON too, which is YAML except for tabs between values
     _check_yaml(path, text)
     values: dict[str, Any] = yaml.load(text, Loader=_Loader)
     return values
 
 
 def with_place(message: str, paths: Sequence[str | Path]) -> str:
-    """A message about a key, with the file and line that give the key: of files that
-    lie over one another, the last.
+    """Return a message about a key, with the file and line that set the key.
+
+    If several files set the key, the last one is named.
 
     Args:
         message: may name keys by dotted paths, e.g. experiments.mine.run.clients.cuont.
-        paths: one's own files, which `read_file` has taken.
+        paths: the user's configuration files, which `read_file` has checked.
 
     Returns:
-        The message as it is, where it names a file already, or where no file has two
-        levels of a path or more.
+        The message unchanged, if it names a file already, or if no file has at least
+        two levels of a path.
     """
     if any(Path(path).name in message for path in paths):
         return message
@@ -229,7 +235,8 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
         node = yaml.compose(text_of(Path(path)).replace("\t", " "), Loader=_Loader)
         for keys in re.findall(r"[\w-]+(?:\.[\w-]+)+", message):
             depth, line = _reached(node, keys.split("."))
-            # A key that is missing has its group; of any other the whole path is there.
+            # For a missing key, the path of its group exists; for any other key the
+            # whole path exists.
             if depth > best[0] and depth >= keys.count("."):
                 best = depth, f"{message} [{path}, line {line}]"
     return best[1]
@@ -237,7 +244,7 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
 
 def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
     """Return how many of the nested keys exist below a node, and the line of the last
-    of these.
+    one.
     """
     depth = 0
     line = 1
@@ -282,7 +289,7 @@ def _check_yaml(path: Path, text: str) -> None:
 def _check_keys(
     path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[int]
 ) -> None:
-    """Refuse a key that is given twice, and a group that has itself inside."""
+    """Refuse a key that is given twice, and a group that contains itself."""
     if id(node) in above:
         raise BenchError(
             f"{path}, line {node.start_mark.line + 1}: this group refers to itself:"

@@ -10,20 +10,20 @@ Search (Algorithm 1). Each iteration, each party
    architecture A, at the new W, to R_H, adds them up and adds N(0, tau^2 R_H^2 I): a
    release; the server steps A.
 
-Halves are drawn at random, whatever the records are. A record is in one half, so the
-proven epsilon is the larger of the two mechanisms', not their composition (Section
-3.2). Sums are divided by the expected lot: to divide by the realised one, as Algorithm
-1 does, tells how many came. Eq. 7 (second order) reads both halves in one release; no
-method here does.
+The halves are drawn at random, independently of the records. A record is in one half,
+so that the proven epsilon is the larger one of the two mechanisms, not their
+composition (Section 3.2). Sums are divided by the expected size of a lot: division by
+the realised size, as in Algorithm 1, would disclose that size. Eq. 7 (second order)
+reads both halves in one release; no method here uses it.
 
 Augmentation (Section 4). The cells that the search found make a larger network, which
-is trained from scratch on all training records, and tested. The paper does this without
-privacy, whatever the search was: nothing finite is proven. `DpCells` is its private
-rival.
+is trained from scratch on all training records, and tested. The paper trains it without
+privacy, also after a private search, so that no finite epsilon is proven. `DpCells` is
+the private alternative.
 
-| module | what it holds |
+| module | contents |
 |---|---|
 | `methods` | the methods, and the sums that they take |
 | `search_steps` | the steps of a search, by Algorithm 1 |
-| `released_search`, `by_kernel` | what the authors' released code does, which protects no record |
+| `released_search`, `by_kernel` | the steps of the authors' released code, which protects no record |
 """

@@ -1,4 +1,4 @@
-"""Clipping of one mean gradient, kernel by kernel, as DP-FNAS's released code has it."""
+"""Clipping of one mean gradient, kernel by kernel, as in DP-FNAS's released code."""
 
 import dataclasses
 import math
@@ -13,8 +13,8 @@ from dpsum.parameters import parameter
 
 @dataclasses.dataclass(frozen=True)
 class ByKernel(ClippingRule):
-    """Each kernel of a lot's mean gradient is clipped to C, and the deviation of the
-    noise is z C^2 in place of z C.
+    """Clipping of each kernel of a lot's mean gradient to C, with noise of standard
+    deviation z C^2 in place of z C.
 
     The released code multiplies the noise by C twice. The sum's threshold in the ledger
     is its `sensitivity`, which no contribution exceeds.
@@ -38,7 +38,7 @@ class ByKernel(ClippingRule):
     )
 
     def check(self, run: Run) -> None:
-        """Refuse other client updates, groups, and a threshold that is given."""
+        """Refuse other client updates, groups, and a configured threshold."""
         kind = run.part(ClientUpdate).kind
         if kind != "released-search-steps":
             raise BenchError(
@@ -57,11 +57,15 @@ class ByKernel(ClippingRule):
             )
 
     def sensitivity(self, kernel_count: int) -> float:
-        """Return how far the clipped gradient of a lot moves at most when one record
-        of it changes: from any vector of so many clipped kernels to any other.
+        """Return the largest change of a lot's clipped gradient when one record
+        changes.
+
+        It is the largest distance of two vectors of `kernel_count` clipped kernels.
         """
         return 2 * self.kernel_norm * math.sqrt(kernel_count)
 
     def claimed_ratio(self, sensitivity: float) -> float:
-        """As of `dpsum.clipping`: the deviation is z C^2."""
+        """Return the ratio of `dpsum.clipping` for noise of standard deviation z
+        C^2.
+        """
         return sensitivity / self.kernel_norm**2

@@ -1,5 +1,5 @@
-"""FNAS and DP-FNAS, the search (Algorithm 1), and the training of the network that it
-found (Section 4).
+"""FNAS and DP-FNAS, the search (Algorithm 1), and the training of the found network
+(Section 4).
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from dpsum.sums import SumSpec
 
 
 class Fnas(PartyMethod):
-    """Each round two sums of each party as they are, of the weights and of the
+    """FNAS: in each round two plain sums of each party, of the weights and of the
     architecture, and a step after each.
 
-    Algorithm 1 without clipping and noise; with one party it is DARTS of first order
-    (Liu et al. 2018), "vanilla NAS".
+    It is Algorithm 1 without clipping and noise. With one party it is DARTS of first
+    order (Liu et al. 2018), "vanilla NAS".
     """
 
     name = "fnas"
@@ -54,7 +54,9 @@ class Fnas(PartyMethod):
 
 
 class DpFnas(Fnas):
-    """Each round two private sums of each party, each over a half of its records."""
+    """DP-FNAS: in each round two private sums of each party, each over one half of its
+    records.
+    """
 
     name = "dp-fnas"
     title = "DP-FNAS"
@@ -65,7 +67,7 @@ class DpFnas(Fnas):
         "budget": {"profile": "proven"},
     }
 
-    # R_G and R_H are those of the repository's command, and of the text.
+    # R_G and R_H are the values in the repository's command, and in the text.
     released = {
         "client_update": {"kind": "released-search-steps"},
         "clipping": {"kind": "by-kernel", "threshold": None, "kernel_norm": 0.01},
@@ -76,14 +78,18 @@ class DpFnas(Fnas):
 
     client_update: SearchSteps | ReleasedSearchSteps = SearchSteps()
     clipping: Constant | ByKernel = setting(
-        Constant(threshold=1.0), doc="of the weights' gradients, R_G", paper="0.01"
+        Constant(threshold=1.0), doc="clipping of weight gradients, R_G", paper="0.01"
     )
-    noise: Gaussian = setting(Gaussian(), doc="of the weights' sum, sigma", paper="1")
+    noise: Gaussian = setting(
+        Gaussian(), doc="noise of the weights' sum, sigma", paper="1"
+    )
     architecture_clipping: Constant = setting(
-        Constant(threshold=0.1), doc="of the architecture's gradients, R_H", paper="0.1"
+        Constant(threshold=0.1),
+        doc="clipping of the architecture's gradients, R_H",
+        paper="0.1",
     )
     architecture_noise: Gaussian = setting(
-        Gaussian(), doc="of the architecture's sum, tau", paper="1"
+        Gaussian(), doc="noise of the architecture's sum, tau", paper="1"
     )
     budget: BudgetSettings = BudgetSettings()
 
@@ -112,8 +118,8 @@ class DpFnas(Fnas):
         ]
 
     def _released_sum(self) -> SumSpec:
-        """Return the sum over one clipped mean gradient a lot, of the noised kernels
-        alone.
+        """Return the sum of one clipped mean gradient for each lot, over the noised
+        kernels alone.
         """
         weights, _ = super().party_sums()
         return dataclasses.replace(
@@ -122,12 +128,11 @@ class DpFnas(Fnas):
 
 
 class Cells(PartyMethod):
-    """Each round a sum over a lot of each party, as it is, and a step along all of
-    them. Not private.
+    """Training of known cells: in each round a plain sum over a lot of each party, and
+    a step along the total. Not private.
 
-    With `batch-steps` the network is trained as DARTS' is: batch normalisation,
-    augmented images, drop path and a second classifier. Then no sum over records is
-    taken at all.
+    `batch-steps` trains the network as DARTS does, with batch normalisation, augmented
+    images, drop path and a second classifier. Then no sum over records is taken.
     """
 
     name = "cells"
@@ -157,13 +162,13 @@ class Cells(PartyMethod):
 
 
 class DpCells(Cells):
-    """DP-SGD (Abadi et al. 2016): a private sum of each party a round, over single
-    records.
+    """Training of known cells by DP-SGD (Abadi et al. 2016): in each round a private
+    sum of each party, over single records.
 
     Each party takes a Poisson lot of its records, clips each record's gradient to C,
-    adds them up and adds N(0, z^2 C^2 I); the server steps along the sum of the
-    parties' sums. Where a search found the cells, its releases read the same records:
-    the account is of both together.
+    adds them up and adds N(0, z^2 C^2 I). The server steps along the total of the
+    parties' sums. Where a search found the cells, its releases read the same records,
+    so that the account covers both together.
     """
 
     name = "dp-cells"

@@ -1,21 +1,21 @@
-"""Steps of a search as DP-FNAS's released code takes them, which protect no record.
+"""Steps of a search as in DP-FNAS's released code, which protects no record.
 
 Facts about github.com/UCSD-AI4H/DP-FNAS (folder cnn, commit 6ff5783); W are the
 weights, A the architecture, xi the rate of W, C, sigma and R, tau the clipping norms
 and noise of W and A:
 
-- A moves before W, along dA - xi (h + R n), where n has deviation tau R. dA is the
-  gradient of the validation lot after a virtual step of W, neither clipped nor noised.
-  h is a difference of two gradients of the training lot, times epsilon / 2 where the
-  quotient of differences has 1 / (2 epsilon). Its clipping changes nothing.
-- W moves along the mean gradient of the training lot, which is first cut to norm 5.
+- A moves before W, along dA - xi (h + R n), where n has standard deviation tau R. dA is
+  the gradient of the validation lot after a virtual step of W, neither clipped nor
+  noised. h is a difference of two gradients of the training lot, times epsilon / 2
+  where the difference quotient has 1 / (2 epsilon). Its clipping changes nothing.
+- W moves along the mean gradient of the training lot, which is first clipped to norm 5.
   Then each kernel (a row of the last layer, its bias, and the scale of the stem's
-  normalisation) is clipped to C, and gets noise of deviation sigma C^2.
+  normalisation) is clipped to C, and gets noise of standard deviation sigma C^2.
 - 1 x 1 convolutions and the shift of the stem's normalisation get no noise.
 
-Of the released code's other traits this update leaves out batch normalisation, and
-loaders with known batches: lots are Poisson's, as the text has them. Its parties each
-step an architecture of their own, so there is one party here.
+This update leaves out two traits of the released code: batch normalisation, and loaders
+with known batches. Lots are Poisson lots, as in the paper's text. In the released code
+each party steps its own architecture, so that this update has one party.
 """
 
 from __future__ import annotations
@@ -45,15 +45,19 @@ if TYPE_CHECKING:
     from dpsum.mechanism import Mechanism
 
 LARGEST_NORM = 5.0
-"""The norm to which the whole gradient of W is cut before its kernels are clipped."""
+"""Norm to which the whole gradient of W is clipped before its kernels are."""
 DIFFERENCE = 0.01
-"""Length of the steps of W between which gradients of A are compared."""
+"""Length of the steps of W at whose ends the gradients of A are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Kernels of one tensor: their `coordinates` among the weights, one kernel after
-    another, each of `size` coordinates.
+    """Kernels of one tensor.
+
+    Attributes:
+        coordinates: positions of the kernels among the weights, one kernel after
+            another.
+        size: number of coordinates of each kernel.
     """
 
     coordinates: slice
@@ -66,8 +70,11 @@ class Kernels:
 
 
 def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
-    """Return the kernels that the released code clips and noises, of a search network's
-    tensors by name, in their order.
+    """Return the kernels that the released code clips and noises, in the order of
+    tensors.
+
+    Args:
+        shapes: shapes of the tensors of a search network, by name.
     """
     kernels = []
     start = 0
@@ -81,7 +88,9 @@ def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
 
 
 def _kernel_size(name: str, shape: tuple[int, ...]) -> int:
-    """Return the coordinates of a kernel of a tensor; 0 where it gets no noise."""
+    """Return the number of coordinates of a tensor's kernels; 0 for a tensor without
+    noise.
+    """
     if name.startswith("classifier."):
         return shape[-1]
     if name == "stem.weight":
@@ -97,8 +106,9 @@ def _kernel_size(name: str, shape: tuple[int, ...]) -> int:
 def clip_kernels(
     gradient: torch.Tensor, kernels: list[Kernels], norm: float
 ) -> torch.Tensor:
-    """Return a gradient in which each kernel is scaled down to at most `norm`; all other
-    coordinates stay as they are.
+    """Return a gradient in which each kernel is scaled down to at most `norm`.
+
+    All other coordinates stay unchanged.
     """
     clipped = gradient.clone()
     for group in kernels:
@@ -109,12 +119,12 @@ def clip_kernels(
 
 
 class ReleasedSearchSteps(SearchSteps):
-    """A step of the architecture and one of the weights a round, as the released code
-    takes them. For `reading: as-released`.
+    """One step of the architecture and one of the weights in each round, as in the
+    released code. For `reading: as-released`.
     """
 
     kind: Literal["released-search-steps"] = "released-search-steps"  # type: ignore[assignment]
-    keeps_state = False  # optimisers follow what left the party
+    keeps_state = False  # optimisers follow the party's messages
     columns_are_released = True
     contributes_by_lot: ClassVar[bool] = True
 
@@ -158,7 +168,7 @@ class ReleasedSearchSteps(SearchSteps):
 
 
 class _Search(Clients):
-    """The one party of a run."""
+    """Single party of a run."""
 
     served = "records"
     divides = True
@@ -166,7 +176,7 @@ class _Search(Clients):
     def __init__(self, update: ReleasedSearchSteps, setup: Setup) -> None:
         self._update = update
         run = setup.run
-        self._run: Any = run  # of a method that has the architecture's noise
+        self._run: Any = run  # its method has the settings of the architecture's noise
         self._net = net = setup.net
         self._held = setup.held
         self._told: Callable[[torch.Tensor], Row] = update.told(run, net)
@@ -219,7 +229,7 @@ class _Search(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """The model that the party has after the round: one row."""
+        """Yield the model that the party has after the round, as one row."""
         model = torch.from_numpy(theta.copy())
         training = self._lot(WEIGHTS, index)
         validation = self._lot(ARCHITECTURE, index)
@@ -249,11 +259,15 @@ class _Search(Clients):
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _lot(self, name: str, index: int) -> np.ndarray:
-        """Return the records of a lot of a half, as places among all of the party's."""
+        """Return the positions, among all of the party's records, of a lot of a
+        half.
+        """
         return self._places[name][self._lots[name].lot(index, 0, 0)]
 
     def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
-        """Return the gradient of the mean loss over records, of all coordinates [d]."""
+        """Return the gradient of the mean loss over records, for all coordinates
+        [d].
+        """
         weights = model.detach().requires_grad_()
         images = self._held.images[0][records]
         labels = self._held.labels[0][records]
@@ -269,7 +283,7 @@ class _Search(Clients):
         validation: np.ndarray,
         index: int,
     ) -> torch.Tensor:
-        """Return what the architecture steps along: dA - xi (h + R n)."""
+        """Return the direction of the architecture's step: dA - xi (h + R n)."""
         weights = self._weights
         architecture = self._architecture
         step = self._update.weights
@@ -298,7 +312,7 @@ class _Search(Clients):
     def _release_weights(
         self, model: torch.Tensor, training: np.ndarray, index: int
     ) -> torch.Tensor:
-        """Return the gradient of the weights as it leaves the party [weights]."""
+        """Return the gradient of the weights [weights] that the party sends."""
         gradient = torch.zeros(self._weights.stop - self._weights.start)
         if len(training):
             gradient = self._gradient(model, training)[self._weights]

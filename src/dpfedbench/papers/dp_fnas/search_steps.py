@@ -1,11 +1,11 @@
-"""Steps of a search (DP-FNAS, Singh et al. 2020, Algorithm 1, first order): of the
-weights, then of the architecture.
+"""Steps of a search (DP-FNAS, Singh et al. 2020, Algorithm 1, first order): a step of
+the weights, then one of the architecture.
 
     a step of W along the parties' sums over lots of their training halves;
     with the new W a step of A along their sums over lots of their validation halves.
 
-A record is in one half, and so in one of the two sums. Halves are drawn at random,
-whatever the records are.
+A record is in one half, and so in one of the two sums. The halves are drawn at random,
+independently of the records.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}
 
 
 class SearchSteps(SummedUpdate):
-    """A step of the weights and one of the architecture a round."""
+    """One step of the weights and one of the architecture in each round."""
 
     kind: Literal["search-steps"] = "search-steps"
     sends = WEIGHTS
 
-    weights: StepOfSum = setting(StepOfSum(), doc="the step of the weights, W")
+    weights: StepOfSum = setting(StepOfSum(), doc="step of the weights, W")
     architecture: StepOfSum = setting(
-        StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A"
+        StepOfSum(rate=3e-4, optimizer=Adam()), doc="step of the architecture, A"
     )
 
     @property
     def halves(self) -> Mapping[str, str]:
-        """The half of the records that each sum reads, by the sum's name, in the order
-        of a round.
+        """Half of the records that each sum reads, by the sum's name, in the order of a
+        round.
         """
         return {WEIGHTS: "training half", ARCHITECTURE: "validation half"}
 
@@ -85,7 +85,7 @@ class SearchSteps(SummedUpdate):
         architecture = net.blocks["architecture"]
         space = None if model is None else model.space
         if space is None or space.size != architecture.stop - architecture.start:
-            return lambda theta: {}  # an audit's drawn coordinates
+            return lambda theta: {}  # an audit, which draws its coordinates at random
         return lambda theta: {
             f"entropy_{kind}": entropy
             for kind, entropy in space.entropy(theta[architecture].numpy()).items()

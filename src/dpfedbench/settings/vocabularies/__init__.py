@@ -1,3 +1,3 @@
-"""Vocabularies: the words that a language model knows, one file a way to choose them,
-found by place.
+"""Vocabularies: choices of the words that a language model knows, one file each, found
+by their folder.
 """

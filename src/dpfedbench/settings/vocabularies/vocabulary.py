@@ -1,4 +1,4 @@
-"""Vocabularies: the words that a language model knows, chosen from what it may see."""
+"""Vocabularies: choices of the words that a language model knows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dpfedbench.settings.sections import HasSections
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeenText:
-    """Text that a vocabulary may be made of.
+    """Text that a vocabulary may be chosen from.
 
     Attributes:
-        public: int64 [words], how often each word is in the public text.
-        private: the same in the clients' own words; None for a vocabulary that is not
-            declared to read them.
+        public: number of occurrences of each word in the public text, int64 [words].
+        private: the same in the clients' texts; None for a vocabulary that does not
+            declare that it reads them.
     """
 
     public: np.ndarray
@@ -26,12 +26,11 @@ class SeenText:
 
 
 class Vocabulary(Part):
-    """Base of the ways to choose the words that a model knows. Everyone who gets the
-    model gets its words.
+    """Base of the vocabularies. Everyone who receives the model receives its words.
 
-    `private`: whether it reads clients' words. Then it is a release without an event,
-    and no finite epsilon is proven for a run; `reason` says so for the ledger, and `notice`
-    for people. Clients' words exist for it only if it says so.
+    `private` declares that the vocabulary reads clients' words; only then it receives
+    them. Such a vocabulary is a release without an event, and no finite epsilon is
+    proven for its runs: `reason` states this in the ledger, and `notice` for readers.
     """
 
     package: ClassVar[str] = "dpfedbench.settings.vocabularies"
@@ -54,15 +53,16 @@ class Vocabulary(Part):
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
-        """Places int64 [n] of at most `size` different words; a model's first word is
-        the first of them.
+        """Return the indices, int64 [n], of at most `size` different words.
+
+        Their order is the order of the model's words.
         """
         raise NotImplementedError
 
 
 class Public(Vocabulary):
-    """The most frequent words of the data set's public text: nothing of a client is in
-    it.
+    """The most frequent words of the data set's public text, which is independent of
+    clients.
     """
 
     kind: Literal["public"] = "public"
@@ -72,8 +72,8 @@ class Public(Vocabulary):
 
 
 class Private(Vocabulary):
-    """The most frequent words of the training tasks (Li et al. 2020, Appendix C): a
-    word of one client may be in it.
+    """The most frequent words of the training tasks (Li et al. 2020, Appendix C), which
+    can include a word of a single client.
 
     As published: a release without an event.
     """
@@ -92,8 +92,9 @@ class Private(Vocabulary):
 
 
 def _most_frequent(counts: np.ndarray, size: int) -> np.ndarray:
-    """The places of the largest counts above zero, the larger first, then in
-    alphabetical order.
+    """Return the indices of the largest counts above zero, in descending order.
+
+    Words with equal counts are in alphabetical order.
     """
     frequent = np.argsort(-counts, kind="stable")[:size]
     return frequent[counts[frequent] > 0]
