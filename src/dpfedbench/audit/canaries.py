@@ -1,14 +1,13 @@
-"""Canaries in the code that ran: drawn contributions go through a run's own rounds, and
-its releases are scored.
+"""Canaries in the code that ran: drawn contributions pass through a run's own rounds.
 
-What is audited is the release mechanism: participation, clipping, private sum, noise
+The audit examines the release mechanism: participation, clipping, private sum, noise
 stream, denominator, threshold rule and ledger are those of `federation.engine.Rounds`,
-called as training calls them. Only the gradients are replaced. There are `ORDINARY`
-coordinates with drawn gradients, and one coordinate for each canary. A canary is a unit
-(client or record) of its own; by a secret coin its contribution is far above any
-threshold along its coordinate, or zero (zero-out adjacency). All randomness, the noise
-too, is of a seed made for the audit: what is measured is the mechanism, not what the
-published seed of the run would tell.
+called as in training. Only the gradients are replaced. There are `ORDINARY` coordinates
+with drawn gradients, and one coordinate for each canary. A canary is a separate unit
+(client or record). A secret coin decides its contribution: far above any threshold
+along its coordinate, or zero (zero-out adjacency). All randomness, including the noise,
+comes from a seed made for the audit. The audit therefore measures the mechanism, and
+not what the published seed of the run would reveal.
 """
 
 from __future__ import annotations
@@ -51,22 +50,24 @@ from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 
 _STEPS = 1000
-"""Lots, of all clients together, up to which more than one client is audited."""
+"""Number of lots of all clients up to which more than one client is audited."""
 
 _WORK = 12_000_000
-"""Canaries times lots up to which a client has all canaries that are asked for; beyond
-it at least a thousand.
+"""Canaries times lots up to which a client has all requested canaries.
+
+Beyond it a client has at least a thousand.
 """
 
 _CHUNK = 256
 
 
-# In place of the clients, or of what they hold
+# Replacements for the clients, or for their data
 
 
 class ClientSource(Clients):
-    """Clients with given contributions, for a sum that the server takes; each of
-    several messages is the same.
+    """Clients with given contributions, for a sum that the server takes.
+
+    If a client sends several messages, all are equal.
     """
 
     def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
@@ -78,7 +79,7 @@ class ClientSource(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Their contributions, whatever the model and the round are."""
+        """Return the clients' contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
             net = self.net
@@ -88,7 +89,7 @@ class ClientSource(Clients):
             out = np.zeros((len(ids) * self.each, width), np.float32)
             self.units.fill(
                 ids, out[:: self.each]
-            )  # of a client that makes several, the first counts
+            )  # if a client makes several, the first one counts
             rows = torch.from_numpy(net.spread(out))
             messages = (
                 rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
@@ -97,10 +98,10 @@ class ClientSource(Clients):
 
 
 class RecordSource:
-    """Records with given gradients, for sums that clients take over their own: an image
-    is a record's number.
+    """Records with given gradients, for sums that clients take over their own records.
 
-    It is what the clients hold, and what takes the gradients of it, in one thread.
+    An image is the number of a record. The source replaces both the clients' data and
+    the computation of gradients, in one thread.
     """
 
     device = "cpu"
@@ -124,8 +125,9 @@ class RecordSource:
         *,
         block: str = "",
     ) -> tuple[Measured, np.ndarray]:
-        """Add the records' gradients, whatever the model is, as
-        `models.gradients.Gradients.add_each` does.
+        """Add the records' gradients, whatever the model is.
+
+        See `models.gradients.Gradients.add_each`.
         """
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
@@ -138,19 +140,17 @@ class RecordSource:
 
 
 def nothing(count: int) -> Measured:
-    """Return empty losses and accuracies, for gradients that are drawn and not
-    computed.
-    """
+    """Return empty losses and accuracies, for drawn gradients."""
     return Measured(np.zeros(count), np.zeros(count), np.ones(count))
 
 
 def gradients_of(source: Any) -> Choice:
-    """Gradients that a source gives in place of a model's."""
+    """Return a choice whose gradients come from a source instead of a model."""
     return Choice("audit", lambda: source, "cpu")
 
 
 def audit_seed(run: Method, *indices: int) -> int:
-    """A seed of the audit's own, made from the run's seed and identity."""
+    """Return a seed for the audit, derived from the run's seed and identity."""
     return int(stream(run.seed, f"audit/{run.key}", *indices).integers(2**62))
 
 
@@ -165,21 +165,23 @@ def run_rounds(
     plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run so many of a run's own rounds over a source's contributions, and show an
-    observer each release.
+    """Run rounds with a source's contributions, and show releases to an observer.
 
     Args:
-        run: with the audit's seed.
-        source: in place of the clients, or of what they hold.
-        first: the first threshold, where the run finds it on its data.
+        run: the run, with the audit's seed.
+        source: replacement for the clients, or for their data.
+        observer: called with each release.
+        rounds: number of rounds.
+        first: the first threshold, if the run determines it from its data.
         multipliers: z of each round, for noise that follows a public loss, which an
             audit does not have.
-        plan: in place of the run's participation plan.
+        plan: replacement for the run's participation plan.
+        progress: progress callback.
     """
     if isinstance(source, ClientSource):
         source.messages = 1 + len(run.further_sums)
-    # The observer is shown each line as it is written; a file of them would be made and
-    # removed thousands of times.
+    # The observer gets each line when it is written. A ledger file would be created and
+    # deleted thousands of times.
     training = Rounds(
         run,
         net=source.net,
@@ -212,13 +214,13 @@ class CanaryExperiment:
     """One run with canaries.
 
     Attributes:
-        coins: bool [m], whether each canary was in.
+        coins: bool [m], whether each canary was included.
         scores: float64 [m], see `audit.scores`.
-        releases: the ledger of the audit's own run.
-        holders: clients that had canaries among their records; 1 where clients are
+        releases: ledger of the audit's own run.
+        holders: number of clients with canaries among their records; 1 if clients are
             canaries.
-        ideal: draws scores of the same canaries by the ledger alone; None: that was not
-            asked.
+        ideal: function that draws scores of the same canaries from the ledger alone.
+            None: it was not requested.
     """
 
     holders: int
@@ -229,7 +231,7 @@ class CanaryExperiment:
 
 
 def extra_of(sum_: SumSpec, threshold: float) -> Extra | None:
-    """The release that a sum's rule makes beside it."""
+    """Return the release that a sum's rule makes beside the sum."""
     rule = sum_.clipping
     return (
         None
@@ -239,7 +241,7 @@ def extra_of(sum_: SumSpec, threshold: float) -> Extra | None:
 
 
 def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
-    """The ledger's lines of a sum, and of what its rule releases beside it."""
+    """Return the ledger lines of a sum, and of further releases of its rule."""
     extra = extra_of(sum_, 1.0)
     return [line for line in releases if line.name in (sum_.name, extra and extra.name)]
 
@@ -263,31 +265,30 @@ def one_run(
 ) -> CanaryExperiment:
     """Run the mechanism of a sum once, with canaries.
 
-    Clients that sum over their own records are alike, and no record is at two of them.
-    So of a long run only some clients are audited: a record's privacy is that of its
-    own client's releases.
+    Clients that sum over their own records are alike, and no record is held by two
+    clients. A record's privacy depends on its own client's releases alone. So in a long
+    run only some clients are audited.
 
     Args:
         run: the run.
-        sum_: which of its sums is audited: the server's, or that of clients that hold
-            records.
-        seed: the audit's.
-        canaries: m; of records, as many for each client (rounded down), and at most
-            three quarters of them.
-        rounds: how many.
-        threshold: the first C of the run, which a run that finds it on random data has
-            in its ledger.
-        records: those that a client holds, where it takes the sum; of clients that
-            differ, each one's: all are audited.
+        sum_: the audited sum: the server's, or that of clients that hold records.
+        seed: the audit's seed.
+        canaries: number of canaries m. For records, it is divided by the clients and
+            rounded down, and at most three quarters of a client's records are canaries.
+        rounds: number of rounds.
+        threshold: the first C of the run. If the run determines it on random data, it
+            stands in its ledger.
+        records: number of records of a client that takes the sum. If clients differ,
+            the number of each client; then all are audited.
         steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
-        inserted: false: no canary is ever inserted, whatever its coin (a null).
-        added: of how many clients' releases the observer sees the sum alone, see
+        inserted: false: no canary is inserted, whatever its coin (a null experiment).
+        added: number of clients whose releases the observer sees only as their sum, see
             `scores.RoundByRound`.
-        dimension: coordinates, where the mechanism follows from their number; None: as
-            few as canaries need.
-        groups: how many groups of coordinates the sum clips each by itself.
-        progress: told of each round.
+        dimension: number of coordinates, if the mechanism depends on it. None: as few
+            as the canaries need.
+        groups: number of coordinate groups that the sum clips separately.
+        progress: called after each round.
     """
     run = run.replace(seed=seed)
     assert sum_.noise is not None
@@ -317,7 +318,7 @@ def one_run(
         head=0 if run.shares_all else HEAD,
     )
     plan = run.participation.plan(clients=clients, seed=seed)
-    # A record is in one part of its client's, and the sum is over one of these.
+    # A record is in one part of its client's records, and the sum is over one part.
     parts = len({own_sum.part for own_sum in own_sums})
     counts = [size * parts for size in sizes] if is_client_sum else [clients]
 
@@ -357,11 +358,12 @@ def one_run(
                 cohort[cohort < canaries_each]
                 for cohort in map(plan.sample_cohort, range(rounds))
             ]
-            # Who is in no round is known, and there is nothing to guess.
+            # The observer knows which clients are in no round, so there is nothing to
+            # guess.
             taking_part = np.isin(np.arange(canaries_each), np.concatenate(members))
         correlated = sum_.noise.combines(0) is not None
-        # What the noise of two rounds has in common is looked for where it is not one
-        # stream's draw a round.
+        # If the noise of a round is not one fresh draw of one stream, estimate what
+        # rounds have in common.
         if members is not None and (correlated or sum_.noise.by_dimension):
             scores = Decorrelated(net, sum_.name, members)
         elif correlated and once:

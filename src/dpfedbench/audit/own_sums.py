@@ -1,9 +1,9 @@
-"""Canaries in the private sums that clients take by themselves: over their own
-examples, or over their own update.
+"""Canaries in private sums that clients take over their own examples or updates.
 
-The mechanism is the run's own, the client update and its sums, with drawn gradients or
-updates in place of a model's. Clients are alike, and no canary is at two of them. So
-each client needs one round only, and there may be more of them than the run has.
+The mechanism, the client update and its sums are the run's own. Drawn gradients or
+updates replace those of a model. Clients are alike, and no canary is held by two of
+them. So each client needs only one round, and the audit may have more clients than the
+run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
 
 Show = Callable[[Mechanism, Accumulator, np.ndarray], None]
-"""Is given a mechanism, the total of one client and what it released of it."""
+"""Callback with a mechanism, one client's total, and the client's release."""
 
 
 def _released(
@@ -52,8 +52,10 @@ def _released(
     clients: int,
     held: Any = None,
 ) -> list[Release]:
-    """Let so many clients make their own releases once, and show each; the ledger's
-    lines.
+    """Let each of `clients` clients make its own releases once, and show each release.
+
+    Returns:
+        The ledger's lines.
     """
     lines = list[Release]()
     budget = Budget(
@@ -92,11 +94,12 @@ def _released(
 
 
 class TaskSource:
-    """Few-shot clients whose examples are all canaries, for their own sums: an image is
-    an example's number.
+    """Few-shot clients whose examples are all canaries, for their own sums.
+
+    An image is the number of an example.
 
     Attributes:
-        read: numbers of the examples whose gradients were taken last.
+        read: numbers of the examples of the last gradients.
     """
 
     device = "cpu"
@@ -108,7 +111,7 @@ class TaskSource:
         self.read = np.empty(0, np.int64)
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
-        """Numbers for images, the client's own for labels."""
+        """Return example numbers as images, and the client's own numbers as labels."""
         numbers = np.tile(np.arange(self._present.shape[1]), (len(ids), 1))
         labels = np.repeat(np.asarray(ids)[:, None], numbers.shape[1], axis=1)
         (support_x, query_x), (support_y, query_y) = (
@@ -121,8 +124,9 @@ class TaskSource:
     def each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
-        """The examples' gradients, whatever the model is, as
-        `models.gradients.Gradients.each` does.
+        """Write the examples' gradients, whatever the model is.
+
+        See `models.gradients.Gradients.each`.
         """
         self.read = x
         rows = np.zeros((len(x), self.net.ordinary + self.net.reserved), np.float32)
@@ -133,9 +137,7 @@ class TaskSource:
     def add_each(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
     ) -> tuple[Measured, np.ndarray]:
-        """Add the examples' gradients, as `models.gradients.Gradients.add_each`
-        does.
-        """
+        """Add the examples' gradients; see `models.gradients.Gradients.add_each`."""
         rows = torch.empty((len(x), self.net.dimension))
         return self.each(theta, x, y, rows), total.add(rows)
 
@@ -148,12 +150,12 @@ def one_run_of_examples(
     inserted: bool = True,
     groups: int = 1,
 ) -> CanaryExperiment:
-    """An experiment with the sums over clients' own examples: each example is a canary,
-    and nothing else is in them.
+    """Run an experiment with the sums over clients' own examples.
 
-    The canaries are rounded down to whole clients. Unless `inserted` none is ever
-    there, whatever its coin (a null). `groups` is how many groups of coordinates the
-    sums clip each by itself.
+    Each example is a canary, and the sums contain nothing else. The number of canaries
+    is rounded down to whole clients. Unless `inserted`, no canary is ever present,
+    whatever its coin (a null experiment). `groups` is the number of coordinate groups
+    that the sums clip separately.
     """
     ways = run.task.ways
     shape = run.clients
@@ -173,7 +175,7 @@ def one_run_of_examples(
     )  # of known releases; z of those drawn at a rate
 
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
-        # Which examples were sampled in secret the observer does not know.
+        # The observer does not know which examples were sampled secretly.
         assert mechanism.sum.noise is not None
         client = total.holder
         z = total.sum.noise_multiplier
@@ -226,12 +228,11 @@ def one_run_of_examples(
 def one_run_of_updates(
     run: Method, *, seed: int, canaries: int, inserted: bool = True
 ) -> CanaryExperiment:
-    """An experiment with clients that add noise to their own updates: each client is a
-    canary.
+    """Run an experiment with clients that add noise to their own updates.
 
-    A client is always present, so the two worlds differ in its update: C along a
-    coordinate, or C against it, which is the largest possible difference. Unless
-    `inserted` every update points against it, whatever its coin (a null).
+    Each client is a canary and always present, so the two worlds differ in its update:
+    C along a coordinate, or -C, which is the largest possible difference. Unless
+    `inserted`, every update is -C, whatever its coin (a null experiment).
     """
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
     net = Coordinates(ordinary=1, reserved=1)
@@ -241,8 +242,7 @@ def one_run_of_updates(
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         client = total.holder
         z = total.sum.noise_multiplier
-        # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise
-        # of deviation z.
+        # In units of the sensitivity: 1 for C, 0 for -C, and noise of deviation z.
         x = (float(released[0]) / total.sum.threshold + 1) / 2
         scores[client] = (2 * x - 1) / (2 * z**2)
         squares[client] = z**-2

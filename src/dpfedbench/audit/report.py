@@ -1,4 +1,4 @@
-"""The audit of a finished run: from its configuration and its ledger to audit.json."""
+"""Audit of a finished run: from its configuration and its ledger to audit.json."""
 
 from __future__ import annotations
 
@@ -44,35 +44,40 @@ from dpsum.sums import SumSpec
 
 CANARIES = 4000
 _MORE = 4
-"""So many times the canaries in all experiments together where clients take entry in
-secret: each shows little.
+"""Factor on the number of canaries in all experiments together for secret entry.
+
+If clients enter secretly, each canary reveals little.
 """
 
 _WORK = 200_000_000
-"""Canaries times contributions, of all experiments together, up to which there is more
-than one.
+"""Work up to which there is more than one experiment.
+
+It is the product of canaries and contributions, added up over all experiments.
 """
 
 _LEAST = 500
-"""Canaries of one experiment at least, however many groups of coordinates there are."""
+"""Least number of canaries per experiment, for any number of coordinate groups."""
 
 CONFIDENCE = 0.95
 RUNS = 500
 
 _CHANCE = 1e-3
-"""What right code does oftener than this may be chance: a whole run has about a hundred
-audits.
+"""Probability above which a result of correct code may be chance.
+
+A whole run has about a hundred audits.
 """
 
 _ANOTHER = 1e-4
-"""The chance, about, with which right code is said to be another mechanism than the
-ledger's: in one of a hundred whole runs.
+"""Approximate probability that correct code is reported as another mechanism.
+
+This happens in one of a hundred whole runs.
 """
 
 
 def family_of(releases: Sequence[Release]) -> Family:
-    """The mechanisms of the ledger's sampler with its noise made larger or smaller:
-    what its analysis justifies.
+    """Return the mechanisms of the ledger's sampler, with noise scaled up or down.
+
+    They are those that the sampler's analysis covers.
 
     Raises:
         BenchError: there is no analysis, or the ledger is damaged.
@@ -93,11 +98,10 @@ def bounds_of(
     confidence: float,
     seed: int,
 ) -> list[Bound]:
-    """All one-run bounds of an experiment, each by itself at this delta and confidence,
-    the headline first.
+    """Return all one-run bounds of an experiment, the headline first.
 
-    The f-DP bound is of the family. Its draws, and the split of another bound, are of
-    the seed.
+    Each bound holds by itself at this delta and confidence. The f-DP bound is for the
+    family. The seed determines its draws, and the split of another bound.
     """
     coins = experiment.coins
     scores = experiment.scores
@@ -132,17 +136,18 @@ def audit(
     confidence: float = CONFIDENCE,
     runs: int = RUNS,
 ) -> dict[str, Any]:
-    """The audit of one run with this ledger, as in audit.json.
+    """Audit one run with its ledger, and return the content of audit.json.
 
     Args:
         run, releases: the run and its ledger.
-        canaries: of one experiment at most; clients keep a quarter that are ordinary.
-        confidence: of each bound by itself. The headline is fixed beforehand: f-DP by
-            ranks, or many runs where the threshold reads raw norms.
-        runs: runs a world of the latter.
+        canaries: largest number of canaries of one experiment. A quarter of the clients
+            stay ordinary.
+        confidence: confidence of each bound by itself. The headline is fixed
+            beforehand: f-DP by ranks, or many runs if the threshold reads raw norms.
+        runs: runs in each world for the many-run audit.
 
     Raises:
-        BenchError: a private run without releases, or a ledger of another mechanism
+        BenchError: a private run has no releases, or the ledger is of another mechanism
             than the code's.
     """
     started = time.monotonic()
@@ -194,8 +199,8 @@ def audit(
         if sum_.within_task is not None and sum_.unit == "record"
         for event in events
     ]
-    # Of several mechanisms for one unit the worst is told: each has its share of the
-    # chance to be wrong.
+    # Of several mechanisms for one unit the worst is reported, so they share the error
+    # probability.
     shares = collections.Counter(
         [sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples)
     )
@@ -247,11 +252,11 @@ def audit(
         for entry in entries
     ]
     if len({(entry["unit"], entry["observer"]) for entry in entries}) == 1:
-        # A unit is in the releases of one or of the other; what refutes either refutes
-        # the claim.
+        # A unit is in the releases of one mechanism or of the other. Refuting either
+        # refutes the claim.
         entries.sort(key=_worst_first)
     if len(entries) > 2:
-        # Of each observer the worst: first the sums' own, then the others'.
+        # For each observer the worst entry: first that of the sums, then the others.
         worst = sorted(entries, key=_worst_first)
         entries = list(
             {
@@ -277,9 +282,7 @@ def _audit_by_client(
     delta: float | None,
     confidence: float,
 ) -> dict[str, Any]:
-    """The audit of a private sum that each client takes by itself
-    (`audit.own_sums`).
-    """
+    """Audit a private sum that each client takes by itself (`audit.own_sums`)."""
     assert delta is not None
     experiment = run_once(run, seed=seed, canaries=canaries)
     check_same_mechanism(
@@ -302,8 +305,9 @@ def _audit_by_client(
 
 
 def own_family(releases: Sequence[Release], delta: float) -> Family:
-    """Like `family_of()`, for the releases that few-shot clients make over their own
-    examples: the worst of them.
+    """Return the family of few-shot clients' releases over their own examples.
+
+    Like `family_of()`, for the worst of these releases.
     """
     worst = max(
         {(event.name, event.noise_multiplier): event for event in releases}.values(),
@@ -328,9 +332,9 @@ def _audit_served(
     runs: int,
     observer: str,
 ) -> dict[str, Any]:
-    """The audit of the server's private sum, or of those of clients that hold records.
+    """Audit the server's private sum, or the sums of clients that hold records.
 
-    `observer` is another one than the sum's own; "": none.
+    `observer` replaces the sum's own observer; "" keeps it.
     """
     rule = sum_.clipping
     delta = sum_.delta
@@ -343,8 +347,7 @@ def _audit_served(
     threshold = float(np.atleast_1d(first.threshold)[0])
     records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
     every = sum(records) if isinstance(records, list) else records * run.clients.count
-    # A client or record that is a canary is not an ordinary one, and there should be
-    # both.
+    # There should be ordinary clients or records beside the canaries.
     most = every if is_client_sum else run.clients.count
     dimension = (
         first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
@@ -353,7 +356,7 @@ def _audit_served(
         canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
     )
     groups = _groups_in(first)
-    if groups > 1:  # a canary has a coordinate in each
+    if groups > 1:  # a canary has one coordinate in each group
         canaries_each = min(canaries_each, max(_LEAST, canaries_each // groups))
     work = groups * canaries_each * len(rounds) * int(first.sampler["cohort"])
     repeats = (
@@ -405,7 +408,7 @@ def _audit_served(
     bounds = bounds_of(
         experiment, family, delta=delta, confidence=confidence, seed=seed
     )
-    # What comes from another run does not leak from round to round.
+    # A value from another run does not leak from round to round.
     if not rule.private and not isinstance(rule, ReferenceRule):
         leak = leak_of(
             run,
@@ -426,13 +429,14 @@ def _audit_served(
 
 
 def _groups_in(line: Release) -> int:
-    """Return the number of groups of coordinates that a release was clipped by."""
+    """Return the number of coordinate groups by which a release was clipped."""
     return 1 if line.groups is None else len(line.groups["thresholds"])
 
 
 def _charged(sum_: SumSpec, threshold: float, events: Sequence[Release]) -> float:
-    """z that the budget was charged for in a round: of the sum, or of both releases if
-    the sum pays for the rule.
+    """Return the noise multiplier z that a round was charged for.
+
+    It is that of the sum, or of both releases if the sum pays for the rule.
     """
     extra = extra_of(sum_, threshold)
     within = extra is not None and extra.within
@@ -451,11 +455,11 @@ def _entry(
     delta: float,
     confidence: float,
 ) -> dict[str, Any]:
-    """Return the entry of one mechanism in audit.json; `proven` is infinite where a
-    release has no event.
+    """Return the entry of one mechanism in audit.json.
 
-    `chance` is that of right code to show as much: of one mechanism, and of the worst
-    of several at most their number times as large.
+    `proven` becomes infinite if a release has no event. `chance` is the probability
+    that correct code shows as much, for one mechanism. For the worst of several it is
+    at most their number times as large.
     """
     headline = bounds[0]
     proven = math.inf if first.data_dependent_threshold else proven
@@ -481,17 +485,18 @@ def _entry(
 
 
 def _is_another(headline: Bound) -> bool:
-    """Whether right code would hardly ever show as little, or have such scores: what
-    ran is not what the ledger states.
+    """Return whether the mechanism that ran is not the one in the ledger.
 
-    There are two tests, and each has half of the chance.
+    This is so if correct code would hardly ever show as little, or have such scores.
+    There are two tests, and each has half of the error probability.
     """
     return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
 
 
 def _worst_first(entry: dict[str, Any]) -> tuple[bool, float]:
-    """In what order the audits of a unit are told: first those of another mechanism,
-    then by their bounds.
+    """Return the sort key of the audits of a unit.
+
+    Other mechanisms than the ledger's come first; then the order is by bound.
     """
     return not entry["another_mechanism"], -entry["epsilon"]
 

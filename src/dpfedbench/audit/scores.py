@@ -1,10 +1,9 @@
-"""Scores of canaries: what an observer makes of the releases of a sum, at the noise
-that the ledger states.
+"""Scores of canaries: likelihood ratios from a sum's releases at the ledger's noise.
 
 A score is the likelihood ratio of a canary's presence, up to a constant that all
-canaries share. Noise of one draw a round is scored round by round (`RoundByRound`).
-Under noise that is correlated over rounds all releases are read together, encoded by C,
-which is found from the ledger's weights.
+canaries share. If noise is drawn anew in each round, scoring is round by round
+(`RoundByRound`). If noise is correlated over rounds, all releases are scored together,
+after encoding them by C, which follows from the ledger's weights.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from dpsum.audit.ideal import Tally, gaussian
 from dpsum.ledger import Release
 
 _CLEARLY_LESS = 0.65
-"""Measured over stated deviation of a group's noise below which the ledger is wrong:
+"""Ratio of measured to stated noise deviation below which the ledger is wrong.
+
 P(chi-square of 200 degrees <= 0.65^2 x 200) is below 10^-12.
 """
 
@@ -30,20 +30,22 @@ P(chi-square of 200 degrees <= 0.65^2 x 200) is below 10^-12.
 def shown_over_groups(
     own: slice, released: np.ndarray, groups: Mapping[str, Any]
 ) -> np.ndarray:
-    """Return what a canary shows in all groups of coordinates, in units of its
-    contribution, float64 [reserved].
+    """Return what a canary shows in all groups of coordinates together.
 
-    Each group weighs (C_g / sigma_g)^2, so that the noise has the deviation of the
-    line's noise multiplier. The observer also measures the noise of each group over
-    coordinates that nobody has anything in. A group with clearly less noise than the
-    ledger states (right code measures that once in 10^12 groups) weighs by what was
-    measured.
+    Each group has the weight (C_g / sigma_g)^2, so that the noise has the deviation of
+    the line's noise multiplier. The observer also measures the noise of each group in
+    coordinates without contributions. If a group has clearly less noise than the ledger
+    states (for correct code: once in 10^12 groups), the measured noise determines its
+    weight.
 
     Args:
         own: the canaries' coordinates, from the start of each group
             (`Coordinates.own`).
-        released: the sum [d].
-        groups: `thresholds` and `noise_stds` of the groups, as the ledger has them.
+        released: the released sum [d].
+        groups: `thresholds` and `noise_stds` of the groups, as in the ledger.
+
+    Returns:
+        float64 [reserved], in units of a canary's contribution.
     """
     by_group = np.split(released, len(groups["thresholds"]))
     shown = np.zeros(own.stop - own.start)
@@ -63,16 +65,16 @@ def shown_over_groups(
 
 
 class CanaryScores:
-    """An observer of a mechanism, which is called with each line of the ledger and with
-    what left.
+    """Observer of a mechanism, called with each ledger line and its released values.
 
     Args:
-        net: which coordinates are reserved for canaries.
-        name: of the sum.
-        holders: 1 for clients, or how many clients have canaries among their records.
+        net: the coordinates, some of them reserved for canaries.
+        name: name of the sum.
+        holders: 1 if clients are canaries, else the number of clients with canaries
+            among their records.
 
     Attributes:
-        all_lines: of the ledger; `lines` are those of the sum.
+        all_lines: all lines of the ledger; `lines` are those of the sum.
         scores: float64 [holders, reserved], after the last round.
     """
 
@@ -95,16 +97,16 @@ class CanaryScores:
         raise NotImplementedError
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Scores [holders, reserved] of draws of what the lines of the ledger state."""
+        """Draw scores [holders, reserved] from the mechanism that the ledger states."""
         raise NotImplementedError
 
 
 class RoundByRound(CanaryScores):
-    """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`,
-    also for `members` and `once`).
+    """Scores under noise that is drawn anew for each round.
 
-    `added` is how many clients' releases, from the first on, are seen as their sum
-    alone; 0: each is seen. The canaries are the first client's then.
+    See `dpsum.audit.ideal.Tally`, also for `members` and `once`. `added` is the number
+    of clients, from the first on, whose releases are seen only as their sum; the
+    canaries then belong to the first client. 0: each client's releases are seen.
     """
 
     def __init__(
@@ -141,11 +143,11 @@ class RoundByRound(CanaryScores):
         self.scores = self._tally.scores
 
     def _noise_of(self, line: Release) -> float:
-        """z of what the observer sees of a line."""
+        """Return z of a line as the observer sees it."""
         return line.noise_multiplier * max(1, self._added) ** 0.5
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `CanaryScores`."""
+        """See `CanaryScores`."""
         rounds = [(line.round, self._noise_of(line)) for line in self.lines]
         sampler = self.lines[0].sampler
         return self._tally.ideal(
@@ -158,10 +160,10 @@ class RoundByRound(CanaryScores):
 
 
 class _Correlated(CanaryScores):
-    """Scores under correlated noise: there are some after the last of `rounds`.
+    """Scores under correlated noise, available after the last of `rounds`.
 
     Attributes:
-        absent: of each round, the places in its cohort of those who sent nothing.
+        absent: for each round, the cohort positions of clients that sent nothing.
     """
 
     def __init__(self, net: Coordinates, name: str, rounds: int) -> None:
@@ -187,14 +189,14 @@ class _Correlated(CanaryScores):
 
     @property
     def _noise(self) -> float:
-        """The deviation of the encoded noise, in units of C."""
+        """Deviation of the encoded noise, in units of C."""
         first = self.lines[0]
         return first.noise_multiplier * float(
             np.divide(first.sensitivity, first.threshold)
         )
 
     def _encoder(self) -> np.ndarray:
-        """C of the rounds that were run, from the ledger's weights."""
+        """Return C of the rounds that were run, from the ledger's weights."""
         inverse = np.zeros((len(self.lines), len(self.lines)))
         for number, line in enumerate(self.lines):
             inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]
@@ -206,14 +208,15 @@ class _Correlated(CanaryScores):
 class Decorrelated(_Correlated):
     """Scores of clients whose rounds are known.
 
-    A canary that is in round r moves the encoded releases y = C x by column r of C (one
-    that comes again by the sum of its columns c), and their noise has the covariance S
-    over rounds, so that the likelihood ratio of its presence is that of c^T S^-1 y. S
-    is not taken from the ledger alone: canaries' coordinates have nothing in common but
-    the noise, so S is measured over them. The ledger's own counts as much as so many
-    coordinates as there are rounds. Where the ledger is right both are the same; where
-    draws were used twice, or not taken back as it says, the measured one shows it.
-    `members` are the canaries that are in each round.
+    A canary in round r moves the encoded releases y = C x by column r of C. A canary in
+    several rounds moves them by the sum of its columns, c. The noise has the covariance
+    S over rounds, so the likelihood ratio of the canary's presence is that of c^T S^-1
+    y. S is not taken from the ledger alone. The canaries' coordinates have nothing in
+    common but the noise, so S is measured over them. The covariance that the ledger
+    states has the weight of as many coordinates as there are rounds. If the ledger is
+    right, both covariances agree. If draws were used twice, or were not subtracted as
+    the ledger states, the measured covariance shows it. `members` are the canaries in
+    each round.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class Decorrelated(_Correlated):
             [np.full(len(here), index) for index, here in enumerate(self._members)]
         ).astype(int)
         all_own = np.concatenate(self._members).astype(int)
-        # The first round of each canary, and the others of those that come again.
+        # First round of each canary, and further rounds of canaries in several rounds.
         first = np.sort(np.unique(all_own, return_index=True)[1])
         again = np.setdiff1d(np.arange(len(all_own)), first)
         at = rows[first]
@@ -248,7 +251,7 @@ class Decorrelated(_Correlated):
         encoded = encoder @ np.stack(self._rows)
         encoded[:, canaries] *= np.stack(self._signs)[
             at, canaries
-        ]  # so that presence raises the coordinate
+        ]  # so that a present canary raises the coordinate
         columns = of_all_rounds(encoder)
         several = np.unique(columns_of)
         stated = rounds * self._noise**2 * np.eye(rounds)
@@ -273,21 +276,21 @@ class Decorrelated(_Correlated):
         self._squares[0, canaries] = squares
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `CanaryScores`."""
+        """See `CanaryScores`."""
         return gaussian(coins, self._squares, generator)
 
 
 class SecretRounds(_Correlated):
-    """Scores of clients of which each is in one secret round.
+    """Scores of clients that each take part in one secret round.
 
     The likelihood ratio by the ledger's weights and noise is the mean over rounds i of
     exp(c_i^T y / z^2 - |c_i|^2 / (2 z^2)), where y = C x are the encoded releases in
-    units of C and c_i is column i of C. Of the planned rounds, those that were not run
-    move nothing.
+    units of C and c_i is column i of C. Planned rounds that were not run have no
+    effect.
     """
 
     def _columns(self) -> np.ndarray:
-        """The encoder of the planned rounds."""
+        """Return the encoder of the planned rounds."""
         encoder = self._encoder()
         return np.pad(
             encoder, ((0, 0), (0, int(self.lines[0].sampler["rounds"]) - len(encoder)))
@@ -307,7 +310,7 @@ class SecretRounds(_Correlated):
         return np.asarray(logsumexp(exponents, axis=0) - np.log(columns.shape[1]))[None]
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """As of `CanaryScores`."""
+        """See `CanaryScores`."""
         columns = self._columns()
         z = self._noise
         drawn = generator.integers(columns.shape[1], size=coins.shape[1])
@@ -316,12 +319,14 @@ class SecretRounds(_Correlated):
 
 
 def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The sum of n n^T over coordinates, of which n is the noise; encoded and columns
-    are [rounds, canaries].
+    """Return the sum of n n^T over coordinates, where n is the encoded noise.
 
-    Half of the canaries are there, by coins that nobody knows: around the mean, columns
-    / 2, they add c c^T / 4 to what the noise has. That is taken off, as it is known; at
-    a small noise multiplier it would hide much of the noise.
+    Half of the canaries are present, by coins that nobody knows. Around the mean,
+    columns / 2, they add c c^T / 4 to the noise. This known contribution is subtracted:
+    at a small noise multiplier it would hide much of the noise.
+
+    Args:
+        encoded, columns: encoded releases and canaries' columns, [rounds, canaries].
     """
     around = encoded - columns / 2
     values, vectors = np.linalg.eigh(around @ around.T - columns @ columns.T / 4)
@@ -329,8 +334,9 @@ def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _variance(line: Release, absent: Sequence[int]) -> float:
-    """Return the variance of a line's encoded noise, in units of C^2; with shares, of
-    the clients that came.
+    """Return the variance of a line's encoded noise, in units of C^2.
+
+    If clients add noise in shares, it is that of the present clients' shares.
     """
     threshold = float(np.max(line.threshold))
     if line.secure is None:

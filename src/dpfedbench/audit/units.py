@@ -1,6 +1,4 @@
-"""Units of an audit: canaries, each with a coordinate of its own, among ordinary
-ones.
-"""
+"""Units of an audit: canaries with a coordinate each, among ordinary units."""
 
 from __future__ import annotations
 
@@ -13,39 +11,42 @@ from dpsum.group_clipping import CoordinateGroups
 from dpsum.randomness import stream
 
 ORDINARY = 50
-"""Coordinates of units that are not canaries."""
+"""Number of coordinates of units that are not canaries."""
 
 HEAD = 10
-"""Coordinates that clients keep to themselves, where a method does not share all."""
+"""Number of coordinates that clients keep, if a method does not share all."""
 
 LARGE = 1e30
-"""A canary's norm before clipping: above every threshold that a rule may set, within
-single precision.
+"""Norm of a canary before clipping.
+
+It is above every threshold that a rule may set, and within single precision.
 """
 
 
 EMPTY = 200
-"""Coordinates of each group that nobody has anything in, where there are groups: what
-an observer measures the noise of the group by.
+"""Number of coordinates without contributions in each group, if there are groups.
+
+An observer measures the noise of the group in them.
 """
 
 
 class Coordinates:
-    """Stands in for a model: a vector of weights, all zero at the start.
+    """Replacement for a model: a vector of weights, initially zero.
 
     Args:
-        ordinary: coordinates of ordinary gradients.
-        reserved: coordinates of canaries alone, one each.
-        dimension: of all, if there are others, which stay empty; None: there are none.
-        groups: how many groups of coordinates are clipped each by itself. With more
-            than one, each has the ordinary and the reserved coordinates of its own, and
-            `EMPTY` ones behind them.
-        head: coordinates behind all others that clients do not share.
+        ordinary: number of coordinates of ordinary gradients.
+        reserved: number of coordinates of canaries, one each.
+        dimension: total number of coordinates; further ones stay empty. None: there are
+            no further ones.
+        groups: number of coordinate groups that are clipped separately. With more than
+            one, each group has its own ordinary and reserved coordinates, and `EMPTY`
+            ones behind them.
+        head: number of coordinates behind all others that clients do not share.
 
     Attributes:
-        own: where the canaries' are, of each group from its start.
-        shared_dimension: the number of coordinates that clients share. Those of
-            ordinary gradients and of canaries are among them.
+        own: slice of the canaries' coordinates, from the start of each group.
+        shared_dimension: number of coordinates that clients share. Those of ordinary
+            gradients and of canaries are among them.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Coordinates:
             self.shared_dimension = groups * (ordinary + reserved + EMPTY)
         self.dimension = self.shared_dimension + head
         self.own = slice(ordinary, ordinary + reserved)
-        # A sum over a block of the model has all coordinates here: whichever it is, it
-        # has room for the canaries.
+        # A sum over a block of the model has all coordinates here: every block has room
+        # for the canaries.
         self.blocks: dict[str, slice] = collections.defaultdict(
             lambda: slice(0, self.dimension)
         )
 
     def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
-        """Return the groups, whatever they are of in the run's own model."""
+        """Return the coordinate groups, whatever those of the run's own model are."""
         size = self.shared_dimension // self.groups
         boundaries = [*range(0, self.shared_dimension, size), self.dimension]
         return CoordinateGroups(tuple(boundaries), noise)
@@ -80,9 +81,9 @@ class Coordinates:
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """Return contributions [n, ordinary + reserved] in all groups, float32 [n, d].
 
-        Ordinary gradients keep their norm, and a canary is in every group. What is in
-        the head is larger than any threshold: a sum that took it would clip all else
-        away.
+        Ordinary gradients keep their norm, and a canary is in every group. Values in
+        the head are larger than any threshold: a sum that included the head would clip
+        everything else away.
         """
         if self.groups > 1:
             shares = rows.copy()
@@ -94,23 +95,25 @@ class Coordinates:
         return rows
 
     def shared_mask(self) -> np.ndarray:
-        """Return which coordinates clients share, bool [d]."""
+        """Return the mask of the coordinates that clients share, bool [d]."""
         return np.arange(self.dimension) < self.shared_dimension
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Zeros, float32 [d]."""
+        """Return zeros, float32 [d]."""
         return np.zeros(self.dimension, np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """The contributions of one holder's units: the clients of a federation, or the
-    records of one client.
+    """Contributions of one holder's units.
+
+    They are the clients of a federation, or the records of one client.
 
     Attributes:
-        coordinates: int64 [units], the reserved coordinate of a canary; -1 for an
-            ordinary unit.
-        size: float32 [units], what a canary has there (0 for one that was left out).
+        coordinates: int64 [units], reserved coordinate of a canary; -1 for an ordinary
+            unit.
+        size: float32 [units], value of a canary in its coordinate (0 for a canary that
+            was left out).
         gradients: float32 [units, ordinary], zero for canaries.
     """
 
@@ -120,7 +123,7 @@ class Units:
 
     @classmethod
     def without_canaries(cls, gradients: np.ndarray) -> Units:
-        """Ordinary units with gradients [units, ordinary]."""
+        """Return ordinary units with gradients [units, ordinary]."""
         count = len(gradients)
         return cls(
             np.full(count, -1),
@@ -129,7 +132,7 @@ class Units:
         )
 
     def fill(self, ids: np.ndarray, out: np.ndarray) -> None:
-        """Write the contributions of these units to float32 [n, d]."""
+        """Write the contributions of the units `ids` to float32 [n, d]."""
         ordinary = self.gradients.shape[1]
         out[:, :ordinary] = self.gradients[ids]
         out[:, ordinary:] = 0
@@ -148,12 +151,11 @@ def canary_units(
     holder: int,
     places: np.ndarray | None = None,
 ) -> Units:
-    """A canary for each coin, then ordinary units: gradients in random directions,
-    their norms spread around `norm`.
+    """Return one canary per coin, and ordinary units.
 
-    Log-normal, a factor e to each side in one deviation: about as wide as clients'
-    norms are in training. The canaries are the first of all units, or of those at
-    `places`.
+    Ordinary gradients have random directions. Their norms are spread around `norm`
+    log-normally, one deviation being a factor e, which is about as wide as clients'
+    norms in training. The canaries are the first units, or the units at `places`.
     """
     canaries = len(coins)
     canary_ids = np.arange(canaries) if places is None else places[:canaries]

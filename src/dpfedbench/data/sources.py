@@ -131,7 +131,8 @@ class Source:
     def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
         """Download one file through torchvision.
 
-        torchvision shows progress and checks the checksum. A file that already has the right checksum is not downloaded again.
+        torchvision shows progress and checks the checksum. A file that already has the
+        right checksum is not downloaded again.
 
         Args:
             url: address where the authors publish the file.

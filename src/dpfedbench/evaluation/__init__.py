@@ -19,11 +19,13 @@ def evaluate(
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or,
-    as it is, on held-out records.
+    """Test a trained model and write metrics.json.
+
+    The test is on few-shot tasks, on unseen texts or, without adaptation, on held-out
+    records.
 
     Raises:
-        BenchError: data or model missing or damaged.
+        BenchError: data or model are missing or damaged.
     """
     if run.client_data == "records" and not run.pretrains:
         record_test(

@@ -1,10 +1,10 @@
-"""Inputs of models that read a fixed map of each record: computed here, or once for all
-runs that read them.
+"""Inputs of models that read a fixed feature map of each record.
 
-Where the map takes long (`ModelSettings.made_once`), a job of its own writes what comes
-of all records of a data set, and trainings and tests take it from there. The bits are
-the same either way, since what comes of a record does not depend on the records that it
-is computed with.
+The features are computed here, or once for all runs that read them. If the map is slow
+(`ModelSettings.made_once`), a separate job computes the features of all records of a
+data set and writes them to a file; trainings and tests read that file. The bits are the
+same either way, because a record's features do not depend on the records computed with
+it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PIECE = 1024
 
 
 def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
-    """Write what the run's model reads of all records of its data set, a piece at a
-    time to save memory.
+    """Write the model's features of all records of the run's data set.
 
-    features.npy has float32 [records, ...] in the data set's order; features.json,
-    written last, what it was made of.
+    They are computed in pieces to save memory. features.npy has float32 [records, ...]
+    in the data set's order. features.json is written last and holds the settings and
+    data of the features.
 
     Raises:
-        BenchError: data missing or damaged.
+        BenchError: data are missing or damaged.
     """
     dataset = load_records(data_dir)
     public = _public(run, dataset)
@@ -67,12 +67,13 @@ def features_of(
     Args:
         run: the run.
         dataset: its data set.
-        places: of records, int64 [n] each.
-        files: of other jobs, by name; the features are read where they are among them,
-            and computed where they are not.
+        places: record indices, int64 [n] each.
+        files: files of other jobs, by name. If the features are among them, they are
+            read; otherwise they are computed.
 
     Raises:
-        BenchError: the file is missing, damaged, or was made of other data or settings.
+        BenchError: the file is missing or damaged, or was made from other data or
+            settings.
     """
     path = (files or {}).get(FEATURES)
     if path is not None:
@@ -85,8 +86,9 @@ def features_of(
 
 
 def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
-    """The images that the map may depend on; none for a body that is trained first, on
-    other classes.
+    """Return the public images that the map may depend on.
+
+    None: a trained body reads none, because it was trained on other classes.
     """
     return (
         None
@@ -98,7 +100,7 @@ def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
 
 
 def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
-    """Return the settings that features depend on, as features.json holds them."""
+    """Return the settings on which features depend, as in features.json."""
     return {
         "dataset": dataset.name,
         "images": dataset.summary["sha256"],
@@ -107,7 +109,7 @@ def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
 
 
 def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
-    """The features of so many records, mapped into memory."""
+    """Open the features of `records` records, mapped into memory."""
     summary = dict(read_json(path.with_name(SUMMARY)))
     digest = summary.pop("sha256", None)
     if summary != of:

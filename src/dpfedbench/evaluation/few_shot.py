@@ -1,6 +1,4 @@
-"""Meta-test: how well the meta-model, adapted to a new task's support set, tells the
-task's classes apart.
-"""
+"""Meta-test: accuracy of the meta-model after adaptation to each task's support set."""
 
 from __future__ import annotations
 
@@ -30,15 +28,16 @@ from dpsum.randomness import stream
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShotScores:
-    """Scores of a model on tasks: accuracy (0 to 1) and mean cross-entropy on the query
-    set of each, float64 [n].
+    """Scores of a model on the query sets of tasks, float64 [n] each.
+
+    Accuracies are from 0 to 1; losses are mean cross-entropies.
     """
 
     accuracies: np.ndarray
     losses: np.ndarray
 
     def of_validation(self) -> dict[str, float]:
-        """Mean accuracy in percent, and loss, as a history has them."""
+        """Return mean accuracy in percent and mean loss, as columns of a history."""
         return {
             "validation_accuracy": 100 * float(self.accuracies.mean()),
             "validation_loss": float(self.losses.mean()),
@@ -58,23 +57,22 @@ def task_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> FewShotScores:
-    """Accuracy and loss on each of `tasks` fresh tasks of a split ("validation" or
-    "test").
+    """Return accuracy and loss on each of `tasks` new tasks of a split.
 
     The same seed and purpose give the same tasks, so methods are compared on equal
-    tasks. With several members (an ensemble), each is adapted by itself and their class
-    probabilities are averaged.
+    tasks. With several members (an ensemble), each is adapted separately and their
+    class probabilities are averaged.
 
     Args:
-        choice: how gradients of the model are taken.
+        choice: implementation of the model's gradients.
         members: flat weights [d] of each member.
-        dataset: where the tasks come from.
-        run: gives ways, shots, query size, steps and rate.
-        split, tasks: of which split, and how many.
+        dataset: the data set of the tasks.
+        run: settings of ways, shots, query size, steps and rate.
+        split, tasks: the split ("validation" or "test"), and the number of tasks.
         purpose: name of the random stream that draws the tasks.
-        adapted: names of the tensors that adapting moves; None: all.
+        adapted: names of the tensors that the adaptation changes. None: all.
         threads: CPU threads; results do not depend on it.
-        progress: told of every finished task.
+        progress: called after every finished task.
     """
     ways = run.task.ways
     shots = run.task.shots
@@ -124,12 +122,13 @@ def adapted_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> FewShotScores:
-    """Return accuracy and loss on the query sets of tasks, after adaptation to their
-    support sets; arguments as of `task_scores`.
+    """Return accuracy and loss on the query sets of adapted tasks.
+
+    The other arguments are as for `task_scores`.
 
     Args:
-        gather_tasks: the data of some of the tasks, by their numbers.
-        numbers: of the tasks.
+        gather_tasks: function that returns the data of tasks, given their numbers.
+        numbers: numbers of the tasks.
         purpose: name of the random stream that draws minibatches.
     """
     ways = run.task.ways
@@ -165,9 +164,7 @@ def adapted_scores(
 
 
 def _blocks(tasks: int, most: int, threads: int) -> list[range]:
-    """Divide tasks into blocks of at most `most`, and into one for each thread at
-    least.
-    """
+    """Divide tasks into blocks of at most `most`, and into at least one per thread."""
     size = max(1, min(most, -(-tasks // max(1, threads))))
     return [range(start, min(start + size, tasks)) for start in range(0, tasks, size)]
 
@@ -176,9 +173,9 @@ def _score(total: np.ndarray, labels: np.ndarray, members: int) -> tuple[float, 
     """Return accuracy and mean cross-entropy on a task's query set.
 
     Args:
-        total: the members' class probabilities, added up [m, ways].
-        labels: of the query set [m].
-        members: how many were added up.
+        total: sum of the members' class probabilities [m, ways].
+        labels: labels of the query set [m].
+        members: number of members in the sum.
     """
     right = total[np.arange(len(total)), labels] / members
     loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
@@ -192,11 +189,11 @@ def _logits(
     batch: TaskBatch,
     rngs: Sequence[np.random.Generator],
 ) -> np.ndarray:
-    """Return the logits [T, m, ways] of the query sets of T tasks, each after the run's
-    adaptation to its support set.
+    """Return the logits [T, m, ways] of the query sets of T adapted tasks.
 
-    Gradient descent on whole support sets is computed for all tasks at once. `rngs`
-    draw the minibatches of each task.
+    Each task is adapted to its support set as the run's settings state. Gradient
+    descent on whole support sets is computed for all tasks at once. `rngs` draw the
+    minibatches of each task.
     """
     if is_plain(run):
         return adaptation.logits(
@@ -228,8 +225,9 @@ def _logits(
 
 
 class FewShotMeasures(NoMeasures):
-    """Measures of a meta-model: public validation tasks, after adaptation. It is tested
-    when it is finished.
+    """Measures of a meta-model in training: public validation tasks, after adaptation.
+
+    The test follows after training.
     """
 
     columns: tuple[str, ...] = ("validation_loss",)
@@ -250,7 +248,7 @@ class FewShotMeasures(NoMeasures):
         self._adapted = run.adapted(net)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracy in percent and loss on the query sets."""
+        """Return accuracy in percent and loss on the query sets."""
         scores = task_scores(
             self._choice,
             [theta],
@@ -268,14 +266,13 @@ class FewShotMeasures(NoMeasures):
 def tested_members(
     run: Method, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
 ) -> tuple[Net, list[np.ndarray]]:
-    """The network that is adapted to tasks, and the weights [d] of each member that
-    adaptation starts from.
+    """Return the network that adapts to tasks, and each member's initial weights [d].
 
-    Of a pre-trained model the last layer, whose outputs are the training classes, is
-    replaced by a fresh one.
+    The last layer of a pre-trained model, whose outputs are the training classes, is
+    replaced by a new one.
 
     Raises:
-        BenchError: the model is missing, damaged or another network's.
+        BenchError: the model is missing, damaged or of another network.
     """
     net = run.tested_net(image_shape)
     if not run.pretrains:
@@ -302,7 +299,7 @@ def meta_test(
     Accuracies are in percent.
 
     Raises:
-        BenchError: data or model missing or damaged.
+        BenchError: data or model are missing or damaged.
     """
     dataset = load_dataset(data_dir)
     net, members = tested_members(

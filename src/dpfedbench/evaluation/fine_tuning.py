@@ -1,9 +1,9 @@
-"""Adaptation to a task in steps of an optimiser on minibatches of its support set.
+"""Adaptation to a task by optimiser steps on minibatches of its support set.
 
-Nichol et al. (2018, Section 6.1 and Table 3) test Reptile so: 50 steps of Adam, with
-beta1 = 0, on 5 of the 25 support examples each. Minibatches are taken in turn from the
-support set in a random order, which is drawn anew after each pass. Whoever holds the
-task adapts to it and keeps the result, so that nothing here is a release.
+Nichol et al. (2018, Section 6.1 and Table 3) test Reptile in this way: 50 steps of Adam
+with beta1 = 0, each on 5 of the 25 support examples. Minibatches are consecutive parts
+of a random order of the support set; each pass draws a new order. The holder of the
+task adapts to it and keeps the result, so nothing here is a release.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def minibatches(
     """Draw the positions of each step's examples, int64 [steps, size].
 
     Args:
-        rng: draws the orders.
-        examples: of the support set.
-        size: examples of a step; None: all of them, in their own order.
-        steps: how many.
+        rng: generator of the orders.
+        examples: number of examples of the support set.
+        size: examples per step. None: all of them, in their own order.
+        steps: number of steps.
     """
     if size is None:
         return np.tile(np.arange(examples), (steps, 1))
@@ -62,14 +62,14 @@ def fine_tune(
     """Adapt weights to one task as the run's meta-test does.
 
     Args:
-        gradients: of the network, for the use of one thread.
+        gradients: gradients of the network, for use by one thread.
         theta: weights [d] to start from.
         x, y: images [n, ...] and labels [n] of the support set.
-        run: gives the optimiser, the size of a minibatch, steps, rate, and which
-            tensors are adapted.
-        rng: draws the minibatches.
-        steps, rate: in place of the run's.
-        after_step: is given the weights [1, w] before the first step and after each.
+        run: settings of the optimiser, minibatch size, steps, rate and adapted tensors.
+        rng: generator of the minibatches.
+        steps, rate: override the run's settings.
+        after_step: called with the weights [1, w] before the first step and after each
+            step.
 
     Returns:
         The adapted weights [1, w], for `Gradients.logits`.
@@ -114,10 +114,10 @@ def best_logits(
     *,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Return the query logits [m, outputs] after the step with most right answers.
+    """Return the query logits [m, outputs] after the step with the most right answers.
 
-    The query set chooses among the steps and is scored, as in DP-FedMeta's released
-    code: the accuracy is optimistic. Of equal steps the first is taken.
+    The query set both selects the step and is scored, as in DP-FedMeta's released code,
+    so the accuracy is optimistic. Ties go to the first step.
     """
     best = np.empty(0)
     most = -1

@@ -1,6 +1,4 @@
-"""The cells that a search found: its genotype, and a picture of the operations between
-their states.
-"""
+"""Genotype of a search: its file, and a picture of the operations between states."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from dpfedbench.models.genotype import OPERATIONS, Edge, Genotype
 from dpfedbench.models.members import load_members
 from dpfedbench.models.zoo.darts import CellModel
 
-# Okabe and Ito's colours, the light ones darker so that their text can be read; each
-# line is named beside it as well.
+# Okabe and Ito's colours, with the light ones darkened so that their text is legible.
+# Each line also has its name beside it.
 _COLOURS = (
     "#000000",
     "#B87700",
@@ -43,11 +41,15 @@ _NAMES = {
     "dil_conv_3x3": "dilated 3×3",
     "dil_conv_5x5": "dilated 5×5",
 }
-_STEP, _BOX, _HALF = 2.2, 0.55, 0.2  # between two nodes; half a box's width and height
+_STEP, _BOX, _HALF = (
+    2.2,
+    0.55,
+    0.2,
+)  # distance between nodes; half a box's width and height
 _FIRST, _LANE = (
     0.75,
     0.36,
-)  # the lane next to the boxes, and how far the next is from it
+)  # distance of the first lane from the boxes, and between lanes
 _ROUND = 0.12
 _DPI = 160
 
@@ -60,12 +62,13 @@ def write_cells(
     genotype_path: pathlib.Path,
     picture_path: pathlib.Path,
 ) -> None:
-    """Write genotype.json and a picture of its cells; of released weights both are
-    post-processing.
+    """Write genotype.json and a picture of its cells.
+
+    For released weights both are post-processing.
 
     Raises:
-        BenchError: the run's network searches nothing, or a file is missing, damaged or
-            not this run's.
+        BenchError: the run's network does not search, or a file is missing, damaged or
+            of another run.
     """
     dataset = load_records(data_dir)
     net = run.net(dataset.image_shape, len(dataset.class_names))
@@ -83,12 +86,12 @@ def write_cells(
 
 
 def draw_cells(genotype: Genotype, title: str = "") -> Figure:
-    """A figure of a genotype: a panel for each kind of cell, and a title above them,
-    where there is one.
+    """Draw a genotype: one panel per kind of cell, with an optional title above.
 
     Boxes are states: the outputs of the two cells before, and the nodes in order, whose
-    maps side by side are the output. Each node reads two states; a line is the
-    operation by which it does, named by its colour, its dashes and the text on it.
+    concatenated maps are the output. Each node reads two states. A line is the
+    operation through which a node reads a state; its colour, its dashes and its text
+    name it.
     """
     nodes = genotype.space.nodes
     panels = len(genotype.cells)
@@ -108,15 +111,15 @@ def draw_cells(genotype: Genotype, title: str = "") -> Figure:
 
 
 def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
-    """One cell, its inputs at the left and its nodes from left to right."""
+    """Draw one cell, with its inputs at the left and its nodes from left to right."""
     positions = [
         (0.0, 0.3),
         (0.0, -0.3),
         *((_STEP * (1 + node), 0.0) for node in range(len(cell))),
     ]
     for node, (first, second) in enumerate(cell):
-        # The cell before last has the lanes above, the last cell those below; of two
-        # nodes the earlier goes above.
+        # The cell before last uses the lanes above, the last cell those below. For two
+        # nodes, the earlier one uses the lane above.
         upper, lower = (second, first) if first[1] == 1 else (first, second)
         for side, (operation, state) in ((1, upper), (-1, lower)):
             _line(
@@ -152,13 +155,11 @@ def _line(
     operation: str,
     node: int,
 ) -> None:
-    """A line that leaves a box to a lane of its own, runs along it, and comes down to a
-    node.
-    """
+    """Draw a line from a box to a node, along a lane of its own."""
     colour, dashes = _STYLES[operation]
     up = 1 if lane > 0 else -1
-    # Who leaves for a later node leaves further to the left, so that no two lines lie
-    # on each other.
+    # Lines to later nodes leave the box further to the left, so that no two lines
+    # overlap.
     x0 = start[0] + 0.45 - 0.11 * min(node, 7)
     x1 = end[0] - 0.35
     turn = _ROUND * up

@@ -1,6 +1,4 @@
-"""The test of a model that is used as it is: its accuracy on the test part, without the
-records for validation.
-"""
+"""Test of a model without adaptation, on the test part without validation records."""
 
 from __future__ import annotations
 
@@ -24,11 +22,10 @@ _PIECE = 256
 
 
 class HeldOut(NamedTuple):
-    """Records as the model reads them [n, ...] and labels [n] that no client holds, of
-    two kinds, none in both.
+    """Records that no client holds: model inputs [n, ...] and labels [n] of two kinds.
 
-    `validation` is declared public and may be looked at in training; accuracies are of
-    `test`.
+    The kinds are disjoint. `validation` is declared public, and training may use it.
+    Accuracies are measured on `test`.
     """
 
     validation: tuple[np.ndarray, np.ndarray]
@@ -38,11 +35,15 @@ class HeldOut(NamedTuple):
 def held_out(
     run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None
 ) -> HeldOut:
-    """The two kinds of records that no client holds, as the model reads them; `files`
-    as `features_of` has them.
+    """Return both kinds of records that no client holds, as model inputs.
+
+    Args:
+        run: the run.
+        dataset: its data set.
+        files: as for `features_of`.
 
     Raises:
-        BenchError: nothing would be left to test on.
+        BenchError: no record would be left for the test.
     """
     rows = held_out_places(dataset, run.validation.tasks)
     images = features_of(run, dataset, rows, files)
@@ -53,10 +54,10 @@ def held_out(
 
 
 def check_classes(run: Method, dataset: Any) -> None:
-    """Refuse a task of another number of classes than the data set's.
+    """Refuse a task whose number of classes is not the data set's.
 
     Raises:
-        BenchError: says both numbers.
+        BenchError: the message names both numbers.
     """
     if len(dataset.class_names) != run.task.ways:
         raise BenchError(
@@ -71,10 +72,10 @@ def measured_in_pieces(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses float64 [n] of records, and the share of each one's answers that are right
-    [n]: in pieces of fixed size.
+    """Return records' losses float64 [n], and the share of right answers of each [n].
 
-    So threads change no bit, and memory does not grow with the records.
+    Pieces have a fixed size. Threads therefore change no bit, and memory does not grow
+    with the records.
     """
 
     def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,26 +92,27 @@ def measured_in_pieces(
 
 
 class NoMeasures:
-    """Measures of a model in training: here none."""
+    """Base of measures of a model in training, which measures nothing."""
 
     columns: tuple[str, ...] = ()
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """On data that are declared public and may drive the noise: values by their
-        columns in the history.
+        """Return measures on data that are declared public and may drive the noise.
+
+        They are values by their columns in the history.
         """
         return {}
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """On test data, which nothing in training reads."""
+        """Return measures on test data, which training never reads."""
         return {}
 
 
 class HeldOutMeasures(NoMeasures):
-    """Measures of a model that is used as it is: a public validation split, and the
-    test part without it.
+    """Measures of a model without adaptation.
 
-    `threads` of the CPU change no bit; `files` are of other jobs, by name.
+    They use a public validation split, and the rest of the test part. CPU `threads`
+    change no bit; `files` are files of other jobs, by name.
     """
 
     columns = MEASURED
@@ -130,12 +132,12 @@ class HeldOutMeasures(NoMeasures):
         )
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """The loss."""
+        """Return the loss."""
         losses, _ = measured_in_pieces(self._workers, theta, *self._held.validation)
         return {"validation_loss": float(losses.mean())}
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Loss, and accuracy in percent."""
+        """Return the loss, and the accuracy in percent."""
         losses, right = measured_in_pieces(self._workers, theta, *self._held.test)
         return {
             "test_loss": float(losses.mean()),
@@ -152,14 +154,15 @@ def record_test(
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Test a trained model and write metrics.json; `references` are files of other
-    runs, as `engine.train` has them.
+    """Test a trained model and write metrics.json.
+
+    `references` are files of other runs, as for `engine.train`.
 
     The interval is over records, for this one model: see `evaluation.intervals`.
     Accuracies are in percent.
 
     Raises:
-        BenchError: data or model missing, damaged, or not this run's; or a model that
+        BenchError: data or model are missing, damaged, or of another run; or the model
             is not finite.
     """
     dataset = load_records(data_dir)

@@ -1,5 +1,6 @@
-"""Confidence intervals of a mean accuracy, over tasks or over seeds; and the file that
-a test writes them to.
+"""Confidence intervals of a mean accuracy, over tasks or over seeds.
+
+This module also writes the file of a test, metrics.json.
 """
 
 import dataclasses
@@ -20,8 +21,7 @@ from dpfedbench.method import Method
 class Interval:
     """A mean and the ends of its interval, in the unit of the values.
 
-    `over` names what was taken as independent: "tasks" or "seeds"; `count` is how many
-    of them.
+    `over` names the independent units, "tasks" or "seeds"; `count` is their number.
     """
 
     mean: float
@@ -32,11 +32,10 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
-    """Student's t interval of the mean of independent values, at 95 %; `over` says what
-    they are draws of.
+    """Return Student's t interval, at 95 %, of the mean of independent values.
 
-    Of a single value nothing is known about the spread: the interval is then unbounded
-    (NaN at both ends).
+    `over` names the units of the values. A single value gives no information about the
+    spread: the interval is then unbounded (NaN at both ends).
 
     Raises:
         BenchError: there is no value, or one is not finite.
@@ -63,13 +62,15 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
 
 
 def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
-    """The interval of a result, given for each seed its accuracy on each of its
-    meta-test tasks.
+    """Return the interval of a result.
 
-    With two seeds or more it is Student's t over the seeds' means: each seed draws its
-    own clients, initial weights, noise and meta-test tasks, so its spread holds all of
-    them. With one seed only the spread over its tasks is known, and the interval is
-    over tasks.
+    With two seeds or more it is Student's t over the seeds' means. Each seed draws its
+    own clients, initial weights, noise and meta-test tasks, so the spread over seeds
+    contains all of them. With one seed only the spread over its tasks is known, and the
+    interval is over tasks.
+
+    Args:
+        per_task: for each seed, its accuracies on its meta-test tasks.
     """
     if len(per_task) == 1:
         return mean_interval(per_task[0], over="tasks")
@@ -77,9 +78,7 @@ def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
 
 
 def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:
-    """Write metrics.json: of which run, its accuracy in percent with the interval, and
-    what else its test says.
-    """
+    """Write metrics.json: the run, its accuracy in percent, the interval, and more."""
     head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
     write_json(
         path,
@@ -92,8 +91,9 @@ def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> N
 def write_task_metrics(
     path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any
 ) -> None:
-    """Write metrics.json of a test on tasks; `accuracies` are in percent, float64
-    [tasks].
+    """Write metrics.json of a test on tasks.
+
+    `accuracies` are in percent, float64 [tasks].
     """
     write_metrics(
         path,

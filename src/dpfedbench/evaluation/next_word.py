@@ -1,9 +1,9 @@
-"""Test on unseen texts: how often the model, refined on a task's first records,
-predicts the next word of its others.
+"""Test on unseen texts: next-word accuracy after refinement on a task's first records.
 
-Refining is gradient descent on the task's first records, `task.text.refine_batch` at a
-time, one after the other and again from the first (Li et al. 2020, Appendix C: 75 % of
-a task's words). A word that the model does not know always counts as wrong.
+Refinement is gradient descent on the task's first records, `task.text.refine_batch` at
+a time, in order and cyclically (Li et al. 2020, Appendix C: 75 % of a task's words).
+The model is tested on the task's other records. A word that the model does not know
+always counts as wrong.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ def refined(
     steps: int,
     rate: float,
 ) -> np.ndarray:
-    """The weights float32 [d] that so many steps of gradient descent on some records
-    [n, L] make of theta [d].
+    """Return the weights float32 [d] after gradient descent on records [n, L].
+
+    Args:
+        gradients: gradients of the network, for use by one thread.
+        theta: initial weights [d].
+        records: records that are refined on [n, L].
+        batch: records per step.
+        steps: number of steps.
+        rate: step size.
     """
     weights = theta.copy()
     gradient = np.empty((1, len(theta)), theta.dtype)
@@ -59,8 +66,9 @@ def text_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> tuple[FewShotScores, FewShotScores]:
-    """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model
-    is.
+    """Return accuracy and loss on the first `tasks` tasks of a split.
+
+    The first result is for the refined model, the second for the model as it is.
 
     Raises:
         BenchError: the split has fewer tasks, or a task fewer records.
@@ -119,8 +127,10 @@ def text_scores(
 
 
 class TextMeasures(NoMeasures):
-    """Measures of a language model: public validation tasks, and the first
-    `evaluation.while_training` test tasks.
+    """Measures of a language model in training.
+
+    They use public validation tasks, and the first `evaluation.while_training` test
+    tasks.
     """
 
     columns: tuple[str, ...] = (
@@ -138,14 +148,14 @@ class TextMeasures(NoMeasures):
         self._threads = threads
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracy in percent and loss after refining."""
+        """Return accuracy in percent and loss after refinement."""
         refined_scores, _ = self._scores(
             theta, "validation", self._run.validation.tasks
         )
         return refined_scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracies in percent."""
+        """Return accuracies in percent."""
         tests = self._run.evaluation
         scores = self._scores(theta, "test", min(tests.while_training, tests.tasks))
         return {
@@ -176,11 +186,13 @@ def text_test(
     threads: int = 1,
     kernels: bool = True,
 ) -> None:
-    """Test a trained language model and write metrics.json; the interval is over tasks,
-    accuracies are in percent.
+    """Test a trained language model and write metrics.json.
+
+    The interval is over tasks, and accuracies are in percent.
 
     Raises:
-        BenchError: data or model missing or damaged, or settings that do not fit them.
+        BenchError: data or model are missing or damaged, or the settings do not fit
+            them.
     """
     dataset = load_texts(data_dir)
     assert run.task.text is not None

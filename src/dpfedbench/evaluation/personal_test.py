@@ -1,12 +1,13 @@
-"""The test of clients' own models, on examples of their own that training left out.
+"""Test of clients' own models, on examples of each client that training leaves out.
 
 Clients that hold records use the model that their update gives them
-(`Clients.personal_weights`), which may be the server's. Few-shot clients use it too if
-their update gives them one; else they adapt the server's model to their support set, as
-the meta-test does.
+(`Clients.personal_weights`), which may be the server's. Few-shot clients do the same if
+their update gives them a model. Otherwise they adapt the server's model to their
+support set, as in the meta-test.
 
-These numbers are the simulation's. No server sees them, no release has them, and no
-account covers them: in a deployment each client would know its own accuracy alone.
+These numbers exist only in the simulation. No server sees them, no release contains
+them, and no account covers them. In a deployment each client would know its own
+accuracy alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dpfedbench.parts.client_updates.client_update import Clients
 
 Examples = tuple[np.ndarray, np.ndarray]
-"""Inputs [n, ...] and labels int64 [n]."""
+"""Model inputs [n, ...] and labels int64 [n]."""
 
 COLUMNS = (
     "personal_accuracy",
@@ -35,7 +36,7 @@ COLUMNS = (
     "personal_spread",
     "personal_clients",
 )
-"""Columns of `runs.parquet`."""
+"""Columns of `runs.parquet` that this test fills."""
 
 
 def client_accuracies(
@@ -54,11 +55,12 @@ def client_accuracies(
     Args:
         run: the run.
         net: its model.
-        clients: of the run.
-        held: what they hold.
-        gradients: how the model is evaluated.
+        clients: its clients.
+        held: the clients' data.
+        gradients: implementation of the model's gradients and evaluation.
         theta: the server's weights, float32 [d].
-        numbers: of the clients to test; those without test examples are left out.
+        numbers: numbers of the clients to test. Clients without test examples are left
+            out.
         threads: CPU threads; results do not depend on it.
     """
     if isinstance(held, Records):
@@ -98,7 +100,7 @@ def _own_models(
     numbers: Sequence[int],
     examples_of: Callable[[int], Examples],
 ) -> dict[int, float]:
-    """Return the accuracies of the models that clients have themselves."""
+    """Return the accuracies of the models that clients keep themselves."""
     evaluate = gradients.make().evaluate
     models = clients.personal_weights(theta, np.array(numbers, int))
     return {
@@ -115,7 +117,7 @@ def summarize_clients(accuracies: np.ndarray) -> dict[str, Any]:
     deviation over clients.
 
     Args:
-        accuracies: of each client, in percent, float64 [clients].
+        accuracies: accuracy of each client in percent, float64 [clients].
     """
     tenth = math.ceil(len(accuracies) / 10)
     values = (

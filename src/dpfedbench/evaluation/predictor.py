@@ -1,6 +1,4 @@
-"""A trained model on data of one's own: its class probabilities, its accuracy, and the
-model adapted to a task.
-"""
+"""A trained model on the user's data: class probabilities, accuracy, and adaptation."""
 
 from __future__ import annotations
 
@@ -35,11 +33,15 @@ def trained(
     summary: Mapping[str, Any],
     references: Mapping[str, Path],
 ) -> Predictor:
-    """A run's model as it was trained: of one that is adapted to each task, what
-    adaptation starts from.
+    """Return a run's trained model.
 
-    `summary` is its data set's summary.json; `references` are files of other runs, by
-    name (`Method.references`).
+    For a model that is adapted to each task, this is the model before adaptation.
+
+    Args:
+        run: the run.
+        model_path: its model file.
+        summary: summary.json of its data set.
+        references: files of other runs, by name (`Method.references`).
 
     Raises:
         BenchError: the model is missing or damaged.
@@ -58,7 +60,7 @@ def trained(
 
 
 def _array(values: Array, name: str) -> np.ndarray:
-    """Return values as an array; BenchError where their rows differ in length."""
+    """Return values as an array. A BenchError refuses rows of different length."""
     try:
         return np.asarray(values)
     except (ValueError, TypeError) as error:
@@ -67,8 +69,9 @@ def _array(values: Array, name: str) -> np.ndarray:
 
 
 def _check_steps(steps: Any, rate: Any) -> None:
-    """Refuse steps that are no whole number from 0 up, and a rate that is no finite
-    number from 0 up (BenchError).
+    """Refuse steps and a rate that are negative or no finite numbers (BenchError).
+
+    Steps have to be a whole number.
     """
     whole = isinstance(steps, numbers.Integral) and not isinstance(steps, bool)
     if not whole or steps < 0:
@@ -80,8 +83,9 @@ def _check_steps(steps: Any, rate: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """Networks whose class probabilities are averaged: `members` are the weights of
-    each as a flat vector.
+    """Networks whose class probabilities are averaged.
+
+    `members` are the flat weight vectors of the networks.
     """
 
     net: Net
@@ -89,7 +93,7 @@ class Predictor:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """A torch module of each member, with its weights."""
+        """Return a torch module with its weights for each member."""
         loaded = []
         for theta in self.members:
             module = copy.deepcopy(self.net.module)
@@ -111,8 +115,9 @@ class Predictor:
         steps: int | None = None,
         rate: float | None = None,
     ) -> Predictor:
-        """The networks adapted to a task as the run's meta-test does; arguments as of
-        `FinishedRun.adapt`.
+        """Return the networks adapted to a task as in the run's meta-test.
+
+        Arguments are as for `FinishedRun.adapt`.
         """
         x, y = self.checked(x, y)
         gradients = choose(self.net).make()
@@ -142,15 +147,15 @@ class Predictor:
         return Predictor(self.net, [np.asarray(weights[0]) for weights in adapted])
 
     def predict(self, x: Array) -> np.ndarray:
-        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in
-        [0, 1].
+        """Return class probabilities [n, classes] of images [n, H, W, C].
 
-        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word
-        at each place is, given those before it, for records int64 [n, L]. A model that
-        normalises over the batch sees all images together.
+        Images are uint8, or float in [0, 1]. For a language model and records int64 [n,
+        L], the result is float64 [n, L, words + 1]: the probability of each word at
+        each position, given the words before it. A model that normalises over the batch
+        sees all images together.
 
         Raises:
-            BenchError: images or records are of another shape, or the module's forward
+            BenchError: images or records have another shape, or the module's forward
                 pass has no logits for words.
         """
         if self.net.vocabulary:
@@ -180,11 +185,10 @@ class Predictor:
         return total / len(self.members)
 
     def accuracy(self, x: Array, y: Array | None = None) -> float:
-        """The share of images, in percent, whose class is the most probable one; of
-        texts, of words predicted right.
+        """Return the accuracy in percent, over images or over words.
 
-        A text's words are counted as its test does: one that the model does not know
-        (0) always counts as wrong.
+        Words are counted as in the model's test: an unknown word (0) always counts as
+        wrong.
         """
         x, y = self.checked(x, y)
         if self.net.vocabulary:
@@ -240,10 +244,11 @@ class Predictor:
     def checked(
         self, x: Array, y: Array | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Images and classes, or records of words twice, if they fit the network.
+        """Return images and classes, or records of words twice, after checking them.
 
         Raises:
-            BenchError: they do not; says how they should be.
+            BenchError: they do not fit the network. The message describes the right
+                form.
         """
         if self.net.vocabulary:
             records = self._records(x)

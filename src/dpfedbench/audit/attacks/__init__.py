@@ -1,17 +1,16 @@
-"""Attacks on clipping rules that are not private, one module each, in this package or in
-a plugin.
+"""Attacks on clipping rules that are not private, one module each.
 
-One run with many canaries scores each canary's own releases. A leak from one round into
-the next, such as a threshold set from raw norms, is in all coordinates at once, and
-only many short runs can show it: in two worlds that differ in one unit, without
-training. Each run gives one score, and the rates of one threshold on the scores are
-bounded by Clopper and Pearson. The score is the spread of a later release in
-coordinates in which nobody has a gradient: that is the noise alone, z C, or z C over
-whatever it is divided by.
+They are modules of this package or of a plugin. One run with many canaries scores each
+canary's own releases. A leak from one round into the next, such as a threshold set from
+raw norms, affects all coordinates at once. Only many short runs can show it: in two
+worlds that differ in one unit, without training. Each run gives one score. Clopper and
+Pearson bound the error rates of one threshold on the scores. The score is the spread of
+a later release in coordinates in which no unit has a gradient. That spread is the noise
+alone: z C, or z C divided by the denominator.
 
-How a rule leaks, only the rule says: a module names the rule's class as `RULE`, and its
-`score(run, rule, records=..., first=...)` makes the two worlds in which that shows best
-(`Score`). It raises `BenchError` where the attack does not fit the run.
+The leak depends on the rule. A module names the rule's class as `RULE`. Its `score(run,
+rule, records=..., first=...)` makes the two worlds in which the leak is most visible
+(`Score`). It raises `BenchError` if the attack does not fit the run.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ from dpsum.progress import Progress
 from dpsum.randomness import stream
 
 PROBES = 200
-"""Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x
-200) = 20.
+"""Number of coordinates without gradients.
+
+They determine the noise's deviation to one part in sqrt(2 x 200) = 20.
 """
 
 _CHOOSING = 0.2
@@ -46,17 +46,23 @@ _NAME = "Clopper-Pearson over many runs"
 _ASSUMES = "runs are independent"
 
 Score = Callable[[bool, int], Sequence[float]]
-"""Whether the unit is present, and a seed, to the scores of the independent runs made
-with that seed.
+"""Function from (unit is present, seed) to the scores of the runs with that seed.
+
+The runs are independent.
 """
 
 
 def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:
-    """The attack on a rule of a run, whose first threshold is `first`; of clients that
-    sum over so many records.
+    """Return the attack on a run's clipping rule.
+
+    Args:
+        run: the run.
+        rule: the rule.
+        records: number of records over which each client sums.
+        first: the first threshold.
 
     Raises:
-        BenchError: there is none, or it does not fit the run.
+        BenchError: there is no attack on the rule, or it does not fit the run.
     """
     for module in [*modules_in(__name__), *plugins.modules()]:
         attacked = getattr(module, "RULE", None)
@@ -79,8 +85,9 @@ def leak_of(
     confidence: float,
     runs: int,
 ) -> Bound:
-    """The many-run audit of a rule that is not private; see `score_of` and
-    `many_runs`.
+    """Return the many-run audit of a rule that is not private.
+
+    See `score_of` and `many_runs`.
     """
     try:
         score = score_of(run, rule, records=records, first=first)
@@ -98,8 +105,9 @@ def leak_of(
 
 
 class Spread:
-    """Collects, for each client or for the server, the log of the spread of the noise,
-    round by round.
+    """Observer that collects the log of the spread of the noise, round by round.
+
+    It does so for each client, or for the server.
     """
 
     def __init__(self) -> None:
@@ -109,9 +117,7 @@ class Spread:
     def __call__(
         self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
     ) -> None:
-        """Take note of a round's first release, as it left: whatever it was divided by
-        is in it.
-        """
+        """Record a round's first release as released, including its denominator."""
         if line.round < len(self.rounds):
             return
         noise = np.stack([mean for _, mean in made])[:, self.net.ordinary :]
@@ -128,10 +134,18 @@ def many_runs(
     confidence: float,
     progress: bool = False,
 ) -> Bound:
-    """Clopper and Pearson's bound on the two worlds in which `score` makes runs;
-    `progress` says how far it is.
+    """Return Clopper and Pearson's bound for the two worlds of an attack.
 
-    It is measured on so many runs a world; a quarter as many more choose the threshold.
+    The bound uses `runs` runs in each world. A quarter as many further runs choose the
+    threshold.
+
+    Args:
+        score: the attack.
+        run: the run.
+        runs: number of runs in each world.
+        delta: delta of the bound.
+        confidence: confidence of the bound.
+        progress: whether progress is printed.
     """
     needed_runs = math.ceil(runs / (1 - _CHOOSING))
     shown = (
@@ -157,7 +171,8 @@ def many_runs(
         generator=stream(run.seed, f"audit-split/{run.key}"),
         choosing=_CHOOSING,
     )
-    # What is not private has no trade-off curve: an ideal attacker is always right.
+    # A rule that is not private has no trade-off curve: an ideal attacker is always
+    # right.
     sides = (bound.numbers["trials"], bound.numbers["nulls"])
     return dataclasses.replace(
         bound,

@@ -1,7 +1,6 @@
-"""The attack on a mean of raw norms: a record with a huge gradient, all others without
-any.
+"""Attack on a mean of raw norms: one record has a huge gradient, all others have none.
 
-Whenever it is in a lot, the client's next threshold is as large as can be.
+If the record is in a lot, the client's next threshold has its maximum.
 """
 
 from __future__ import annotations
@@ -17,12 +16,16 @@ from dpsum.clipping import MeanOfRawNorms
 RULE = MeanOfRawNorms
 
 _ROUNDS = 16
-"""Rounds that are looked at: what leaks in a part of a run leaks in the whole."""
+"""Number of rounds that the attack reads.
+
+A leak in a part of a run is a leak in the whole.
+"""
 
 
 def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
-    """The scores of a run, one for each client, since clients are independent: the
-    widest spread after the first.
+    """Return the scores of a run: the widest spread after the first release.
+
+    There is one score for each client, because clients are independent.
     """
     rounds = min(run.participation.rounds, _ROUNDS)
 

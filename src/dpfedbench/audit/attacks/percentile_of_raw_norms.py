@@ -1,9 +1,9 @@
-"""The attack on a percentile of raw norms, on blocks that the observer knows.
+"""Attack on a percentile of raw norms, with blocks that the observer knows.
 
-Norms have two modes, far below and just below the first threshold, so many high ones
-that the percentile lies on the upper mode if one client of the first round is there,
-and on the lower if it is not. The next threshold shows it, and the noise of the release
-after the window shows the threshold.
+Norms have two modes, far below and just below the first threshold. The number of high
+norms is chosen such that the percentile lies on the upper mode if one client of the
+first round is present, and on the lower mode if it is absent. The next threshold
+depends on it, and the noise of the release after the window shows the threshold.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RULE = PercentileOfRawNorms
 def score(
     run: Method, rule: PercentileOfRawNorms, *, records: int, first: float
 ) -> Score:
-    """One score a run: the spread of the noise after the window.
+    """Return one score per run: the spread of the noise after the window.
 
     Raises:
-        BenchError: a plan whose blocks are secret, or too few rounds to fill the window
-            and see the next release.
+        BenchError: the plan's blocks are secret, or there are too few rounds to fill
+            the window and observe the next release.
     """
     noise = run.server_sum.noise
     participation = run.participation
@@ -42,8 +42,9 @@ def score(
             f" not {kind} and {participation.rounds}"
         )
     values = rule.window * participation.cohort
-    # numpy's percentile lies between two places of the sorted values. One unit less
-    # moves one place from the upper mode to the lower: let it be the nearer of the two.
+    # numpy's percentile lies between two positions of the sorted values. Without the
+    # unit, one position moves from the upper mode to the lower: choose the nearer of
+    # the two.
     lower = min(round(rule.percentile / 100 * (values - 1)), values - 1)
     high = values - 1 - lower
 
