@@ -29,9 +29,7 @@ _FILES = ("--configfile", "--configfiles")
 
 
 def workflow_folder() -> Path:
-    """Return the folder of the Snakefile: inside an installed package, or the
-    repository.
-    """
+    """Return the folder of the Snakefile, in an installed package or the repository."""
     inside = PACKAGE / "workflow"
     return inside if (inside / "Snakefile").is_file() else PACKAGE.parents[1]
 
@@ -99,9 +97,7 @@ def _histories(given: Sequence[str]) -> int:
 
 
 def _compare(given: Sequence[str]) -> int:
-    """Print what differs between two archives or results folders; return 1 if anything
-    does.
-    """
+    """Print the differences of two archives or results folders; return 1 if any."""
     if len(given) != 2:
         raise BenchError(USAGE)
     from dpfedbench.results.archive import compare

@@ -156,9 +156,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _sweep(final: Path) -> None:
-    """Remove temporary files of `final` that dead processes of this machine left
-    behind.
-    """
+    """Remove temporary files of `final` of dead processes of this machine."""
     start = f".{final.name}.{_HOST}."
     end = f".part{final.suffix}"
     for path in final.parent.iterdir():

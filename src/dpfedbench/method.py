@@ -94,8 +94,7 @@ class Method(Run):
 
     @property
     def features_folder(self) -> str | None:
-        """Folder below results/features that holds the model's input features; None
-        without.
+        """Folder of the model's input features below results/features, or None.
 
         One job computes these features for all runs that need the same ones.
         """
@@ -122,9 +121,7 @@ class Method(Run):
 
     @property
     def counted_claims(self) -> Claims:
-        """Accounting of the method's paper, for the number of clients that the paper
-        counts.
-        """
+        """Accounting of the method's paper, for the paper's number of clients."""
         for sum_ in self.sums():
             clients = getattr(sum_.budget, "counted_clients", None)
             if clients is not None:
@@ -133,9 +130,7 @@ class Method(Run):
 
     @property
     def within_records(self) -> bool:
-        """Whether few-shot clients compute each example's gradient from that example
-        alone.
-        """
+        """Whether few-shot clients compute each example's gradient from it alone."""
         return self.trained and self.client.within_records(self)
 
     def check_processes(self, count: int) -> None:
@@ -178,8 +173,7 @@ class Method(Run):
 
     @property
     def own_delta(self) -> float | None:
-        """δ at which the ε of the clients' own sums is reported; None without such
-        sums.
+        """δ at which the ε of the clients' own sums is reported; None without them.
 
         It is the server's δ where the server's sum protects the same unit, because the
         two values of ε are compared.
@@ -290,9 +284,7 @@ class Method(Run):
         return (breach,)
 
     def _as(self, method: type[Method]) -> Run:
-        """Return the run of another method with the same values for all shared
-        settings.
-        """
+        """Return the run of another method with the same values for shared settings."""
         shared = {
             key: value
             for key, value in self
@@ -324,8 +316,7 @@ class Method(Run):
         return self.client.net(net) if self.trained else net
 
     def shared_mask(self, net: Net) -> np.ndarray | None:
-        """Return the coordinates that clients share with the server, bool [d]; None:
-        all.
+        """Return the coordinates that clients share, bool [d]; None: all.
 
         Override this in a method whose shared coordinates are not whole tensors.
         """
@@ -346,9 +337,7 @@ class Method(Run):
         return self.client.net(net) if self.trained and not self.pretrains else net
 
     def adapted(self, net: Net) -> Sequence[str] | None:
-        """Return the names of the tensors that adaptation to a task changes; None:
-        all.
-        """
+        """Return the tensors that adaptation to a task changes; None: all."""
         of_update = None
         if self.trained and not self.pretrains:
             of_update = self.client.adapted(net)
@@ -427,9 +416,7 @@ class Method(Run):
         self._check_reading()
 
     def _check_reading(self) -> None:
-        """Refuse a breach, unless the run repeats released code (`reading:
-        as-released`).
-        """
+        """Refuse a breach, unless `reading` is as-released."""
         breaches = self.breaches
         if self.reading == "as-published":
             if breaches:
@@ -518,9 +505,7 @@ class Method(Run):
             )
 
     def _check_records(self) -> None:
-        """Refuse a model or a participation that does not fit sums over single
-        records.
-        """
+        """Refuse a model or participation that does not fit sums over records."""
         coupled = self._coupled_records()
         if coupled and not self.client.couples_records:
             raise BenchError(coupled[0].refusal)

@@ -58,8 +58,7 @@ QUANTITIES = {
 
 
 def open_run(folder: str | Path) -> FinishedRun:
-    """Open the folder of a finished run. `load_runs` opens all runs of a results
-    folder.
+    """Open the folder of a finished run; `load_runs` opens a whole results folder.
 
     Every file that is read, now or later, has to be as the workflow wrote it; its
     manifest is checked (`dpfedbench.manifests`).
@@ -126,9 +125,7 @@ class FinishedRun:
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
-        """Result of the test: accuracy in percent, its interval, and the tested
-        data.
-        """
+        """Result of the test: accuracy in percent, its interval, the tested data."""
         return read_group(checked(self.folder / "metrics.json"))
 
     @functools.cached_property
@@ -297,8 +294,9 @@ class FinishedRun:
 
     @property
     def model(self) -> nn.Module:
-        """Copy of the trained network as a torch module, with inputs [n, C, H, W] in
-        [0, 1].
+        """Copy of the trained network as a torch module.
+
+        Its inputs are [n, C, H, W] in [0, 1].
 
         Of an ensemble it is the first member. Changes to the copy do not affect this
         object.

@@ -150,8 +150,7 @@ def _sizes(value: Any) -> Any:
 
 
 class Clock:
-    """Timer of rounds of runs on this machine, with the data sets and clients of a
-    results folder.
+    """Timer of rounds of runs, with the data sets and clients of a results folder.
 
     The arguments are those of `engine.train`.
     """
@@ -293,9 +292,7 @@ class Clock:
 
 
 def _stated(run: Method) -> bool:
-    """Return whether the configuration gives the noise of all sums, and no budget has
-    to.
-    """
+    """Return whether the configuration, and no budget, gives the noise of all sums."""
     return all(
         sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
         for sum_ in run.sums()

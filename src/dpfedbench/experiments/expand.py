@@ -199,9 +199,7 @@ class _Expansion:
         }
 
     def _other(self, name: str, of: str, where: str) -> Series | None:
-        """Return another series of the item, which the series `of` names at its key
-        `where`.
-        """
+        """Return another series of the item, which series `of` names at key `where`."""
         known_name(
             name, [known for known in self.spec.series if known != of], where, "series"
         )
@@ -495,9 +493,7 @@ class _Expansion:
         return named(self._cell(task, series.searched_by, search).runs[0])
 
     def _start(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
-        """Return the initial weights of a series' runs from another run; None without
-        one.
-        """
+        """Return the initial weights that come from another run; None without one."""
         if series.start is None:
             return None
         values = {
@@ -585,8 +581,7 @@ def _same_name(table: TableSettings, series: Series) -> bool:
 
 
 def named(run: Method) -> dict[str, Any]:
-    """Return the values that identify a run in another run's settings, without its
-    seed.
+    """Return the values that identify a run in another's settings, without its seed.
 
     They are the values that differ from the defaults, so that a key that is added later
     does not change the identity.

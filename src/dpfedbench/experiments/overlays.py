@@ -40,9 +40,7 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
 def overlays(
     configuration: Configuration,
 ) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield all overlays with their keys, and the method of each; "" for all
-    methods.
-    """
+    """Yield all overlays with their keys and the method of each; "" for all."""
     yield "run", configuration.run, ""
     yield from (
         (f"methods.{name}", overlay, name)

@@ -188,8 +188,7 @@ def _mechanism(run: Method) -> dict[str, Any]:
 
 
 def audited_as(run: Method) -> str:
-    """Return a text that is equal for configurations whose audits test the same
-    mechanism.
+    """Return a text that is equal for runs whose audits test the same mechanism.
 
     An audit replaces the clients' computation and runs the rest: participation,
     clipping, noise, accounting. The text does not depend on the seed. Where whole
@@ -251,8 +250,9 @@ def audited_as(run: Method) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that a configuration needs: items by (paper, name), and runs by
-    folder.
+    """Everything that a configuration needs: items and runs.
+
+    Items have keys (paper, name), runs are by folder.
 
     The runs include those that no item shows, but whose files other runs need
     (`Run.references`).
@@ -327,8 +327,7 @@ class Plan:
         ]
 
     def private_runs(self, paper: str | None = None) -> dict[str, list[Method]]:
-        """Return the private configurations of the tables and figures of one paper, or
-        of all.
+        """Return the private configurations that a paper, or all papers, show.
 
         Tables come before figures.
 
@@ -349,8 +348,7 @@ class Plan:
         }
 
     def audited_runs(self, paper: str | None = None) -> dict[str, str]:
-        """Return the run whose audit represents each private run of one paper, or of
-        all.
+        """Return the run whose audit represents each private run of a paper, or of all.
 
         It is the first seed of the run's configuration, or of an earlier configuration
         with the same mechanism (`audited_as`).

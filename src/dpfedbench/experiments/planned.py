@@ -114,9 +114,7 @@ class Planned:
     # Pages
 
     def page_items(self, paper: str | None = None) -> list[dict[str, Any]]:
-        """Return the tables and figures among the targets, with their configuration,
-        for a page.
-        """
+        """Return the tables and figures among the targets, with their configuration."""
         items = []
         for target in self.targets(paper):
             path = Path(target).relative_to(self.report)
@@ -174,9 +172,7 @@ class Planned:
         return self.plan.cell_records(paper or None, self.audited_runs[paper])
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
-        """Return titles and sources of papers for a page, in the order of the
-        configuration.
-        """
+        """Return titles and sources of papers, in the order of the configuration."""
         shown = {
             name: paper
             for name, paper in self.configuration.experiments.items()
@@ -206,9 +202,7 @@ class Planned:
         return self.audited_runs[wildcards.of.rstrip("/")]
 
     def private_cells(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """Return the records of the private cells of the paper in the wildcards, or of
-        all.
-        """
+        """Return the records of the private cells of the wildcards' paper, or all."""
         records = self.cell_records(wildcards.of.rstrip("/"))
         return [record for record in records if record["private"]]
 
@@ -238,9 +232,7 @@ class Planned:
         ]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
-        """Return the values of the meta-test in the wildcards, which replace those of
-        the run.
-        """
+        """Return the values of the wildcards' meta-test that replace the run's own."""
         test = self._tests[self.run_of(wildcards).folder, wildcards.test]
         values = {"shots": test.task.shots} | test.evaluation.plain()
         return {
@@ -266,9 +258,7 @@ class Planned:
         ]
 
     def made_for(self, wildcards: Wildcards) -> list[str]:
-        """Return the files of other jobs that the model of the run in the wildcards
-        needs.
-        """
+        """Return the files of other jobs that the model of the wildcards' run needs."""
         folder = self.run_of(wildcards).features_folder
         names = ("features.npy", "features.json") if folder else ()
         return self.references_of(wildcards) + [
@@ -283,8 +273,7 @@ class Planned:
         return self.partitions[f"{wildcards.dataset}/{wildcards.clients}"]
 
     def partition_for_account(self, wildcards: Wildcards) -> list[str]:
-        """Return the files of the partition, if the account covers the level of an
-        image.
+        """Return the files of the partition, if the account covers the image level.
 
         The partition says which clients use which image.
         """
@@ -330,9 +319,7 @@ class Planned:
         return f"{folder}/checksums/{batch}.sha256"
 
     def files_of_batch(self, name: str) -> Input:
-        """Return an input function: the named file of every run of a batch of
-        audits.
-        """
+        """Return an input function: the named file of every run of an audit batch."""
         return lambda wildcards: [
             f"{RUNS}/{folder}/{name}" for folder in self.audited_together(wildcards)
         ]
@@ -348,9 +335,7 @@ class Planned:
         return self.item_of(wildcards).describe()
 
     def files_of_runs(self, *names: str) -> Input:
-        """Return an input function: the named files of every run of the table or
-        figure.
-        """
+        """Return an input function: the named files of every run of an item."""
         return lambda wildcards: [
             f"{RUNS}/{run}/{name}"
             for run in self.item_of(wildcards).runs
@@ -367,9 +352,7 @@ class Planned:
     # Labels of `snakemake --report`
 
     def category_of(self, wildcards: Wildcards) -> str:
-        """Return the paper's title, which is the category of a table or figure in the
-        report.
-        """
+        """Return the paper's title, the category of its items in the report."""
         return next(iter(self.page_papers(wildcards.paper).values()))["title"]
 
     def labels_of(self, wildcards: Wildcards) -> dict[str, str]:
@@ -382,9 +365,7 @@ class Planned:
     def privacy_labels(
         self, name: str, title: str
     ) -> Callable[[Wildcards], dict[str, str]]:
-        """Return a function that returns the labels of the table of privacy or the
-        answer.
-        """
+        """Return a function that labels the table of privacy or the answer."""
         return lambda wildcards: _labels(
             name, title, (cell["dataset"] for cell in self.private_cells(wildcards))
         )

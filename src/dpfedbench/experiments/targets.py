@@ -14,8 +14,7 @@ def own_command(
     values: Sequence[str],
     root: Path,
 ) -> str:
-    """Return the command that calls the workflow as the user did, with `{target}` as
-    target.
+    """Return the command that repeats the user's call, with `{target}` as target.
 
     Args:
         through_uv: called by `uv run`.

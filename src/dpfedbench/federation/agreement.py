@@ -141,9 +141,7 @@ def _thresholds(line: Release) -> np.ndarray:
 
 
 class _Checked:
-    """Check of one private sum of a run, and of the extra release of its clipping
-    rule.
-    """
+    """Check of one private sum of a run, and of its rule's extra release."""
 
     def __init__(
         self,

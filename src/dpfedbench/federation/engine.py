@@ -129,9 +129,7 @@ def train(
 
 @dataclasses.dataclass
 class _State:
-    """State that a training changes from round to round, besides the state of the
-    rounds.
-    """
+    """State that changes from round to round, besides the state of the rounds."""
 
     round: int = 0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -229,9 +227,7 @@ class _Training:
                 )
 
     def _round(self, index: int) -> int:
-        """Run one round and return its number of clients or records, for the progress
-        display.
-        """
+        """Run one round; return its clients or records, for the progress display."""
         measured, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | measured
         row |= self.budget.spent(index + 1)

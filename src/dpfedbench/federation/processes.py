@@ -57,8 +57,9 @@ class Processes:
         return range(self.rank, count, self.count)
 
     def tell(self, message: Any = None) -> Any:
-        """Broadcast the first process's message to all; messages of the others are
-        ignored.
+        """Broadcast the first process's message to all processes.
+
+        Messages of the other processes are ignored.
         """
         if self.count == 1:
             return message
@@ -69,9 +70,7 @@ class Processes:
         return box[0]
 
     def all(self, value: Value) -> list[Value]:
-        """Return the values of all processes, in the order of ranks, to every
-        process.
-        """
+        """Return the values of all processes, in the order of ranks, to every one."""
         if self.count == 1:
             return [value]
 
@@ -81,8 +80,7 @@ class Processes:
         return values
 
     def collected(self, value: Value) -> list[Value]:
-        """Return the values of all processes, in the order of ranks, to the first
-        process.
+        """Return the values of all processes, by rank, to the first process.
 
         Each other process gets a list of its own value alone.
         """
@@ -117,8 +115,7 @@ class Processes:
         made: Iterable[Value],
         add: Callable[[int, Value], None],
     ) -> None:
-        """Add all blocks to one total in a fixed order, with the bits of a single
-        process.
+        """Add all blocks to one total in a fixed order, bit-identical to one process.
 
         The total goes from process to process. While another process holds it, this
         process computes its next block.
@@ -149,9 +146,7 @@ class Processes:
                 torch.distributed.recv(torch.from_numpy(whole), src=number % self.count)
 
     def _send(self, whole: np.ndarray, number: int, sent: list[Any]) -> None:
-        """Send the total to the process that adds block `number`, without waiting for
-        it.
-        """
+        """Send the total to the process that adds block `number`, without blocking."""
         if number % self.count != self.rank:
             with _talking():
                 while sent:
@@ -172,8 +167,7 @@ def _talking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Processes]:
-    """Join the processes that `torchrun` or `srun` started together, and yield this
-    one.
+    """Join the processes that `torchrun` or `srun` started, and yield this one.
 
     Raises:
         BenchError: this torch does not support several processes, or they did not find

@@ -43,9 +43,7 @@ from dpsum.randomness import stream
 
 
 def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
-    """Return the first threshold of a rule that reads it from another run; None without
-    one.
-    """
+    """Return the first threshold that a rule reads from another run, or None."""
     for rule in (sum_.clipping for sum_ in run.sums()):
         if isinstance(rule, ReferenceRule):
             name = rule.reference_file
@@ -272,8 +270,7 @@ class Rounds:
         )
 
     def round(self, index: int) -> tuple[Row, int]:
-        """Run one round; return its row of the history and its number of clients or
-        records.
+        """Run one round; return its row of the history and its clients or records.
 
         Of a private run that number is the expected one, unless the plan fixes the
         number: the realised number is private.
@@ -310,7 +307,7 @@ class Rounds:
         return row, served
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
-        """Stop a training whose model, or whose every contribution, is not finite.
+        """Stop a training if its model or all contributions of a round are not finite.
 
         Of a private run only the model is checked: the number of its finite
         contributions is not a release.
@@ -342,8 +339,9 @@ class Rounds:
 
     @property
     def non_finite(self) -> int:
-        """Number of contributions of the round, in all processes, that were not finite
-        and counted as zero.
+        """Number of contributions of the round that were not finite.
+
+        They counted as zero. The number is that of all processes.
         """
         return self._elsewhere + sum(
             mechanism.non_finite for mechanism in self.budget.mechanisms
@@ -413,9 +411,7 @@ class Rounds:
         return cohort, totals, losses
 
     def _check_count(self, rows: int, clients: int) -> None:
-        """Refuse more contributions to a private sum over clients than the cohort has
-        clients.
-        """
+        """Refuse more contributions to a sum over clients than there are clients."""
         sum_ = self.server.sum
         if sum_.private and sum_.unit == "client" and rows > clients:
             raise BenchError(

@@ -178,9 +178,7 @@ def add_together(
 def _regrouped(
     stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """Yield contributions in pieces of these sizes, and consume the stream to its
-    end.
-    """
+    """Yield contributions in pieces of these sizes, and exhaust the stream."""
     have = np.empty((0, dimension), np.float32)
     for size in sizes:
         rows = [have]

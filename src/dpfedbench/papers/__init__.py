@@ -17,8 +17,7 @@ _SHIPPED = defined_in(modules_in(__name__), Method)
 
 
 def by_name(classes: Iterable[type[Method]]) -> dict[str, type[Method]]:
-    """Return methods by name; a class without a name is a base of methods and is left
-    out.
+    """Return methods by name, without classes that have none (bases of methods).
 
     Raises:
         BenchError: a name is malformed or used twice, or a title is missing.

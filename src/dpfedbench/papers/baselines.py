@@ -24,9 +24,7 @@ from dpsum.sums import SumSpec
 
 
 class RandomInit(Method):
-    """Random initialisation: the meta-model before any training, the floor of every
-    table.
-    """
+    """Random initialisation: the meta-model before training, a floor of all tables."""
 
     name = "random"
     title = "Random initialisation"

@@ -93,9 +93,7 @@ class DpMamlSample(ClientLevelMethod):
     within_task: WithinTask = WithinTask()
 
     def sums(self) -> list[SumSpec]:
-        """Return each client's sum of the inner loop, then the server's over query
-        examples.
-        """
+        """Return each client's inner-loop sum, then the server's query sum."""
         (query_sum,) = super().sums()
         return [
             self.within_task.sum(SUPPORT, observer="everyone"),

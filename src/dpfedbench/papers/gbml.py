@@ -129,9 +129,7 @@ def _examples_of_client(run: Run) -> int:
 
 
 class ReptileClients(ClientsWithinTask):
-    """Clients that train on all of their examples, along (private) sums of
-    gradients.
-    """
+    """Clients that train on all of their examples, along (private) gradient sums."""
 
     def __init__(self, update: Reptile, setup: Setup) -> None:
         super().__init__(setup, update.samplers(setup.run, 0))

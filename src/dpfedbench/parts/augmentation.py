@@ -90,8 +90,9 @@ class Augmentation(Section):
         return cropped
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the blanked pixels, bool [n, H, W]; a square may reach over the
-        border.
+        """Return the blanked pixels, bool [n, H, W].
+
+        A square may reach over the border.
         """
         count, height, width, _ = shape
         half = self.cutout // 2

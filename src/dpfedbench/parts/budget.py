@@ -76,8 +76,7 @@ class BudgetSettings(Section):
             )
 
     def _check_counted_clients(self, run: Run) -> None:
-        """Refuse a claim for another number of clients that would not be marked as
-        void.
+        """Refuse a claim for another client count that would not be marked as void.
 
         Refuse also a number below the cohort size, which would be a sampling rate above
         one.
@@ -152,8 +151,7 @@ class OwnSum(Section):
     def noise_multiplier(
         self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims
     ) -> float:
-        """Return z_0: the configured one, or the smallest that keeps all sums within
-        epsilon.
+        """Return z_0: as configured, or the least that keeps all sums within epsilon.
 
         Args:
             samplers: sampler of each of the client's sums, by name.
@@ -229,9 +227,7 @@ class WithinTask(OwnSum):
 
 
 class SupportAndQuery(WithinTask):
-    """Private sums of a client over its support examples and over its query
-    examples.
-    """
+    """Private sums of a client over its support and over its query examples."""
 
     query_gradient: Literal["private", "exact"] = setting(
         "private",

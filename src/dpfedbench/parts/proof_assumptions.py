@@ -123,8 +123,7 @@ def check_row(row: dict[str, Any], kind: str) -> None:
 
 
 def declared(part: Any, name: str, made_by: str) -> Any:
-    """Return a class attribute that describes a method of a part; None if it is
-    outdated.
+    """Return a class attribute that describes a method; None if it is outdated.
 
     A class that overrides the method has to declare the attribute anew: the base's
     declaration describes the base's method.

@@ -58,9 +58,7 @@ class StepOfSum(Section):
         index: int,
         rounds: int,
     ) -> None:
-        """Move the weights [block] in place. The arguments are those of
-        `ServerStep.step`.
-        """
+        """Move the weights [block] in place; arguments as in `ServerStep.step`."""
         gradient = mean.to(weights.dtype).cpu()
         if self.decay:
             gradient = gradient + self.decay * weights

@@ -127,9 +127,7 @@ class Client:
 def measured(
     gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
 ) -> np.ndarray:
-    """Write each example's gradient to `out` [n, d]; return losses and accuracies [n,
-    2].
-    """
+    """Write example gradients to `out` [n, d]; return losses and accuracies [n, 2]."""
     return _measures(gradients.each(theta, *examples, out))
 
 

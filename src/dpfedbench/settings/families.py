@@ -241,9 +241,7 @@ def spelled_out(value: Any, tag: str) -> Any:
 
 
 def chosen(shape: Shape, value: Any) -> Model | None:
-    """Return the class that a value at a key selects; None for no kind or an unknown
-    kind.
-    """
+    """Return the class that a value at a key selects; None without a known kind."""
     if is_section(type(value)):
         return type(value)
     parts = shape.parts

@@ -62,9 +62,7 @@ def _over(inner: Sequence[type[Settings]], lower: Any, value: Any) -> Any:
 
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
-    """Return the value at a key with its kind, where text or another key implies
-    one.
-    """
+    """Return the value at a key, with its kind where text or a key implies one."""
     if not _have_kinds(inner):
         return value
     tag = tag_of(inner)
@@ -80,9 +78,7 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
 def _of_kind(
     classes: Sequence[type[Settings]], value: Mapping[str, Any]
 ) -> type[Settings] | None:
-    """Return the part, among these classes, whose kind an overlay names; None without a
-    kind.
-    """
+    """Return the part among these classes that an overlay's kind names, or None."""
     kind = value.get(tag_of(classes))
     return next(
         (cls for cls in classes if kind is not None and kind_of(cls) == kind), None
@@ -177,9 +173,7 @@ def resolve(
 
 
 def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
-    """Set the kind of each part that has no kind, or an unknown one, to the method's
-    default.
-    """
+    """Set the kind of each part without a known kind to the method's default."""
     for key, value in values.items():
         shape = shapes(cls).get(key)
         if shape is not None and shape.sections and isinstance(value, dict):

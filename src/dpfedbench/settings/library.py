@@ -64,9 +64,7 @@ FAMILIES = (
 
 
 def family_of(cls: Any) -> LibraryFamily | None:
-    """Return the family of `dpsum` that a class belongs to; None if it belongs to
-    none.
-    """
+    """Return the family of `dpsum` that a class belongs to; None without one."""
     if not isinstance(cls, type):
         return None
     return next((family for family in FAMILIES if issubclass(cls, family.root)), None)

@@ -87,9 +87,7 @@ class Settings(pydantic.BaseModel):
         return values
 
     def identity(self) -> dict[str, Any]:
-        """Return the plain values that differ from their defaults, and the kind of each
-        part.
-        """
+        """Return the values that differ from their defaults, and all parts' kinds."""
         return _identity(self)
 
     def replace(self, **changes: Any) -> Self:
@@ -165,9 +163,7 @@ def plain(value: Any) -> Any:
 
 
 def _identity(section: Any) -> dict[str, Any]:
-    """Return the plain values that differ from their defaults, and the kind of each
-    part.
-    """
+    """Return the values that differ from their defaults, and all parts' kinds."""
     tag = tag_of([type(section)])
     values: dict[str, Any] = {}
     for key, field in fields_of(type(section)).items():

@@ -18,8 +18,7 @@ from dpfedbench.plugins import PACKAGES, is_ours, modules
 
 
 def digest_classes(classes: Iterable[type]) -> str:
-    """Hash the files of the given classes, and of their bases, that are not
-    dpfedbench's.
+    """Hash the files of classes, and of their bases, that are not dpfedbench's.
 
     A base that extends no class of dpfedbench (pydantic's, Python's) is not hashed.
 

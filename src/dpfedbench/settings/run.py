@@ -116,9 +116,7 @@ class ModelSettings(Part):
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
-        """Return the other runs whose files the network needs, by the file's name in
-        their folder.
-        """
+        """Return the runs whose files the network needs, by the file's name."""
         return {}
 
     def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
@@ -137,8 +135,7 @@ class ModelSettings(Part):
         return self
 
     def prepared(self, records: Any, public: Any = None) -> Any:
-        """Return the network's inputs for records [n, ...]; by default the records
-        themselves.
+        """Return the network's inputs for records [n, ...]; by default the records.
 
         The inputs are a fixed map of each record separately.
 
@@ -189,14 +186,11 @@ class Initial(Part):
         return ""
 
     def references(self, run: Run) -> dict[str, Run]:
-        """Return the other runs whose files are needed, by the file's name in their
-        folder.
-        """
+        """Return the runs whose files are needed, by the name in their folder."""
         return {}
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        """Return reasons why no ledger covers what the weights disclose of private
-        data.
+        """Return why no ledger covers what the weights disclose of private data.
 
         There are none where a ledger covers it, or where the weights disclose nothing.
         """
@@ -314,8 +308,7 @@ class Run(Settings):
         )
 
     def find(self, family: type[Kind]) -> Kind | None:
-        """Return the first of the run's top-level sections of a class; None without
-        one.
+        """Return the first top-level section of a class; None without one.
 
         Parts find one another by it: `run.find(Noise)` in a clipping rule, for
         instance.
@@ -424,8 +417,7 @@ class Run(Settings):
 
     @functools.cached_property
     def key(self) -> str:
-        """Identity of the run: a hash of all settings that differ from their defaults,
-        without the seed.
+        """Identity of the run: a hash of all non-default settings, without the seed.
 
         A setting that is added later does not change the key of a run, if its default
         keeps the run's behaviour.

@@ -73,18 +73,14 @@ class PartitionScheme(Part):
 
     @property
     def left_out_per_class(self) -> int:
-        """Number of examples of each class that training leaves out at a few-shot
-        client.
-        """
+        """Number of examples of a class that training leaves out at each client."""
         if not self.held_out_share:
             return 0
         return max(1, round(self.held_out_share * self.examples_per_class))
 
     @property
     def own(self) -> dict[str, Any]:
-        """Kind of the partition, and plain values of the keys that not every partition
-        has.
-        """
+        """Kind of the partition, and the values of its own keys."""
         return {
             key: value
             for key, value in self.plain().items()
@@ -97,8 +93,9 @@ class PartitionScheme(Part):
         return digest_classes([type(self)])
 
     def drawn_from(self, ways: int) -> dict[str, Any]:
-        """Return the settings that the clients depend on, besides the data and the
-        seed.
+        """Return the settings that the clients depend on.
+
+        The data and the seed are not among them.
 
         Runs with equal settings of these share a partition.
         """
@@ -124,8 +121,7 @@ class PartitionScheme(Part):
 
     @classmethod
     def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[PartitionScheme, int]":
-        """Return the clients with the settings of `drawn_from`, and the classes of a
-        task.
+        """Return the clients with these settings, and the classes of a task.
 
         Sizes that these clients do not depend on are set to the smallest value.
         """
@@ -160,8 +156,7 @@ class PartitionScheme(Part):
         """
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> Any:
-        """Create the clients (`data.clients_folder.ClientsFolder`) from a prepared data
-        set.
+        """Create the clients (`data.clients_folder.ClientsFolder`) of a data set.
 
         Raises:
             BenchError: these data do not allow such a partition.

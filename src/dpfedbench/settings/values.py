@@ -55,9 +55,7 @@ def check_plain(value: Any, where: str) -> None:
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield all values at all depths with their names; keys are values of their
-    group.
-    """
+    """Yield all values and keys at all depths, with their names."""
     if not isinstance(value, (Mapping, list, tuple)):
         yield name, value
         return

@@ -73,8 +73,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def check_text(text: str, where: str) -> None:
-    """Refuse numbers, dates and keys that YAML 1.1 reads as something else than they
-    show.
+    """Refuse numbers, dates and keys that YAML 1.1 does not read as they look.
 
     Args:
         text: valid YAML.
@@ -89,8 +88,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def check_config_option(words: Sequence[str]) -> None:
-    """Refuse values of Snakemake's --config that it reads as something else than they
-    show.
+    """Refuse values of --config that Snakemake does not read as they look.
 
     It reads 010 as 10, for instance, and 1_000 as 1000.
 
@@ -128,9 +126,7 @@ def _scalars(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.ScalarNode
 
 
 def _check_scalars(node: yaml.Node, where: str) -> None:
-    """Refuse scalars without quotes that YAML reads as something else than they
-    show.
-    """
+    """Refuse scalars without quotes that YAML does not read as they look."""
     for scalar in _scalars(node, set()):
         value = scalar.value
         line = f"{where}, line {scalar.start_mark.line + 1}"
@@ -243,9 +239,7 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
 
 
 def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
-    """Return how many of the nested keys exist below a node, and the line of the last
-    one.
-    """
+    """Return how many nested keys exist below a node, and the line of the last."""
     depth = 0
     line = 1
     for key in keys:

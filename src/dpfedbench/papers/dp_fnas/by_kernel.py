@@ -57,15 +57,12 @@ class ByKernel(ClippingRule):
             )
 
     def sensitivity(self, kernel_count: int) -> float:
-        """Return the largest change of a lot's clipped gradient when one record
-        changes.
+        """Return the largest change of a lot's clipped gradient by one record.
 
         It is the largest distance of two vectors of `kernel_count` clipped kernels.
         """
         return 2 * self.kernel_norm * math.sqrt(kernel_count)
 
     def claimed_ratio(self, sensitivity: float) -> float:
-        """Return the ratio of `dpsum.clipping` for noise of standard deviation z
-        C^2.
-        """
+        """Return the ratio of `dpsum.clipping` for noise of deviation z C^2."""
         return sensitivity / self.kernel_norm**2

@@ -54,9 +54,7 @@ class Fnas(PartyMethod):
 
 
 class DpFnas(Fnas):
-    """DP-FNAS: in each round two private sums of each party, each over one half of its
-    records.
-    """
+    """DP-FNAS: two private sums of each party a round, each over half its records."""
 
     name = "dp-fnas"
     title = "DP-FNAS"
@@ -118,9 +116,7 @@ class DpFnas(Fnas):
         ]
 
     def _released_sum(self) -> SumSpec:
-        """Return the sum of one clipped mean gradient for each lot, over the noised
-        kernels alone.
-        """
+        """Return the sum of one clipped mean gradient a lot, over noised kernels."""
         weights, _ = super().party_sums()
         return dataclasses.replace(
             weights, clipping=self.clipping, noise=self.noise, budget=self.budget

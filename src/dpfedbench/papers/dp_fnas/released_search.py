@@ -70,8 +70,7 @@ class Kernels:
 
 
 def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
-    """Return the kernels that the released code clips and noises, in the order of
-    tensors.
+    """Return the kernels that the released code noises, in the order of tensors.
 
     Args:
         shapes: shapes of the tensors of a search network, by name.
@@ -88,9 +87,7 @@ def noised_kernels(shapes: Mapping[str, tuple[int, ...]]) -> list[Kernels]:
 
 
 def _kernel_size(name: str, shape: tuple[int, ...]) -> int:
-    """Return the number of coordinates of a tensor's kernels; 0 for a tensor without
-    noise.
-    """
+    """Return the coordinates of each kernel of a tensor; 0 without noise."""
     if name.startswith("classifier."):
         return shape[-1]
     if name == "stem.weight":
@@ -259,15 +256,11 @@ class _Search(Clients):
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _lot(self, name: str, index: int) -> np.ndarray:
-        """Return the positions, among all of the party's records, of a lot of a
-        half.
-        """
+        """Return the positions of a half's lot among all of the party's records."""
         return self._places[name][self._lots[name].lot(index, 0, 0)]
 
     def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
-        """Return the gradient of the mean loss over records, for all coordinates
-        [d].
-        """
+        """Return the gradient [d] of the mean loss over records."""
         weights = model.detach().requires_grad_()
         images = self._held.images[0][records]
         labels = self._held.labels[0][records]

@@ -46,9 +46,7 @@ class SearchSteps(SummedUpdate):
 
     @property
     def halves(self) -> Mapping[str, str]:
-        """Half of the records that each sum reads, by the sum's name, in the order of a
-        round.
-        """
+        """Half of the records that each sum reads, by name, in a round's order."""
         return {WEIGHTS: "training half", ARCHITECTURE: "validation half"}
 
     @property

@@ -145,8 +145,9 @@ class _Batches(Clients):
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _party(self, theta: np.ndarray, index: int, client: int) -> Any:
-        """Return one party's batch; None for fewer than two records, which have no
-        statistics.
+        """Return one party's batch; None for fewer than two records.
+
+        A batch of one record has no statistics.
         """
         from dpfedbench.models.batch_gradient import generator_of
 

@@ -90,17 +90,13 @@ class Setup:
     shared: SharedCoordinates | None = None
 
     def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
-        """Return threads that each have a worker, made by `make` from the run's
-        gradients.
-        """
+        """Return threads, each with a worker that `make` creates from gradients."""
         from dpfedbench.models.gradients import Workers
 
         return Workers(self.gradients, make, threads=self.threads)
 
     def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
-        """Return the groups of coordinates that a sum clips separately; None: all
-        together.
-        """
+        """Return the groups of coordinates that a sum clips; None: all together."""
         rule = sum_.clipping
         if not sum_.private or rule.groups == "all":
             return None
@@ -204,8 +200,7 @@ class ClientByClient(Clients):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        """Write a client's messages in round `index` to `out`; return its loss and
-        accuracy.
+        """Write a client's messages in round `index` to `out`.
 
         Args:
             worker: worker of the thread.
@@ -221,9 +216,7 @@ class ClientByClient(Clients):
         raise NotImplementedError
 
     def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """Return the data of a chunk of clients; None for each where it is not read at
-        once.
-        """
+        """Return the data of each client of a chunk, read at once; by default None."""
         return [None] * len(ids)
 
     def contributions(
@@ -320,9 +313,7 @@ class CohortClients(Clients):
     def _gather(
         self, positions: Sequence[int], rows: torch.Tensor, measures: np.ndarray
     ) -> None:
-        """Write the results of all processes to `rows` and `measures` of the first
-        process.
-        """
+        """Write the results of all processes to the first process's arrays."""
         here = (positions, rows[positions], measures[positions])
         for their_positions, their_rows, their_measures in self._processes.collected(
             here
@@ -431,8 +422,9 @@ class CohortClients(Clients):
         )
 
     def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
-        """Keep a client's state, unless its message is not finite and counts as
-        zero.
+        """Keep a client's state, unless its message is not finite.
+
+        Such a message counts as zero.
         """
         kind = self._update.kind
         if client.state and not self.keeps_state:
@@ -529,8 +521,9 @@ def each_holder(
 def within_task(
     run: Run, records: int, *, steps: int, batches: str = "full"
 ) -> Sampler:
-    """Return the sampler of a sum that each client takes in one round over its own
-    examples.
+    """Return the sampler of a sum that each client takes over its own examples.
+
+    A client takes part in one round.
 
     For `steps` and `batches` see `dpsum.participation.own_records`.
 
@@ -600,16 +593,13 @@ class ClientUpdate(Part):
         return net
 
     def adapted(self, net: Net) -> Sequence[str] | None:
-        """Return the names of the tensors that adaptation to a task changes; None:
-        all.
-        """
+        """Return the tensors that adaptation to a task changes; None: all."""
         return None
 
     def places(
         self, sum_: SumSpec, *, seed: int, client: int, records: int
     ) -> np.ndarray:
-        """Return the positions of the records that a client's own sum is over,
-        ascending.
+        """Return the positions, ascending, of the records of a client's own sum.
 
         They are all of the client's records, or a part of them.
         """
@@ -617,15 +607,11 @@ class ClientUpdate(Part):
 
     @property
     def mixes_records(self) -> bool:
-        """Whether the update of one example depends on other examples, for any
-        model.
-        """
+        """Whether the update of an example depends on others, for any model."""
         return False
 
     def within_records(self, run: Run) -> bool:
-        """Return whether few-shot clients compute each example's gradient from it
-        alone.
-        """
+        """Return whether clients compute each example's gradient from it alone."""
         by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
             self.by_record
@@ -635,9 +621,7 @@ class ClientUpdate(Part):
         return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:
-        """Return the columns of history.csv that these clients fill, besides those of
-        every run.
-        """
+        """Return the columns of history.csv that these clients fill in addition."""
         return ()
 
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:

@@ -90,9 +90,7 @@ class LocalModel:
         return torch.from_numpy(self._theta.copy())
 
     def mask(self, *names: str) -> torch.Tensor:
-        """Return the coordinates of the named tensors or modules, bool [d]; see
-        `Net.mask`.
-        """
+        """Return the coordinates of tensors or modules, bool [d]; see `Net.mask`."""
         return torch.from_numpy(self._net.mask(*names))
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:

@@ -162,8 +162,7 @@ class _Silos(Clients):
         return [self._update.optimizer.begin(model) for model in self._models]
 
     def _first_threshold(self) -> float:
-        """Return the mean gradient norm of the initial model on random images and
-        labels.
+        """Return the initial model's mean gradient norm on random images and labels.
 
         It is public (C_0 of Section IV-A).
         """
@@ -193,8 +192,9 @@ class _Silos(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Yield the clients' models; the row of the history has their losses, if
-        anything has.
+        """Yield the clients' models.
+
+        The row of the history has the losses of a run without privacy.
         """
         with self._workers.running() as pool:
             if not self._update.keep_state:
@@ -243,8 +243,7 @@ class _Silos(Clients):
         return row | {"released_norm": float(np.mean(released_norms))}
 
     def _client(self, index: int, step: int, client: int) -> tuple[float, float, float]:
-        """Make one local step of one client: lot, gradients, release, next threshold,
-        step.
+        """Make one local step of one client: lot, gradients, release and step.
 
         Returns:
             The mean loss and the mean norm of the gradients, nan in a private run, and

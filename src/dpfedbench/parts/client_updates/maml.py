@@ -110,9 +110,7 @@ class QueryGradient(ClientUpdate):
 
     @staticmethod
     def by_server(run: Run) -> bool:
-        """Return whether the server's sum is over single query examples, and not over
-        clients.
-        """
+        """Return whether the server sums single query examples, and not clients."""
         return run.server_sum.unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
@@ -154,8 +152,9 @@ class QueryGradient(ClientUpdate):
         )
 
     def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
-        """Return the tensors that inner steps change: the update's, else the
-        model's.
+        """Return the tensors that inner steps change; None: all.
+
+        The update names them, else the model.
         """
         names = self.adapted(setup.net)
         if names is not None:

@@ -83,9 +83,7 @@ class MamlByRecord(ClientsWithinTask):
 
 
 def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
-    """Return the coordinates that inner steps change: those of the named tensors; None:
-    all.
-    """
+    """Return the coordinates of the named tensors, or of all tensors for None."""
     if names is None:
         return slice(None)
     marks = [

@@ -70,15 +70,11 @@ class SummedUpdate(ClientUpdate):
         raise NotImplementedError
 
     def block_of(self, sum_: SumSpec) -> str:
-        """Return the block of the model whose gradients a sum adds up; "": the whole
-        model.
-        """
+        """Return the block of the model that a sum belongs to; "": all of it."""
         return ""
 
     def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
-        """Return a function from a released model's weights [d] to columns of the
-        history.
-        """
+        """Return a function from released weights [d] to columns of the history."""
         return lambda theta: {}
 
     def lots(
@@ -147,9 +143,7 @@ class SummedSteps(SummedUpdate):
 
 
 class _Cut(PlainSum):
-    """Plain sum of gradients that are clipped to a norm, without noise and without
-    privacy.
-    """
+    """Plain sum of gradients that are clipped to a norm, without noise or privacy."""
 
     def __init__(self, *, dimension: int, norm: float) -> None:
         super().__init__(dimension=dimension)
@@ -162,9 +156,7 @@ class _Cut(PlainSum):
 
 @dataclasses.dataclass
 class _Phase:
-    """One sum of each party, over the records at `places`, and the step that follows
-    it.
-    """
+    """One sum of each party over the records at `places`, and the step after it."""
 
     name: str
     steps: StepOfSum

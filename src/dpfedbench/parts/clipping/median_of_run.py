@@ -45,9 +45,7 @@ class MedianOfRun(ReferenceRule):
     )
 
     def check(self, run: Run) -> None:
-        """Refuse other clients than those of the reference run, and a configured
-        threshold.
-        """
+        """Refuse other clients than the reference run's, and a configured threshold."""
         if run.part(ClientUpdate).kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"

@@ -48,8 +48,7 @@ class Optimizer(Part):
         """
 
     def refuse_untold(self, where: str) -> None:
-        """Refuse an optimiser that needs the noise's deviation where no caller provides
-        it.
+        """Refuse an optimiser that needs the noise's deviation where no caller has it.
 
         Raises:
             BenchError: names the key.
@@ -64,9 +63,7 @@ class Optimizer(Part):
     def step(
         self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
     ) -> None:
-        """Move the weights in place along the gradient, which has the same shape and
-        type.
-        """
+        """Move the weights in place along the gradient of the same shape and type."""
         raise NotImplementedError
 
 

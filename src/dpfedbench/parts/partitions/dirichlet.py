@@ -26,8 +26,7 @@ _DRAWS = 1000  # attempts before the smallest client size is reported as infeasi
 
 
 class Dirichlet(RecordClients):
-    """Clients that share all training records, with a Dirichlet draw of shares for each
-    label.
+    """Clients that share all training records, by Dirichlet shares of each label.
 
     They differ in labels and in size.
     """

@@ -67,7 +67,7 @@ class Disjoint(TaskClients):
             order = rng.permutation(len(pool))
             held = (
                 deck * len(pool)
-            ) % ways  # cards that the current client has from the previous deck
+            ) % ways  # cards of the current client from the previous deck
             if held:
                 clash = np.isin(order, cards[-1][-held:])
                 front = np.flatnonzero(clash[: ways - held])

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 class Fragments(RecordClients):
-    """Clients that hold equally many fragments of the training records, drawn at
-    random.
+    """Clients that hold equally many random fragments of the training records.
 
     The records are sorted by label and cut into equal fragments.
     """

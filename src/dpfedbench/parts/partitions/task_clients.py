@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 
 class TaskClients(PartitionScheme):
-    """Clients that each hold a number of images of a number of training classes
-    (`draw`).
-    """
+    """Clients that each hold some images of some training classes (`draw`)."""
 
     rotations: Literal["none", "quarter-turns"] = setting(
         "none",

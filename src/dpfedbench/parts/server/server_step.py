@@ -29,8 +29,7 @@ class ServerStep(Part):
         return False
 
     def response(self, rounds: int) -> np.ndarray:
-        """Return the movement of the model after each round in response to a unit in
-        each mean.
+        """Return the model's movement after each round for a unit in each mean.
 
         Returns:
             float64 [after, of]: row `after` is the round after which the movement is
@@ -59,8 +58,7 @@ class ServerStep(Part):
         """
 
     def plain_sum(self, dimension: int) -> Any:
-        """Return the sum of a round's contributions that are neither clipped nor
-        noised.
+        """Return the sum of contributions that are neither clipped nor noised.
 
         It is `PlainSum`, or a class like it.
         """

@@ -61,9 +61,7 @@ class Vocabulary(Part):
 
 
 class Public(Vocabulary):
-    """The most frequent words of the data set's public text, which is independent of
-    clients.
-    """
+    """The most frequent words of the data set's public text, independent of clients."""
 
     kind: Literal["public"] = "public"
 
