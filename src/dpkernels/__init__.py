@@ -1,8 +1,8 @@
-"""Compiled passes of some networks on a CPU: drop-in implementations of
-`dpfedbench.models.gradients.Gradients`.
+"""Compiled passes of some networks on a CPU.
 
-`find_gradients` is the one function that dpfedbench calls. README.md says what a
-compiled pass is, how it is tested, and how to add one.
+They are drop-in implementations of `dpfedbench.models.gradients.Gradients`. dpfedbench
+calls one function, `find_gradients`. README.md describes what a compiled pass is, how
+it is tested, and how to add one.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PASSES: dict[type[torch.nn.Module], tuple[str, ...]] = {
     SearchNet: ("cells.CellGradients",),
     GenotypeNet: ("cells.CellGradients",),
 }
-"""For each class of module its passes, as `file.Class` of this package.
+"""Passes for each class of module, as `file.Class` of this package.
 
-The first one whose `fits(net, dtype)` is true is used. A file is imported only when its
-pass is looked at, because numba takes a second to load.
+The first pass whose `fits(net, dtype)` is true is used. A file is imported only when
+its pass is considered, because numba takes a second to load.
 """
 
 
 def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
-    """Return the compiled implementation of a network's gradients; None: there is none.
+    """Return the compiled implementation of a network's gradients, or None.
 
     Args:
         net: the network. Subclasses of a module in `PASSES` have no pass.
-        dtype: of the weights.
+        dtype: type of the weights.
     """
     for name in PASSES.get(type(net.module), ()):
         file, class_name = name.split(".")

@@ -1,12 +1,11 @@
-"""Conv-4 for one task on the CPU: loss, gradient and Hessian-vector product by
-hand-written passes.
+"""Conv-4 for one task on a CPU: loss, gradient and Hessian-vector product.
 
-Why it exists: a task's batch is a handful of small images, so automatic differentiation
-spends most of its time on allocation, dispatch and memory traffic, and the second
-derivative of batch normalisation costs as much as the convolutions. Here each pass
-writes into arrays that are allocated once, convolutions are 16 matrix products
-(`winograd`), and the Hessian-vector product is the derivative of the gradient's own
-passes, so that MAML needs no graph across inner steps (`models.meta_gradient`).
+The passes are written by hand. A task's batch has a few small images, so automatic
+differentiation spends most of its time on allocation, dispatch and memory traffic, and
+the second derivative of batch normalisation costs as much as the convolutions. Here
+each pass writes into arrays that are allocated once, and convolutions are 16 matrix
+products (`winograd`). The Hessian-vector product is the derivative of the gradient's
+own passes, so MAML needs no graph across inner steps (`models.meta_gradient`).
 
 A task is computed by one thread from its own arrays, so results do not depend on
 threads or chunking. The values equal those of `models.conv4` under automatic
@@ -27,8 +26,9 @@ from dpkernels.conv4_room import Images, Points, Steps
 
 
 class BatchConv4(TorchGradients):
-    """Gradients of a Conv-4 that is normalised over the task's batch; arguments are
-    those of `Gradients`.
+    """Gradients of a Conv-4 that is normalised over the task's batch.
+
+    The arguments are those of `Gradients`.
     """
 
     name = "conv4-batch"
@@ -45,8 +45,10 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small; step by step, as rates are learnt, few
-        enough for the cache.
+        """Return the number of tasks per call.
+
+        It is so large that Python's overhead is small. If rates are learnt, the steps
+        are computed one by one, and the number is small enough for the cache.
         """
         return 2 if net.extra else 8
 
@@ -66,8 +68,9 @@ class BatchConv4(TorchGradients):
         return self._of(images.shape[1]).images(images)
 
     def _of(self, batch: int, adapted: bool = False) -> Passes:
-        """Passes over batches of one size. Those after steps share no memory with those
-        of the steps.
+        """Return the passes over batches of one size.
+
+        Passes after steps share no memory with the passes of the steps.
         """
         if (batch, adapted) not in self._passes:
             assert isinstance(self.net.module, Conv4)
@@ -134,8 +137,9 @@ class BatchConv4(TorchGradients):
 
 
 class BatchTasks(Point):
-    """Tasks, each with a point of its own; their weights may not change before their
-    products are computed.
+    """Tasks, each with its own point.
+
+    Their weights must not change before their products are computed.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
-"""Native code that compiled loops call by its address: other compiled loops, numpy's
-own loops, and torch's products.
+"""Native code that compiled loops call by address.
 
-So the order of a network's passes is itself a compiled loop, which Python calls once
-for many clients and which holds no lock meanwhile. A loop that is called by its address
-stays as it was compiled by itself, so its bits are those that it has where Python calls
-it (`compiled.part` would make another copy, whose sums LLVM may order in another way).
-The same holds of numpy's functions and torch's products: the exponential of another
+It is code of other compiled loops, of numpy's own loops, and of torch's products. With
+it, the order of a network's passes is itself a compiled loop. Python calls that loop
+once for many clients, and it holds no lock meanwhile. A loop that is called by its
+address stays as it was compiled, so its bits are the same as when Python calls it.
+(`compiled.part` would make another copy, whose sums LLVM may order differently.) The
+same holds for numpy's functions and torch's products: the exponential of another
 library has other last bits.
 
-A compiled loop takes the addresses as an argument, int64 [n], since they differ from
-process to process and numba's cache does not.
+A compiled loop receives the addresses as an argument, int64 [n], because they differ
+between processes while numba's cache does not.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ from dpkernels.compiled import exact, together
 
 
 class Call(NamedTuple):
-    """A compiled loop and the types that it is called with."""
+    """A compiled loop and the types of its arguments."""
 
     loop: Any
     signature: str
-    """Its arguments, comma-separated: "4" is a C-contiguous array of 4 dimensions of
-    the network's floats, "c2" one of bytes, "i" an integer, "f" a double.
+    """Types of the arguments, comma-separated.
+
+    "4" is a C-contiguous array of 4 dimensions of the network's floats, "c2" an array
+    of bytes, "i" an integer, "f" a double.
     """
 
     def types(self, number: np.dtype) -> tuple[Any, ...]:
-        """numba's types of the arguments, for float32 or float64."""
+        """Return numba's types of the arguments, for float32 or float64."""
         scalars = {"i": types.int64, "f": types.float64}
         return tuple(
             scalars.get(name)
@@ -55,8 +57,10 @@ class Call(NamedTuple):
         )
 
     def address(self, number: np.dtype) -> int:
-        """Return the address of the loop's code, which is compiled or read from numba's
-        cache if need be."""
+        """Return the address of the loop's code.
+
+        The loop is compiled, or read from numba's cache, if necessary.
+        """
         argument_types = self.types(number)
         self.loop.compile(argument_types)
         compiled_loop = self.loop.overloads[argument_types]
@@ -68,13 +72,13 @@ class Call(NamedTuple):
 
 
 def caller(place: int, call: Call) -> Any:
-    """Return the function by which a compiled loop calls another by its address:
-    caller(addresses, (argument, ...)).
+    """Return the function with which a compiled loop calls another by its address.
+
+    It is called as caller(addresses, (argument, ...)).
 
     Args:
-        place: where in the addresses its own is.
-        call: the loop; other types of arguments than its are refused when the caller is
-            compiled.
+        place: index of the loop's address in the addresses.
+        call: the loop. Compiling the caller fails for arguments of other types.
     """
 
     @intrinsic
@@ -125,8 +129,10 @@ def _item(context, builder, array_type, array, place):
 
 @intrinsic
 def enter_c(_, address, arguments):
-    """Call a C function that returns nothing: enter_c(address, (integer or pointer,
-    ...)), pointers as integers.
+    """Call a C function that returns nothing.
+
+    It is called as enter_c(address, (integer or pointer, ...)), with pointers as
+    integers.
     """
     plain_types = tuple(types.unliteral(argument) for argument in arguments)
 
@@ -149,7 +155,7 @@ def enter_c(_, address, arguments):
 
 @intrinsic
 def address_of(_, array):
-    """Return the address at which an array's memory begins."""
+    """Return the address of an array's first element."""
 
     def code(context, builder, signature, values):
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
@@ -160,11 +166,10 @@ def address_of(_, array):
 
 @intrinsic(prefer_literal=True)
 def array_at(_, memory, table, part, dimensions):
-    """The array of so many dimensions, C-contiguous, that row `part` of a table [parts,
-    5] places in flat memory.
+    """Return a C-contiguous array inside flat memory, described by a table's row.
 
-    A row has its start and four sizes. It lives as long as the memory, whose owner has
-    to keep it.
+    Row `part` of the table [parts, 5] has the array's start and four sizes. The array
+    is valid as long as the memory, which its owner has to keep.
     """
     kind = types.Array(memory.dtype, dimensions.literal_value, "C")
 
@@ -196,7 +201,7 @@ def array_at(_, memory, table, part, dimensions):
 
 @exact
 def copy(numbers, to):
-    """to[:] = numbers, of one dimension."""
+    """Copy one-dimensional arrays: to[:] = numbers."""
     for i in range(len(to)):
         to[i] = numbers[i]
 
@@ -206,14 +211,14 @@ def copy(numbers, to):
 _UFUNCS = (np.matmul, np.add, np.exp, np.log, np.power)
 MATMUL, ADD, EXP, LOG, POWER = range(len(_UFUNCS))
 BATCH = len(_UFUNCS)
-"""Place of the address of MKL's products in a row, 0 where torch has no MKL."""
+"""Index of the address of MKL's batched products, which is 0 if torch has no MKL."""
 MULTIPLY = BATCH + 1
-"""That of its single product."""
+"""Index of the address of MKL's single product."""
 FIRST_LOOP = BATCH + 2
 
 
 class _Ufunc(ctypes.Structure):
-    """The beginning of numpy's PyUFuncObject, which is part of its C interface."""
+    """Beginning of numpy's PyUFuncObject, which is part of its C interface."""
 
     _fields_ = [
         ("head", ctypes.c_byte * object.__basicsize__),
@@ -227,22 +232,18 @@ class _Ufunc(ctypes.Structure):
 
 
 def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
-    """Address of numpy's loop for numbers of one type, and what has to be given to
-    it.
-    """
+    """Return the address of numpy's loop for one type, and the data that it needs."""
     signature = number.char * function.nin + "->" + number.char
     loop_index = function.types.index(
         signature
-    )  # the first of this type is the one that numpy takes
+    )  # numpy uses the first loop of this type
     ufunc = _Ufunc.from_address(id(function))
     return int(ufunc.functions[loop_index] or 0), int(ufunc.data[loop_index] or 0)
 
 
 @functools.cache
 def _mkl(name: str) -> int:
-    """Address of a product of the MKL that torch brings with it; 0 where it brings
-    none.
-    """
+    """Return the address of a product in torch's MKL, or 0 if torch has no MKL."""
     try:
         library = ctypes.CDLL(
             os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
@@ -253,8 +254,9 @@ def _mkl(name: str) -> int:
 
 
 def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
-    """Return the addresses of numpy's loops, torch's products and these loops, for the
-    numbers of one type.
+    """Return the addresses of numpy's loops, torch's products and these loops.
+
+    They are those for the given type of numbers.
     """
     letter = {"f": "s", "d": "d"}[number.char]
     products = [_mkl(f"cblas_{letter}gemm_batch"), _mkl(f"{letter}gemm_")]
@@ -269,7 +271,7 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
 
 
 class Native(NamedTuple):
-    """Arguments of numpy's loops and torch's products: the memory of one thread."""
+    """Arguments of numpy's loops and torch's products: buffers of one thread."""
 
     addresses: np.ndarray
     words: np.ndarray
@@ -277,9 +279,9 @@ class Native(NamedTuple):
     ints: np.ndarray
     """int32 [10]: sizes of products."""
     factors: np.ndarray
-    """1 and 0."""
+    """The constants 1 and 0."""
     spare: np.ndarray
-    """Room for one product of a row, where torch has no MKL."""
+    """Buffer for one product of a batch, if torch has no MKL."""
     deepest: int
     """See `products.deepest`."""
 
@@ -287,7 +289,14 @@ class Native(NamedTuple):
 def native(
     calls: list[Call], number: np.dtype, *, products: int, largest: int
 ) -> Native:
-    """For so many products in a row, of which the largest has so many numbers."""
+    """Return the buffers for batches of products.
+
+    Args:
+        calls: loops that are called by address.
+        number: type of the numbers.
+        products: number of products in a batch.
+        largest: number of values of the largest product.
+    """
     table = addresses(calls, number)
     return Native(
         addresses=table,
@@ -301,8 +310,9 @@ def native(
 
 @exact
 def _enter_numpy(native, function, sizes):
-    """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes,
-    and strides.
+    """Call a numpy loop with the arguments in `words`.
+
+    These are three pointers, then sizes and strides.
     """
     start = address_of(native.words)
     loop_data = native.addresses[FIRST_LOOP + function]
@@ -314,7 +324,7 @@ def _enter_numpy(native, function, sizes):
 
 @exact
 def matmul(native, a, b, out):
-    """out = a @ b of two matrices, as numpy has it."""
+    """Compute out = a @ b of two matrices, as numpy does."""
     words = native.words
     words[0] = address_of(a)
     words[1] = address_of(b)
@@ -337,7 +347,7 @@ def matmul(native, a, b, out):
 
 @exact
 def elementwise(native, function, array, out):
-    """out = function(array) of contiguous arrays, as numpy has it."""
+    """Compute out = function(array) of contiguous arrays, as numpy does."""
     words = native.words
     words[0] = address_of(array)
     words[1] = address_of(out)
@@ -353,8 +363,9 @@ def elementwise(native, function, array, out):
 
 @exact
 def power(native, array, exponent, out):
-    """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one
-    number.
+    """Compute out = array ** exponent of contiguous arrays, as numpy does.
+
+    `exponent` has one number.
     """
     words = native.words
     words[0] = address_of(array)
@@ -369,7 +380,7 @@ def power(native, array, exponent, out):
 
 @exact
 def sum_of(native, array, out):
-    """out[0] = sum of a contiguous array, as numpy has it."""
+    """Compute out[0] = sum of a contiguous array, as numpy does."""
     words = native.words
     out[0] = 0
     words[0] = address_of(out)

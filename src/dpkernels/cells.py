@@ -1,16 +1,16 @@
-"""Networks of cells (`models.darts`): the gradients of single records by one pass of
-torch, on one CPU thread.
+"""Networks of cells (`models.darts`): gradients of single records by one pass of torch.
 
-The records' losses are added up and differentiated once. On the way back each layer
-writes its own weights' gradients to the rows, record by record: a depthwise
-convolution's are one grouped convolution of its maps by what arrives, with a group for
-each channel of each record; a 1x1 convolution's are products of matrices, one a record.
-The gradient that a depthwise convolution hands on is a forward convolution, which is
-quicker than what torch has for it. The rows of the architecture weights come from one
-backward pass as well: each record is given its own copy of them.
+It uses one CPU thread. The records' losses are added up and differentiated once. In the
+backward pass each layer writes its own weights' gradients to the rows, record by
+record. For a depthwise convolution, the gradients are one grouped convolution of its
+maps with the arriving gradient, with a group for each channel of each record. For a 1x1
+convolution, they are one matrix product per record. A depthwise convolution computes
+its input's gradient as a forward convolution, which is faster than torch's own. The
+rows of the architecture weights come from one backward pass as well: each record has
+its own copy of these weights.
 
-A record's numbers are made of its own numbers alone, and keep their bits whatever the
-others hold.
+A record's numbers depend on that record only, and keep their bits whatever the other
+records are.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from dpfedbench.models.torch_gradients import TorchGradients
 
 _TOGETHER = 128
 _NUMBERS = 2**24
-"""Records of one pass: enough to outweigh the calls; fewer where their gradients would
-be more numbers than that.
+"""Number of records of one pass.
+
+It outweighs the overhead of calls. It is lower if the gradients would have too many
+values.
 """
 
 
 class _Sink:
-    """Target of the layers' gradients: the rows [n, d] of this pass (None where they
-    are not asked for), and each layer's coordinates in them.
+    """Target of the layers' gradients.
+
+    It holds the rows [n, d] of this pass (None if they are not needed), and each
+    layer's coordinates in the rows.
     """
 
     def __init__(self) -> None:
@@ -46,13 +50,13 @@ class _Sink:
         self.places: dict[nn.Module, slice] = {}
 
     def write(self, layer: nn.Module, gradient: torch.Tensor) -> None:
-        """Each record's gradient in all of a layer's weights, [n, ...]."""
+        """Write each record's gradient in all of a layer's weights, [n, ...]."""
         if self.rows is not None:
             self.rows[:, self.places[layer]] = gradient.flatten(1)
 
 
 class _Depthwise(torch.autograd.Function):
-    """A filter for each channel."""
+    """Depthwise convolution: one filter per channel."""
 
     @staticmethod
     def forward(
@@ -102,7 +106,7 @@ class _Depthwise(torch.autograd.Function):
 
 
 class _Pointwise(torch.autograd.Function):
-    """A matrix for each group of channels, the same at all positions."""
+    """1x1 convolution: one matrix per group of channels, the same at all positions."""
 
     @staticmethod
     def forward(
@@ -132,7 +136,7 @@ class _Pointwise(torch.autograd.Function):
 
 
 class _First(torch.autograd.Function):
-    """The convolution that reads the picture, which has no gradient to hand on."""
+    """Convolution that reads the image and therefore has no input gradient."""
 
     @staticmethod
     def forward(
@@ -188,7 +192,7 @@ class _Scaled(torch.autograd.Function):
 
 
 class _Last(torch.autograd.Function):
-    """The linear layer."""
+    """Final linear layer."""
 
     @staticmethod
     def forward(
@@ -216,14 +220,15 @@ class _Last(torch.autograd.Function):
 
 
 def _matrix_by_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Each row times a matrix, by a product of its own: a product of all may add up in
-    an order that rows decide.
+    """Multiply each row by a matrix, in a separate product.
+
+    The order of additions in a joint product may depend on the number of rows.
     """
     return torch.matmul(rows[:, None], matrix)[:, 0]
 
 
 class CellGradients(TorchGradients):
-    """Gradients of a `CellNet`; arguments are those of `Gradients`."""
+    """Gradients of a `CellNet`. The arguments are those of `Gradients`."""
 
     name = "cells"
 
@@ -242,7 +247,7 @@ class CellGradients(TorchGradients):
 
     @property
     def _module(self) -> CellNet:
-        """A module of this object's own, whose layers write to the sink."""
+        """The module of this object, whose layers write to the sink."""
         if self._own is None:
             module = self.net.build()
             assert isinstance(module, CellNet)
@@ -263,7 +268,7 @@ class CellGradients(TorchGradients):
         every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
         blocks = (
             (self.net.blocks[block],) if block else every
-        )  # side by side, from the first one's first coordinate
+        )  # contiguous, from the first tensor's first coordinate
         module = self._module
         weights = self._theta(theta)
         rows = torch.as_tensor(out)
@@ -330,8 +335,9 @@ class CellGradients(TorchGradients):
 def _forward(
     layer: nn.Module, module: CellNet, sink: _Sink
 ) -> Callable[..., torch.Tensor] | None:
-    """Return the replacement of a layer's forward pass; None for a layer without
-    weights.
+    """Return the replacement of a layer's forward pass.
+
+    None: the layer has no weights.
     """
     if isinstance(layer, nn.Linear):
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)

@@ -1,5 +1,6 @@
-"""Adding up rows, each cut to a norm: what every private sum does, compiled, also for
-kernels that make the rows.
+"""Clip rows to a norm and add them up: the compiled loop of every private sum.
+
+Kernels that produce the rows themselves call it as well.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import numpy as np
 
 from dpkernels.compiled import compiled, exact_part, part
 
-# coordinates worked on at a time: their double-precision total stays in the first cache
+# Coordinates processed at a time: their double-precision total stays in the first
+# cache.
 _BLOCK = 2048
 
 
 @part
 def _norm(row):
-    """L2 norm of a float32 row in double precision: a float32's square cannot overflow
-    a double.
+    """Return the L2 norm of a float32 row in double precision.
 
-    A row is added up in lanes, the same way whatever rows are beside it.
+    The square of a float32 cannot overflow a double. A row is added up in lanes, in the
+    same way whatever rows are beside it.
     """
     squares = 0.0
     for j in range(row.size):
@@ -36,15 +38,16 @@ def _weight(norm, limit):
 
 @exact_part
 def _add_row(row, weight, total):
-    """total += weight * row, in double precision."""
+    """Add weight * row to the total, in double precision."""
     for j in range(total.size):
         total[j] += weight * np.float64(row[j])
 
 
 @exact_part
 def _add_four(a, b, c, d, u, v, w, x, total):
-    """The same of four rows, one after another, for each time that the total is read
-    and written.
+    """Add four weighted rows, one after another.
+
+    The total is read and written once for all four.
     """
     for j in range(total.size):
         y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(
@@ -55,11 +58,10 @@ def _add_four(a, b, c, d, u, v, w, x, total):
 
 @exact_part
 def add_clipped(rows, limit, total, norms):
-    """Add the rows of float32 [n, d], each cut to the norm `limit`, to total [d]; norms
-    [n] = theirs, before that.
+    """Add rows of float32 [n, d], clipped to the norm `limit`, to total [d].
 
-    Row after row in double precision, so chunks change no bit. A row that is not finite
-    is left out.
+    `norms` [n] receives the norms before clipping. Rows are added one after another in
+    double precision, so chunks change no bit. A row that is not finite is left out.
     """
     count, dimension = rows.shape
     for i in range(count):
@@ -83,7 +85,7 @@ def add_clipped(rows, limit, total, norms):
                 _add_four(a, b, c, d, u, v, w, x, block)
                 continue
             for k in range(i, min(i + 4, count)):
-                if norms[k] < math.inf:  # which NaN is not either
+                if norms[k] < math.inf:  # NaN fails this comparison, too
                     _add_row(rows[k, start:stop], _weight(norms[k], limit), block)
 
 

@@ -1,6 +1,6 @@
-"""Decorators with which numba compiles the package's loops.
+"""Decorators that compile the package's loops with numba.
 
-Use `compiled` for a loop that Python calls, and `part` or `exact_part` for one that
+Use `compiled` for a loop that Python calls, and `part` or `exact_part` for a loop that
 other loops call. The array arguments of one call must not overlap.
 """
 
@@ -25,8 +25,9 @@ from numba.core.dispatcher import Dispatcher
 
 
 class _NoAlias(Compiler):
-    """Promises LLVM that no two array arguments overlap; without it loops over several
-    stay scalar (2 x slower).
+    """Compiler that promises LLVM that no two array arguments overlap.
+
+    Without this promise, loops over several arrays are not vectorised (2 x slower).
     """
 
     def define_pipelines(self):
@@ -34,7 +35,7 @@ class _NoAlias(Compiler):
         return super().define_pipelines()
 
 
-# Nothing here is called from C.
+# C code calls nothing in this package.
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
@@ -44,20 +45,21 @@ _OPTIONS: dict[str, Any] = {
 
 
 def _inner(**options: Any) -> Any:
-    """Makes a decorator for loops that only other compiled loops call.
+    """Make a decorator for loops that only other compiled loops call.
 
-    Nothing is compiled by which Python would call them, and a constant argument, `0` or
-    `True`, is an integer or a bool like any other: numba compiles a loop for the type
-    of each constant, and for the number that a counter begins at.
+    numba compiles no wrapper for calls from Python. A constant argument such as `0` or
+    `True` has the type integer or bool like any other argument; by default numba
+    compiles a loop for the type of each constant, and for the initial value of a
+    counter.
 
-    A loop that is a function of its own needs a name of its own. Where two loops that
-    were read from numba's cache call functions of the same name, a process has one of
-    them for both: numba adds a number to the name, but it counts anew in each process
-    that compiles.
+    A loop that is a separate function needs a unique name. If two loops read from
+    numba's cache call functions of the same name, a process uses one function for both:
+    numba adds a number to the name, but each process that compiles starts counting
+    anew.
 
     Raises:
-        TypeError: the loop was made by another function, and has the name of all that
-            this one makes.
+        TypeError: the loop was made by another function, and has the name of all loops
+            that this function makes.
     """
 
     def decorated(loop: Callable[..., Any]) -> Any:
@@ -77,31 +79,32 @@ def _inner(**options: Any) -> Any:
     return decorated
 
 
-# Reordering and fused multiply-add are allowed; assuming that no NaN occurs is not (a
-# NaN contribution is counted by the private sum, so it has to stay visible).
+# Reordering and fused multiply-add are allowed. Assuming that no NaN occurs is not: the
+# private sum counts NaN contributions, so they have to stay visible.
 _REORDERED = {"contract", "reassoc", "nsz"}
 
-# For a loop that another compiled one calls. Two copies of such a loop exist, its own
-# and the one in its caller, and LLVM may reorder each in its own way. Which of them the
-# caller finds depends on whether this process compiled them or read them from numba's
-# cache, so bits differed between the first run and the next. Put into its caller there
-# is one.
+# For a loop that another compiled loop calls. Without inlining there are two copies of
+# such a loop, one by itself and one in its caller, and LLVM may reorder each
+# differently. Which copy the caller uses depends on whether this process compiled the
+# loops or read them from numba's cache, so bits would differ between the first run and
+# the next. With inlining there is one copy.
 part = _inner(fastmath=_REORDERED, forceinline=True)
 
-# The same, computed in the order written, each operation rounded. What is not set would
-# be the caller's.
+# The same, computed in the order written, with each operation rounded. Options that are
+# not set here would be the caller's.
 exact_part = _inner(fastmath=False, forceinline=True)
 
 
-# The same as a function of its own: its bits are those of each copy of it, and its
-# callers are compiled sooner. It can make and return no arrays, so that none of its
-# code counts who holds them.
+# The same as a separate function: its bits are those of each copy of it, and its
+# callers compile faster. It cannot create or return arrays, so that its code counts no
+# references.
 exact = _inner(fastmath=False, _nrt=False)
 
 _COMPILED: list[Any] = []
 _PATIENCE = 120.0
-"""Seconds that a process waits for one that compiles: the dearest loop takes a tenth of
-it.
+"""Time in seconds that a process waits for another one that compiles.
+
+The slowest loop takes a tenth of it.
 """
 _COMMON = {
     Path(__file__),
@@ -112,19 +115,18 @@ _COMMON = {
 def processor() -> str:
     """Return the processor that loops are compiled for, e.g. "x86_64 znver4".
 
-    A processor with wider vectors adds up in another order: a training has the same
-    bits on those of one kind only.
+    A processor with wider vectors adds in another order. A training has the same bits
+    only on processors of one kind.
     """
     return f"{platform.machine()} {binding.get_host_cpu_name()}"
 
 
 def compiled(loop: Callable[..., Any]) -> Any:
-    """Compile a loop that Python calls, or read it from numba's cache of compiled loops
-    on disk.
+    """Compile a loop that Python calls, or read it from numba's cache on disk.
 
-    The parts put into it may be of other files, of which numba's cache knows nothing:
-    it would go on with what they were before they were mended. So the stamp of a cached
-    loop is of the text of all those files.
+    Inlined parts may come from other files, which numba's cache does not know: it would
+    use outdated parts after an edit. So the stamp of a cached loop covers the text of
+    all those files.
     """
     dispatcher = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
     dispatcher._cache._cache_file._source_stamp = tuple(
@@ -136,10 +138,10 @@ def compiled(loop: Callable[..., Any]) -> Any:
 
 
 def together(wanted: Iterable[tuple[Any, tuple[Any, ...]]]) -> None:
-    """Compile loops for these types of arguments, or read them.
+    """Compile loops for the given types of arguments, or read them from the cache.
 
-    Jobs that begin together want the same loops: each takes what no other is at, and
-    reads the rest when it is there.
+    Jobs that start at the same time need the same loops. Each job compiles loops that
+    no other job is compiling, and reads the others when they are there.
     """
     calls = list(wanted)
     for wait in (False, True):
@@ -148,11 +150,11 @@ def together(wanted: Iterable[tuple[Any, tuple[Any, ...]]]) -> None:
 
 
 def _once(loop: Any, types: Any, wait: bool = True) -> Any:
-    """As numba's `compile`, but while another process compiles the loop, wait for it
-    and read what it made.
+    """Call numba's `compile`, at most in one process at a time.
 
-    Two that write to one cache at once would also lose what one of them made. Without
-    `wait` nothing is done then.
+    If another process compiles the loop, wait for it and read its result. Two processes
+    that write to one cache at once would also lose one result. Without `wait`, nothing
+    is done in this case.
     """
     with global_compiler_lock, contextlib.ExitStack() as held:
         done = types in loop.overloads or _alone(
@@ -162,10 +164,10 @@ def _once(loop: Any, types: Any, wait: bool = True) -> Any:
 
 
 def _alone(path: Path, wait: bool, held: contextlib.ExitStack) -> bool:
-    """Take a lock, which is held until `held` ends; whether to go on.
+    """Take a lock that is held until `held` ends, and return whether to continue.
 
-    A process that has waited long goes on without it, and so does one whose cache is on
-    a disk without locks.
+    A process that has waited long continues without the lock. So does a process whose
+    cache is on a disk without locks.
     """
     deadline = time.monotonic() + (_PATIENCE if wait else 0)
     try:
@@ -183,8 +185,9 @@ def _alone(path: Path, wait: bool, held: contextlib.ExitStack) -> bool:
 
 
 def load_all() -> None:
-    """Read all loops that were defined from numba's cache, where it has them; nothing
-    is compiled, and nothing runs.
+    """Read all defined loops that are in numba's cache.
+
+    Nothing is compiled and nothing runs.
     """
     for loop in _COMPILED:
         for signature, *rest in loop._cache._cache_file._load_index():
@@ -200,7 +203,7 @@ def _digest(file: Path) -> str:
 
 
 def _files(loop: Callable[..., Any], known: set[Any]) -> set[Path]:
-    """The file of a loop, and those of all parts that its file can put into it."""
+    """Return the file of a loop, and the files of all parts that it may inline."""
     files = {Path(str(inspect.getsourcefile(loop)))}
     known.add(loop)
     for value in list(loop.__globals__.values()):

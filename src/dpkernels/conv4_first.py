@@ -1,5 +1,6 @@
-"""The first layer of Conv-4, whose outputs are never stored (see `winograd`): its part
-in `conv4_order`.
+"""First layer of Conv-4, as part of `conv4_order`.
+
+Its outputs are never stored (see `winograd`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dpkernels.conv4_room import (
 
 @exact
 def _sum_of_products(a, b, out):
-    """out[F] = the sum of a * b over rows."""
+    """Compute out[F] = the sum of a * b over rows."""
     out[:] = 0
     for r in range(a.shape[0]):
         for f in range(a.shape[1]):
@@ -34,7 +35,7 @@ def _sum_of_products(a, b, out):
 
 @exact
 def first_forward(room, images, mean, covariance, row, point, codes):
-    """Write what the next layer reads, at weights `row` [d]."""
+    """Write the next layer's input, at weights `row` [d]."""
     scratch = room.scratch
     native = room.native
     weight = array_at(row, room.weights, 0, 2)
@@ -79,7 +80,7 @@ def first_forward(room, images, mean, covariance, row, point, codes):
 
 @exact
 def first_backward(room, images, mean, row, point, codes, out):
-    """Write the gradients of the layer's weights, of each group, to `out` [G, d]."""
+    """Write each group's gradients of the layer's weights to `out` [G, d]."""
     scratch = room.scratch
     native = room.native
     weight = array_at(row, room.weights, 0, 2)
@@ -127,7 +128,7 @@ def first_backward(room, images, mean, row, point, codes, out):
 
 @exact
 def first_tangent(room, images, mean, covariance, row, along, point, codes):
-    """The derivative of `first_forward` along `along` [d]."""
+    """Compute the derivative of `first_forward` along `along` [d]."""
     scratch = room.scratch
     native = room.native
     weight = array_at(row, room.weights, 0, 2)
@@ -172,7 +173,10 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
 
 @exact
 def first_tangent_backward(room, images, mean, row, along, point, codes, out):
-    """After `first_tangent`, whose rows of the scratch it goes on with."""
+    """Compute the derivative of `first_backward`.
+
+    It continues with the scratch rows of `first_tangent`.
+    """
     scratch = room.scratch
     native = room.native
     weight = array_at(row, room.weights, 0, 2)

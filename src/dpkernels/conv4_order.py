@@ -1,7 +1,7 @@
-"""The order of the passes over Conv-4, compiled: what Python calls, T batches in a
-call.
+"""Compiled order of the passes over Conv-4: the functions that Python calls.
 
-All of a network's floats are of one type, in which each operation here is rounded.
+One call computes T batches. All floats of a network have one type, and each operation
+here is rounded to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dpkernels.products import product, products, transpose
 
 @exact
 def _transformed(room, weight, out):
-    """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
+    """Transform a later layer's weights, or their tangent, for the 16 products."""
     size = weight.size // 9
     product(
         room.native,
@@ -51,11 +51,11 @@ def _transformed(room, weight, out):
 
 @exact
 def _untransformed(room, index, out):
-    """Carry the gradients in the 16 products' weights to a later layer's own, of each
-    group [G, d].
+    """Transform the gradients of the 16 products' weights to a later layer's weights.
 
-    `taps` is memory of its own, not a part of a row of gradients: a product's last bits
-    may depend on where its result begins in memory (MKL on two threads).
+    The result has each group [G, d]. `taps` is a separate buffer, not a part of a row
+    of gradients: a product's last bits may depend on the memory address of its result
+    (MKL on two threads).
     """
     gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
     taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
@@ -77,7 +77,7 @@ def _untransformed(room, index, out):
 
 @exact
 def _logits(room, images, mean, covariance, row, point, codes):
-    """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
+    """Write the logits [B, ways] of a batch at weights `row` [d] to the scratch."""
     scratch = room.scratch
     native = room.native
     transformed = array_at(scratch, room.scratches, of.LOGITS, 2)
@@ -142,8 +142,9 @@ def _largest(row):
 
 @exact
 def _losses(room, labels, point, by_record):
-    """Each image's cross-entropy in the scratch, and the gradient in the logits in the
-    point; right answers.
+    """Compute each image's cross-entropy and the gradient of the logits.
+
+    The losses go to the scratch, the gradient to the point.
     """
     scratch = room.scratch
     native = room.native
@@ -260,7 +261,7 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
                 gradients,
             ),
         )
-        # A group's tiles lie side by side, so that each group has its own 16 products.
+        # A group's tiles are contiguous, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
         group_shape = (
             len(gradients_of_weights),
@@ -295,8 +296,9 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
 
 @exact
 def _head_product(room, row, along, point, out):
-    """The head's part of a Hessian product, from the features' tangent; then the
-    features' own gradient's tangent.
+    """Compute the head's part of a Hessian product, from the features' tangent.
+
+    It also computes the tangent of the features' gradient.
     """
     scratch = room.scratch
     native = room.native
@@ -346,8 +348,8 @@ def _head_product(room, row, along, point, out):
 def _product(room, images, mean, covariance, row, along, point, codes, out):
     """Write the Hessian of a batch's loss times `along` [d] to `out` [1, d].
 
-    The product is the directional derivative of the gradient: each pass here is the
-    derivative of the pass of the same place in `_logits` and `_backward`.
+    The product is the directional derivative of the gradient. Each pass here is the
+    derivative of the pass at the same position in `_logits` and `_backward`.
     """
     scratch = room.scratch
     native = room.native
@@ -507,12 +509,12 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
 
 
-# What Python calls: T batches, one after another.
+# Functions that Python calls: T batches, one after another.
 
 
 @compiled
 def prepare(room, x, padded, means, covariances):
-    """`Images` of x [T, B, H, W, C]."""
+    """Fill `Images` from x [T, B, H, W, C]."""
     scratch = room.scratch
     groups = means.shape[1]
     images_each = x.shape[1] // groups
@@ -550,14 +552,17 @@ def _divide(matrix, count):
 
 @exact
 def _descend(row, slope, rate, out):
-    """One step of gradient descent, at a rate of all weights [1] or of each [d]."""
+    """Take one step of gradient descent.
+
+    The rate is one for all weights [1] or one per weight [d].
+    """
     for i in range(len(out)):
         out[i] = row[i] - slope[i] * rate[i if len(rate) > 1 else 0]
 
 
 @exact
 def _scale(row, rate, out):
-    """Weights times the rate of all [1] or of each [d]."""
+    """Multiply weights by the rate, one for all [1] or one per weight [d]."""
     for i in range(len(out)):
         out[i] = row[i] * rate[i if len(rate) > 1 else 0]
 
@@ -566,7 +571,7 @@ def _scale(row, rate, out):
 def _differentiate(
     room, images, mean, covariance, labels, row, point, codes, by_record, out
 ):
-    """The gradients [G, d] of a batch's groups at weights `row` [d]."""
+    """Compute the gradients [G, d] of a batch's groups at weights `row` [d]."""
     _logits(room, images, mean, covariance, row, point, codes)
     _losses(room, labels, point, by_record)
     _backward(room, images, mean, row, point, codes, out, by_record)
@@ -576,12 +581,15 @@ def _differentiate(
 def evaluate(
     room, theta, steps, images, labels, points, by_record, logits, losses, right, out
 ):
-    """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T,
-    B]; gradients [T, G, d] of groups.
+    """Compute logits, losses, right answers and gradients of batches.
 
-    Steps before it start at these weights, and the gradient is then that in the weights
-    before them: MAML's (`models.meta_gradient`). No losses and no gradients are
-    computed where `losses` and `out` are empty. Weights and points may be one for all.
+    Logits are [T, B, ways] at weights [T, d]; losses and right answers are [T, B];
+    gradients of groups are [T, G, d].
+
+    Steps before the evaluation start at these weights. The gradient is then that of the
+    weights before the steps: MAML's (`models.meta_gradient`). If `losses` and `out` are
+    empty, neither losses nor gradients are computed. Weights and points may be one for
+    all batches.
     """
     before = steps.images
     for t in range(len(logits)):
@@ -657,7 +665,7 @@ def evaluate(
 
 @compiled
 def hessian_products(room, theta, images, direction, points, out):
-    """Hessians of tasks times directions [T, d], after `gradients`."""
+    """Compute Hessians of tasks times directions [T, d], after `gradients`."""
     for t in range(len(theta)):
         _product(
             room,

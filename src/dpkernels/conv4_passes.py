@@ -1,16 +1,16 @@
-"""Conv-4 by hand-written passes: what the passes of tasks (`batch_conv4`) and of
-records (`record_conv4`) share.
+"""Conv-4 by hand-written passes: common part of tasks and records.
 
-The order of the passes is compiled too (`conv4_order`). Python calls a pass over the
-whole network, of as many batches as it has, and holds no lock meanwhile: where it
-called each layer's loops one by one, two threads waited for it.
+`batch_conv4` has the passes of tasks and `record_conv4` those of records. The order of
+the passes is compiled too (`conv4_order`). Python calls a pass over the whole network
+once for all batches, and the pass holds no lock meanwhile. If Python called each
+layer's loops one by one, two threads would wait for it.
 
-Images are normalised together in *groups* of equal size, one after another in a batch:
-a task's batch is one group, and a network that normalises within each record has a
-group a record. Moments, and the first layer's folded weights, have the group as their
-first dimension G.
+Images are normalised together in *groups* of equal size, one after another in a batch.
+A task's batch is one group; a network that normalises within each record has one group
+per record. Moments and the first layer's folded weights have the group as their first
+dimension G.
 
-Memory is given beforehand: `conv4_room` says what lies where.
+Memory is allocated beforehand; `conv4_room` describes its layout.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ from dpkernels.conv4_room import Images, Points, Room, Steps, table
 
 
 class Passes:
-    """Passes over batches of one size, for weights given as flat vectors.
+    """Passes over batches of one size, with weights as flat vectors.
 
     Args:
         net: the network's shapes.
         batch: images in a batch.
         dtype: numpy float32 or float64.
-        by_record: whether each image is normalised by itself and has a gradient of its
-            own.
+        by_record: whether each image is normalised separately and has its own gradient.
 
-    Not safe for use by two threads at once: give each its own object.
+    It is not safe for use by two threads at once: each thread needs its own object.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Passes:
         scratches, size = table(scratch, line)
         for index, part in itertools.product(
             (1, 2), shared
-        ):  # the later layers', which are smaller
+        ):  # those of the later layers, which are smaller
             scratches[15 * index + part] = (
                 scratches[part, 0],
                 16,
@@ -202,9 +201,7 @@ class Passes:
         together(self._loops())
 
     def _loops(self) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The loops that Python always calls here, with numba's types of what each is
-        given.
-        """
+        """Return the loops that Python always calls, with numba's argument types."""
 
         def floats(dimensions: int) -> np.ndarray:
             return np.empty((0,) * dimensions, self.number)
@@ -240,13 +237,13 @@ class Passes:
         ]
 
     def points(self, count: int) -> Points:
-        """Places for so many batches' evaluations to be stored in."""
+        """Return memory for the evaluations of `count` batches."""
         floats = _zeros(count * self._floats, self.number)
         codes = _zeros(count * self._codes, np.dtype(np.uint8))
         return Points(floats.reshape(count, -1), codes.reshape(count, -1))
 
     def images(self, x: np.ndarray) -> Images:
-        """Batches of floats [T, B, H, W, C] as the first layer reads them."""
+        """Prepare batches of floats [T, B, H, W, C] for the first layer."""
         height, width, channels = self._image_shape
         tasks = len(x)
         patch = 9 * channels
@@ -266,8 +263,9 @@ class Passes:
         second: bool,
         before: Steps | None = None,
     ) -> Steps:
-        """Steps on batches of this size, before an evaluation by other passes; their
-        memory may be that of others.
+        """Return steps that precede an evaluation by other passes.
+
+        The steps are on batches of this size. They may reuse the memory of `before`.
         """
         if before is None or before.second != second or len(before.rates) != len(rates):
             rows = np.empty((max(len(rates), 2) + 2, self._weights), self.number)
@@ -281,8 +279,9 @@ class Passes:
         )
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
-        """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at`
-        has one place.
+        """Return the logits [T, B, ways] of batches at weights [T, d] or [1, d].
+
+        `at` has one point.
         """
         labels = np.empty((0, self.batch), np.int64)
         out = np.empty((0, self.groups, 0), self.number)
@@ -297,12 +296,14 @@ class Passes:
         out: np.ndarray,
         steps: Steps | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Losses, and which answers are right, of images [T, B] at weights [T, d], and
-        gradients to `out` [T * G, d].
+        """Compute losses, right answers and gradients.
 
-        A task's gradient is that of its mean loss, a record's that of its own. `at`
-        keeps what Hessian products need. Steps before it start at `theta`, in which the
-        gradient is taken.
+        Images are [T, B], and weights [T, d].
+
+        A task's gradient is that of its mean loss; a record's gradient is that of its
+        own loss. Gradients are written to `out` [T * G, d]. `at` keeps the state that
+        Hessian products need. With `steps`, these start at `theta`, and the gradient is
+        with respect to `theta`.
         """
         to = _plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
@@ -337,8 +338,9 @@ class Passes:
         at: Points,
         out: np.ndarray,
     ) -> None:
-        """Hessians of the losses times directions [T, d] to `out` [T, d]; after
-        `gradients`.
+        """Write Hessians of the losses times directions [T, d] to `out` [T, d].
+
+        Call `gradients` first.
         """
         to = _plain(out)
         conv4_order.hessian_products(
@@ -349,7 +351,7 @@ class Passes:
 
 
 def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
-    """Images of numpy's or torch's uint8 or floats as floats in [0, 1]."""
+    """Return uint8 or float images, of numpy or torch, as floats in [0, 1]."""
     x = x.numpy() if isinstance(x, torch.Tensor) else x
     return (
         x.astype(dtype) / dtype.type(255)
@@ -359,13 +361,16 @@ def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """A contiguous, writable array: each other kind would be compiled for anew."""
+    """Return a contiguous, writable array.
+
+    numba would compile again for another kind of array.
+    """
     flags = array.flags
     return array if flags.carray else np.require(array, requirements=("C", "A", "W"))
 
 
 def _zeros(size: int, number: np.dtype) -> np.ndarray:
-    """Zeros [size] that begin at a cache line."""
+    """Return zeros [size] that begin at a cache line."""
     room = np.zeros(size * number.itemsize + 64, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size * number.itemsize].view(number)

@@ -1,8 +1,8 @@
 """Memory layout of the passes of Conv-4 (`conv4_order`), and the loops that they call.
 
-A *point* holds what the derivatives of one batch at one set of weights need, the
-*scratch* of a thread what no later pass needs; a table says what lies where in either.
-Of padded arrays the outer zeros are never written to.
+A *point* holds the state that the derivatives of one batch at one set of weights need.
+The *scratch* of a thread holds values that no later pass needs. Tables describe the
+layout of both. The outer zeros of padded arrays are never written to.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ LOOPS = [
     tangent_gradient_tiles,
 ) = (caller(index, call) for index, call in enumerate(LOOPS))
 
-# What lies in a point: of each of the three later layers, then of the first layer and
-# the head.
+# Arrays of a point: those of each of the three later layers, then of the first layer
+# and the head.
 INPUTS, WEIGHTS, GRADIENTS, Z, SELECTED, DELTA, MEAN, STD, SCALE, SHIFT = range(10)
 SPREAD, WEIGHTS_GRADIENT, CENTRED = range(30, 33)  # [G, 9*C, F]
 FIRST_MEAN, FIRST_STD, GAIN, MOMENT, PULL, SHIFT_GRADIENT = range(33, 39)  # [G, F]
 FLAT, PROBABILITIES, RESIDUAL = range(39, 42)
 
-# In the scratch: of each later layer and, its first two, of the features; then of all.
-# Tangents have the names above. Outputs, where the gradients in the inputs lie later,
-# and the gradients' tangents are in one place for all layers.
+# Arrays of the scratch: those of each later layer (the first two also of the features),
+# then common ones. Tangents have the names above. All layers share the memory of
+# outputs, which later holds the gradients of the inputs, and of the gradients'
+# tangents.
 PADDED, PADDED_GRADIENT, OUTPUTS, TANGENTS, TOTAL = range(10, 15)
 WINDOW, TILE, TRANSPOSED, PRODUCTS, TAPS = range(60, 65)
 FOLDED, SPREAD_DOT, WEIGHTS_GRADIENT_DOT = range(65, 68)  # [9*C, F]
@@ -75,21 +76,23 @@ class Room(NamedTuple):
     native: Native
     scratch: np.ndarray
     weights: np.ndarray
-    """Where a tensor's rows of weights are, as all tables: int64 [parts, 5], the start
-    and four sizes.
+    """Layout of the tensors in a row of weights.
+
+    Like all tables, it is int64 [parts, 5]: the start and four sizes.
     """
     points: np.ndarray
     codes: np.ndarray
     scratches: np.ndarray
     planes: np.ndarray
-    """int64 [3, 2]: later layers' heights and widths."""
+    """int64 [3, 2]: heights and widths of the later layers."""
     transform: np.ndarray
-    """[16, 9], that of weights into their 16 products' form."""
+    """[16, 9]: transform of weights for the 16 products."""
 
 
 class Images(NamedTuple):
-    """Batches of images as the first layer reads them: zero-padded, with the moments of
-    their groups' 3x3 patches.
+    """Batches of images as input of the first layer.
+
+    They are zero-padded, with the moments of their groups' 3x3 patches.
     """
 
     padded: np.ndarray
@@ -108,28 +111,31 @@ class Points(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of gradient descent on other batches that come before an evaluation:
-    MAML's, on the support sets.
+    """Steps of gradient descent on other batches before an evaluation.
+
+    They are MAML's steps on the support sets.
     """
 
     room: Room
     images: Images
     labels: np.ndarray
     rates: np.ndarray
-    """Of each step, for all weights [K, 1] or for each [K, d]; K = 0: no steps."""
+    """Rate of each step, for all weights [K, 1] or for each [K, d]; K = 0: no steps."""
     second: bool
-    """Whether a gradient is carried back through the steps, or the weights after them
-    count as constants.
+    """Whether a gradient is carried back through the steps.
+
+    Otherwise the weights after the steps count as constants.
     """
     points: Points
-    """Of each step where it is carried back, else one."""
+    """Points of each step if the gradient is carried back, otherwise a single one."""
     rows: np.ndarray
     """Memory for weights [max(K, 2) + 2, d]."""
 
 
 def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
-    """Return the layout of arrays of these shapes, each at a multiple of `line`, and
-    their size together.
+    """Return the layout of arrays of these shapes, and their total size.
+
+    Each array starts at a multiple of `line`.
     """
     table = np.zeros((max(parts) + 1, 5), np.int64)
     start = 0
@@ -141,7 +147,7 @@ def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
 
 @exact
 def inside(padded, flat):
-    """Copy the inside of the border of zeros to `flat`, an image a row."""
+    """Copy the inside of the border of zeros to `flat`, one image per row."""
     images, height, width, filters = padded.shape
     for b in range(images):
         for i in range(height - 2):
@@ -152,7 +158,7 @@ def inside(padded, flat):
 
 @exact
 def put_inside(flat, padded):
-    """The inverse of `inside`."""
+    """Copy rows of `flat` to the inside of the border: the inverse of `inside`."""
     images, height, width, filters = padded.shape
     for b in range(images):
         for i in range(height - 2):

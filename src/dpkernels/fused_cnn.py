@@ -1,20 +1,20 @@
-"""Every record's own gradient of `models.cnn` on the CPU, by hand-written passes.
+"""Gradients of single records of `models.cnn` on a CPU, by hand-written passes.
 
-Why it exists: DP-SGD needs the gradient of each record alone, and for a network this
-small automatic differentiation spends most of its time elsewhere. Here a record is
-computed from start to end by one thread, in arrays that stay in its cache, and the
-backward pass uses what is zero: after the max pooling few outputs of the second
-convolution have a gradient. Each adds a 4x4x16 block of inputs to its filter's
-gradient, and its filter to the gradient of that block.
+DP-SGD needs the gradient of each record alone, and for such a small network automatic
+differentiation spends most of its time elsewhere. Here one thread computes a record
+from start to end, in arrays that stay in its cache. The backward pass makes use of
+zeros: after the max pooling few outputs of the second convolution have a gradient. Each
+of them adds a 4x4x16 block of inputs to its filter's gradient, and its filter to the
+gradient of that block.
 
-A record's bits depend on nothing but the weights and the record. The values equal those
-of `models.cnn` under automatic differentiation up to rounding (tests/dpkernels).
+A record's bits depend only on the weights and the record. The values equal those of
+`models.cnn` under automatic differentiation up to rounding (tests/dpkernels).
 
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
 Layout: channels last. The first convolution's outputs are needed at 13x13 positions
-only, for which `padded` holds the pixels with three zeros before them. `code` says
-which of a window's four positions was the maximum, 1 to 4 in row order, and 0 where the
+only, for which `padded` holds the pixels with three zeros before them. `code` states
+which of a window's four positions was the maximum, 1 to 4 in row order, and 0 if the
 activation was not positive. Arrays are flat, and indices of vectors count floats.
 """
 
@@ -50,100 +50,105 @@ from dpkernels.vectors import (
 )
 
 _PADDED = (
-    32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
+    32  # side of the padded image: range of 13 outputs of an 8x8 filter at stride 2
 )
 _ROW = 13 * 16  # floats in a row of the first convolution's outputs
 _POOLED_ROW = 12 * 16  # floats in a row of the first pooling's output
 _FEATURES = math.prod(MAP)
-# records whose gradients are added up at once: of 100 KB each, they stay in a core's
-# own cache
+# Records whose gradients are added at once. With 100 KB each, they stay in a core's own
+# cache.
 _TOGETHER = 4
 _NOTHING = np.empty(0)
 _LARGEST = 1e6
-"""With weights up to this size no pass can overflow, so that no NaN arises which a
-comparison might swallow.
+"""Largest absolute weight with which no pass can overflow.
+
+Without overflow no NaN arises, which a comparison might hide.
 """
 
 
 class _Scratch(NamedTuple):
-    """Arrays of one worker; each starts on a cache line, float32 where nothing else is
-    said.
+    """Arrays of one worker.
+
+    Each starts on a cache line and is float32 unless stated otherwise.
     """
 
     normalise: np.ndarray
-    """Factor and summand that bring a byte to the network's input."""
+    """Factor and summand that map a byte to the network's input."""
     theta: np.ndarray
-    """The weights [d]."""
+    """Weights [d]."""
     conv2: np.ndarray
-    """conv2 [4, 4, 16, 32]."""
+    """Weights of conv2 [4, 4, 16, 32]."""
     padded: np.ndarray
-    """The network's input [C, 32, 32], zero outside the image."""
+    """Input of the network [C, 32, 32], zero outside the image."""
     plane1: np.ndarray
     pooled1: np.ndarray
     code1: np.ndarray
-    """First convolution's outputs [13, 13, 16], its pooling's [12, 12, 16] and their
-    codes.
+    """Outputs of the first convolution (`plane1` [13, 13, 16]) and of its pooling.
+
+    `pooled1` and `code1` are [12, 12, 16].
     """
     plane2: np.ndarray
     pooled2: np.ndarray
     code2: np.ndarray
-    """Second convolution's outputs [5, 5, 32], its pooling's [4, 4, 32] and their
-    codes.
+    """Outputs of the second convolution (`plane2` [5, 5, 32]) and of its pooling.
+
+    `pooled2` and `code2` are [4, 4, 32].
     """
     hidden: np.ndarray
     """[32]."""
     residual: np.ndarray
-    """Gradient in the logits; before that, the logits [classes]."""
+    """Gradient of the logits; before that, the logits [classes]."""
     hidden_gradient: np.ndarray
     active: np.ndarray
-    """int64 [32]: the hidden units that have a gradient."""
+    """int64 [32]: hidden units that have a gradient."""
     feature_gradient: np.ndarray
     gradient2: np.ndarray
-    """Gradient in plane2, [5, 5, 32]."""
+    """Gradient of plane2, [5, 5, 32]."""
     listed: np.ndarray
-    """int64 [32]: outputs of a filter of the second convolution that have a
-    gradient.
-    """
+    """int64 [32]: number of outputs of each filter of conv2 that have a gradient."""
     which: np.ndarray
-    """int64 [32, 25]: where in pooled1 their inputs begin."""
+    """int64 [32, 25]: where the inputs of these outputs begin in pooled1."""
     value: np.ndarray
-    """[32, 25]: their gradients."""
+    """[32, 25]: gradients of these outputs."""
     pooled_gradient: np.ndarray
     """[12, 12, 16]."""
     plane_gradient: np.ndarray
-    """Gradient in plane1, [13, 13, 16]."""
+    """Gradient of plane1, [13, 13, 16]."""
     block: np.ndarray
-    """[256], for vectors that are taken apart."""
+    """[256]: vectors that are taken apart."""
 
 
 def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
-    """Zeros [size], from the start of a cache line on."""
+    """Return zeros [size] that begin at a cache line."""
     room = np.zeros(size * np.dtype(dtype).itemsize + 64, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
 
 
 def _plain(array: Array) -> np.ndarray:
-    """A contiguous, writable array: each other kind would be compiled for anew."""
+    """Return a contiguous, writable array.
+
+    numba would compile again for another kind of array.
+    """
     return np.require(np.asarray(array), requirements=("C", "A", "W"))
 
 
 class FusedCnn(TorchGradients):
-    """Gradients of the network's records of bytes; of floats, and of tasks, they are
-    torch's.
+    """Gradients of `Cnn` for records of bytes.
 
-    If a weight is not finite or beyond 1e6, all gradients and losses are NaN.
+    torch computes the gradients of floats and of tasks. If a weight is not finite or
+    beyond 1e6, all gradients and losses are NaN.
 
     Args:
-        net: of a `Cnn`.
-        dtype: float32: there is no other here.
+        net: a network whose module is a `Cnn`.
+        dtype: float32, the only supported type.
     """
 
     name = "cnn"
 
     @staticmethod
     def fits(net: Net, dtype: torch.dtype) -> bool:
-        """Return whether the weights are of single precision."""
+        """Return whether the weights have single precision."""
         return dtype == torch.float32
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
@@ -221,8 +226,9 @@ class FusedCnn(TorchGradients):
         into: np.ndarray,
         norms: np.ndarray,
     ) -> Measured:
-        """Call `_records`. The base class has compared the sizes, which the compiled
-        loops do not.
+        """Call `_records`.
+
+        The base class has checked the sizes; the compiled loops do not.
         """
         usable = _prepare(_plain(theta), self._scratch)
         losses = np.empty(len(x))
@@ -246,20 +252,22 @@ def _bytes(x: Array) -> bool:
     return x.dtype in (np.uint8, torch.uint8)
 
 
-# The compiled loops. Reordering is allowed to them (`compiled`), and is the same for
+# The compiled loops. They may reorder operations (`compiled`), in the same way for
 # every record.
 
 
 @part
 def _conv1_size(scratch):
-    """Weights [8, 8, C, 16] of the first convolution."""
+    """Return the size of the first convolution's weights [8, 8, C, 16]."""
     return 8 * 8 * (len(scratch.padded) // _PADDED**2) * 16
 
 
 @compiled
 def _prepare(theta, scratch):
-    """Bring the weights into the orders that the passes read; whether none is too large
-    or NaN.
+    """Bring the weights into the orders that the passes read.
+
+    Returns:
+        Whether no weight is NaN or too large.
     """
     usable = True
     for i in range(len(theta)):
@@ -275,8 +283,9 @@ def _prepare(theta, scratch):
 
 @part
 def _pad(image, scale, shift, padded):
-    """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it
-    in either direction.
+    """Normalise the image [H, W, C] into planes [C, 32, 32].
+
+    Three zeros precede the image in either direction.
     """
     height, width, channels = image.shape
     flat = image.reshape(-1)
@@ -284,7 +293,7 @@ def _pad(image, scale, shift, padded):
         for y in range(height):
             at = (c * _PADDED + y + 3) * _PADDED + 3
             start = (y * width) * channels + c
-            if channels == 1:  # a loop that the compiler can turn into vectors
+            if channels == 1:  # a loop that the compiler can vectorise
                 for x in range(width):
                     padded[np.uint64(at + x)] = (
                         flat[np.uint64(start + x)] * scale + shift
@@ -297,15 +306,17 @@ def _pad(image, scale, shift, padded):
 
 
 _WINDOWS = tuple(2 * j for j in range(13))
-"""Where the windows of a row of the first convolution's outputs begin."""
+"""Start of each window in a row of the first convolution's outputs."""
 _TAPS = tuple(_PADDED * row + column for row in range(2) for column in range(8))
-"""Where two rows of a window lie."""
+"""Offsets of the two rows of a window."""
 
 
 @part
 def _convolve1(padded, weights, bias, plane):
-    """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times
-    the weights [8, 8, C, 16].
+    """Compute the first convolution: the plane [13, 13, 16].
+
+    It is the bias, plus the padded image's 8x8 windows at stride 2 times the weights
+    [8, 8, C, 16].
     """
     channels = len(padded) // _PADDED**2
     for i in range(13):
@@ -321,8 +332,9 @@ def _convolve1(padded, weights, bias, plane):
 
 @part
 def _convolve1_gradient(padded, plane, out):
-    """out[8, 8, C, 16] = each window of the padded image times its output's gradient,
-    added up.
+    """Compute the gradient of the first convolution's weights, out [8, 8, C, 16].
+
+    It is the sum over windows of the padded image times their output's gradient.
     """
     channels = len(padded) // _PADDED**2
     for c in range(channels):
@@ -339,10 +351,10 @@ def _convolve1_gradient(padded, plane, out):
 
 @part
 def _pool(plane, first, row, channels, height, width, pooled, code):
-    """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`;
-    `pooled` is [height, width].
+    """Apply max pooling of stride 1 and ReLU to a plane.
 
-    width * channels is a multiple of 64.
+    The plane's outputs begin at `first`; `pooled` is [height, width]. width * channels
+    is a multiple of 64.
     """
     zero = constant(0, 64)
     unit = constant(1, 64)
@@ -372,8 +384,9 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
 def _pool_gradient(
     pooled, code, first, row, channels, height, width, block, plane, bias
 ):
-    """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels]
-    = its sum over positions.
+    """Add the gradient in `pooled` to the plane, at the positions of the maxima.
+
+    bias[channels] receives its sum over positions.
     """
     zero = total = constant(0, 64)
     for i in range(height):
@@ -399,15 +412,15 @@ def _pool_gradient(
 _INPUTS = tuple(
     position // 5 * (2 * _POOLED_ROW) + position % 5 * 32 for position in range(25)
 )
-"""Where in pooled1 the inputs of each of the second convolution's 25 outputs begin."""
+"""Start of the inputs in pooled1 of each of the second convolution's 25 outputs."""
 _FIRST = _INPUTS[:13]
 _LAST = _INPUTS[12:]
-"""As many as the registers hold outputs."""
+"""Inputs of the first and the last 13 outputs, as many as the registers hold."""
 
 
 @njit(inline="always")
 def _convolve2_part(pooled, weights, bias, plane, places, to, ahead, start):
-    """13 outputs of the second convolution, whose inputs begin at `places`."""
+    """Compute 13 outputs of the second convolution, whose inputs begin at `places`."""
     y = several(load(bias, 0, 32), 13)
     for row in range(4):
         for k in range(64):
@@ -422,10 +435,10 @@ def _convolve2_part(pooled, weights, bias, plane, places, to, ahead, start):
 
 @part
 def _convolve2(pooled, weights, bias, plane, ahead):
-    """The second convolution; the middle output is computed by both parts.
+    """Compute the second convolution; both parts compute the middle output.
 
-    Memory is idle meanwhile, so that 24,576 floats of the array `ahead`, to be used
-    next, are brought near.
+    Memory is idle meanwhile, so 24,576 floats of the array `ahead`, which is used next,
+    are prefetched.
     """
     _convolve2_part(pooled, weights, bias, plane, _FIRST, 0, ahead, 0)
     _convolve2_part(pooled, weights, bias, plane, _LAST, 12 * 32, ahead, 48 * 256)
@@ -433,9 +446,7 @@ def _convolve2(pooled, weights, bias, plane, ahead):
 
 @part
 def _list_gradients(gradient, listed, which, value):
-    """List, filter by filter, the outputs of the second convolution that have a
-    gradient.
-    """
+    """List the outputs of the second convolution that have a gradient, by filter."""
     listed[:] = 0
     for p in range(25):
         at = _INPUTS[p]
@@ -450,8 +461,9 @@ def _list_gradients(gradient, listed, which, value):
 
 @part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
-    """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16];
-    also that in its inputs.
+    """Compute the gradient of the second convolution's weights and of its inputs.
+
+    The weights' gradient is out [32, 4, 4, 16].
     """
     pooled_gradient[:] = 0
     for f in range(32):
@@ -501,8 +513,9 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
 
 @part
 def _linear(x, weights, bias, y):
-    """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and
-    len(y) of 4.
+    """Compute y = bias + weights [len(y), len(x)] x.
+
+    len(x) is a multiple of 64 and len(y) of 4.
     """
     n = len(x)
     for h in range(0, len(y), 4):
@@ -521,8 +534,9 @@ def _linear(x, weights, bias, y):
 
 @part
 def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
-    """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x)
-    is a multiple of 256.
+    """Compute out = gradient x^T, bias = gradient and x_gradient = weights^T gradient.
+
+    len(x) is a multiple of 256.
     """
     n = len(x)
     zero = constant(0, 64)
@@ -560,8 +574,10 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
 
 @part
 def _loss(logits, label):
-    """Cross-entropy of logits [classes], which become its gradient, and whether the
-    label's is the first largest.
+    """Compute the cross-entropy, and overwrite the logits [classes] by its gradient.
+
+    Returns:
+        The loss, and whether the label's logit is the first largest one.
     """
     best = 0
     for c in range(1, len(logits)):
@@ -580,8 +596,9 @@ def _loss(logits, label):
 
 @part
 def _forward(image, scratch, ahead):
-    """Logits of one image [H, W, C], written to `residual`; `ahead` is that of
-    `_convolve2`.
+    """Compute the logits of one image [H, W, C] and write them to `residual`.
+
+    `ahead` is as for `_convolve2`.
     """
     w = scratch.theta
     a = _conv1_size(scratch)
@@ -607,7 +624,7 @@ def _forward(image, scratch, ahead):
 
 @part
 def _backward(scratch, out):
-    """The gradient of the image that was last passed forward, written to out [d]."""
+    """Write the gradient of the image of the last forward pass to out [d]."""
     w = scratch.theta
     classes = len(scratch.residual)
     conv1 = _conv1_size(scratch)
@@ -674,12 +691,12 @@ def _backward(scratch, out):
 def _records(
     images, labels, usable, scratch, losses, correct, out, limit, total, norms
 ):
-    """Losses [n], whether the label has the largest logit [n] and gradients, unless
-    `out` is [0, d].
+    """Compute losses [n], right answers [n] and, unless `out` is [0, d], gradients.
 
-    `usable` is what `_prepare` said of the weights. Gradients are `out` [n, d]; or
-    where `total` is not empty, `out` [m, d] is for m records at a time, whose gradients
-    then go to the total [d] and their norms to `norms` [n] by `add_clipped`.
+    An answer is right if the label has the largest logit. `usable` is the result of
+    `_prepare`. If `total` is empty, the gradients are `out` [n, d]. Otherwise `out` [m,
+    d] is a buffer for m records at a time; `add_clipped` adds their gradients to the
+    total [d] and writes their norms to `norms` [n].
     """
     if not usable:
         losses[:] = np.nan

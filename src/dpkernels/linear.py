@@ -1,9 +1,8 @@
-"""A linear head: the gradients of single records are outer products, whose norms and
-clipped sum need no rows.
+"""Linear head: norms and clipped sums of records' gradients without rows.
 
-A record's gradient is r (x, 1)^T with residuals r = p - y, so that its norm is |r|
-sqrt(|x|^2 + 1), and the clipped sum is (w r)^T (x, 1) with each record's own weight w.
-A head without a constant has neither 1.
+A record's gradient is the outer product r (x, 1)^T with residuals r = p - y. Its norm
+is |r| sqrt(|x|^2 + 1), and the clipped sum is (w r)^T (x, 1) with each record's own
+weight w. For a head without a bias, both 1s are left out.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ _PIECE = 16  # records whose squares stay in the cache
 
 
 class LinearHeadGradients(TorchGradients):
-    """Gradients of a `LinearHead`; arguments are those of `Gradients`. All is in double
-    precision.
+    """Gradients of a `LinearHead`, in double precision.
+
+    The arguments are those of `Gradients`.
     """
 
     name = "linear-head"
@@ -78,12 +78,13 @@ class LinearHeadGradients(TorchGradients):
         return np.concatenate([(residuals.T @ rows).ravel(), *constants])
 
     def _rows(self, x: Array) -> np.ndarray:
-        """Records as rows in double precision, in memory that is used again: to get new
-        memory takes longer.
+        """Return records as rows in double precision, in a buffer that is reused.
+
+        Allocating new memory takes longer.
         """
         flat = np.asarray(x).reshape(
             len(x), self._room.shape[1]
-        )  # of an empty lot, too
+        )  # also for an empty lot
         if len(self._room) < len(flat):
             self._room = np.empty((len(flat) + len(flat) // 4, flat.shape[1]))
         rows = self._room[: len(flat)]
@@ -93,8 +94,9 @@ class LinearHeadGradients(TorchGradients):
     def _residuals(
         self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, Measured]:
-        """Probabilities less the labels' own [n, classes], and the records'
-        measures.
+        """Return the residuals [n, classes] and the records' measures.
+
+        Residuals are probabilities minus one-hot labels.
         """
         inputs = self.net.outputs * rows.shape[1]
         record_range = np.arange(len(rows))

@@ -1,18 +1,17 @@
-"""The LSTM of next words: gradients clipped record by record without a gradient for
-each record, on one CPU thread.
+"""LSTM of next words: clipped sums of records' gradients without a row per record.
 
-One backward pass gives, for each word of a record, what arrives at each matrix from
-both sides: a record's gradient of a matrix is a sum of L outer products, sum_t a_t
-b_t^T. Its squared norm is sum_{t,s} (a_t . a_s)(b_t . b_s), two Gram matrices of [L, L]
-(Goodfellow 2015). The clipped sum over records is then one product of two long
-matrices, a scaled by each record's weight. Rows of the embedding add up where a word
-comes twice; where the softmax is tied to it, both parts fall on the same rows, and
-their product is a term of the norm: 2 sum_{t,s} D[t, w_s] (h_t . g_s), with D what
-arrives at the logits, h_t what they are products with, and g_s what arrives at the
-embedding of the input w_s.
+It uses one CPU thread. For each matrix, one backward pass gives the two factors of
+every word's outer product: a record's gradient of a matrix is a sum of L outer
+products, sum_t a_t b_t^T. Its squared norm is sum_{t,s} (a_t . a_s)(b_t . b_s), from
+two Gram matrices of [L, L] (Goodfellow 2015). The clipped sum over records is then one
+product of two long matrices, with a scaled by each record's weight. Rows of the
+embedding add up if a word occurs twice. If the softmax is tied to the embedding, both
+gradients fall on the same rows, and their product is a term of the squared norm: 2
+sum_{t,s} D[t, w_s] (h_t . g_s), where D is the gradient of the logits, h_t the vector
+that they are products with, and g_s the gradient of the embedding of the input w_s.
 
-Gram matrices round, so a norm is raised by a few units in the last place of what was
-added up for it: what is added to a sum is never longer than the limit.
+Gram matrices round, so a norm is increased by a few units in the last place of its
+summands. A contribution to a sum is therefore never longer than the limit.
 """
 
 from __future__ import annotations
@@ -29,14 +28,16 @@ from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _NUMBERS = 2**21
-"""Logits of one pass, about: few enough for a processor's outer cache, enough for fast
-products.
+"""Approximate number of logits of one pass.
+
+They fit into a processor's outer cache, and are enough for fast products.
 """
 
 
 class _Layer(NamedTuple):
-    """A layer's pass over n records: what comes in and what is kept for the way back,
-    each [L, n, width].
+    """Pass of a layer over n records: inputs, and state for the backward pass.
+
+    Each array is [L, n, width] unless stated otherwise.
     """
 
     inputs: torch.Tensor
@@ -51,12 +52,12 @@ class _Back(NamedTuple):
     """Results of a backward pass: all factors of the gradients.
 
     Attributes:
-        words: inputs [n, L], of the embedding's rows.
-        arriving: what arrives at their embeddings, [n, L, width].
-        logits: what arrives at the logits, [n, L, V].
-        top: what these are products with, [n, L, width].
-        layers: for each, what arrives at its gates [L, n, 4 width], its inputs and the
-            outputs before [L, n, width].
+        words: inputs [n, L], which are rows of the embedding.
+        arriving: gradients of their embeddings, [n, L, width].
+        logits: gradients of the logits, [n, L, V].
+        top: vectors that the logits are products with, [n, L, width].
+        layers: for each layer, the gradients of its gates [L, n, 4 width], its inputs
+            and its previous outputs [L, n, width].
     """
 
     words: torch.Tensor
@@ -67,7 +68,7 @@ class _Back(NamedTuple):
 
 
 class FastLstm(TorchGradients):
-    """Gradients of an `Lstm`; arguments are those of `Gradients`."""
+    """Gradients of an `Lstm`. The arguments are those of `Gradients`."""
 
     name = "lstm"
 
@@ -84,12 +85,12 @@ class FastLstm(TorchGradients):
     def _together(self) -> int:
         return max(1, _NUMBERS // (self._lstm.words * self._lstm.record))
 
-    # One pass over some records
+    # One pass over several records
 
     def _forward(
         self, weights: dict[str, torch.Tensor], x: torch.Tensor
     ) -> tuple[torch.Tensor, list[_Layer]]:
-        """Inputs [n, L], and each layer's pass."""
+        """Return the inputs [n, L] and each layer's pass."""
         lstm = self._lstm
         words = torch.cat([torch.full_like(x[:, :1], lstm.words), x[:, :-1]], 1)
         steps = weights["embedding"][words.T]
@@ -128,7 +129,7 @@ class FastLstm(TorchGradients):
     def _logits_at(
         self, weights: dict[str, torch.Tensor], layers: list[_Layer]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The top outputs [n, L, width] and their logits [n, L, V]."""
+        """Return the top outputs [n, L, width] and their logits [n, L, V]."""
         top = layers[-1].outputs.transpose(0, 1).contiguous()
         return top, (top.flatten(0, 1) @ self._softmax(weights).T).view(
             *top.shape[:2], self._lstm.words
@@ -144,8 +145,9 @@ class FastLstm(TorchGradients):
     def _measured(
         self, logits: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, Measured]:
-        """The words' probabilities, in the logits' place, and losses and right
-        answers.
+        """Return the words' probabilities, losses and right answers.
+
+        The probabilities overwrite the logits.
         """
         most = logits.amax(dim=2, keepdim=True)
         right_logits = logits.gather(2, y[:, :, None])
@@ -193,8 +195,9 @@ class FastLstm(TorchGradients):
     def _layer_backward(
         self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor
     ) -> torch.Tensor:
-        """Return the slopes at the gates [L, n, 4 width], given those at the outputs
-        [L, n, width].
+        """Return the gradients of the gates [L, n, 4 width].
+
+        `steps` are the gradients of the outputs [L, n, width].
         """
         width = self._lstm.width
         out = torch.empty_like(layer.gates)
@@ -214,10 +217,13 @@ class FastLstm(TorchGradients):
             state = slopes @ hidden
         return out
 
-    # What is made of it
+    # Norms and sums of the gradients
 
     def _norms(self, back: _Back) -> torch.Tensor:
-        """Each record's norm, float64 [n], raised by what rounding may have taken."""
+        """Return each record's norm, float64 [n].
+
+        It is increased by the amount that rounding may have removed.
+        """
         parts = []
         for gates, inputs, before in back.layers:
             parts.append(
@@ -263,7 +269,7 @@ class FastLstm(TorchGradients):
     def _passes(
         self, theta: Array, x: Array, y: Array
     ) -> Iterator[tuple[slice, dict[str, torch.Tensor], torch.Tensor, torch.Tensor]]:
-        """A few records at a time: which, the weights, records and labels."""
+        """Yield pieces of records: their slice, the weights, records and labels."""
         weights = self.net.tensors(self._theta(theta))
         records = tensor_of(x)
         labels = tensor_of(y)
@@ -286,8 +292,8 @@ class FastLstm(TorchGradients):
                     record_norms = self._norms(back)
                     norms[chosen] = record_norms.numpy()
                     good = torch.isfinite(record_norms)
-                    # a record that is not finite is left out, and nothing of it may be
-                    # multiplied
+                    # A record that is not finite is left out: multiplying by zero would
+                    # keep NaN.
                     if not good.all():
                         back, _ = self._backward(weights, records[good], labels[good])
                         record_norms = record_norms[good]
@@ -343,8 +349,9 @@ class FastLstm(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks at weights of their own: the mean over a task's records, without second
-    derivatives.
+    """Tasks, each at its own weights, without second derivatives.
+
+    A gradient is the mean over a task's records.
     """
 
     def __init__(
@@ -377,5 +384,5 @@ class _Tasks(Point):
 
 
 def _gram(rows: torch.Tensor) -> torch.Tensor:
-    """Products of a record's rows [n, L, m] with each other, [n, L, L]."""
+    """Return the inner products of each record's rows [n, L, m]: [n, L, L]."""
     return rows @ rows.transpose(1, 2)

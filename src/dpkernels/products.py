@@ -1,12 +1,12 @@
-"""Products of matrices for compiled loops, with the bits of torch's: MKL's own, or
-loops that give them sooner.
+"""Matrix products for compiled loops, with the bits of torch's products.
 
-MKL first copies the parts of small matrices together and writes zeros where it is going
-to add: a quarter to a third of its time here. `_loop` keeps a block of the result in
-registers instead. Each number of the result is the sum of its terms in their order,
-fused multiply-adds in single precision, so that it has all bits of MKL's if both begin
-a new sum after the same number of terms: `deepest` tries that out. Where no such number
-is found, MKL does it.
+They are MKL's own, or faster loops with the same bits. MKL first copies the parts of
+small matrices together and writes zeros where it will add: a quarter to a third of its
+time here. `_loop` keeps a block of the result in registers instead. Each number of the
+result is the sum of its terms in their order, with fused multiply-adds in single
+precision. It has all bits of MKL's number if both begin a new sum after the same number
+of terms; `deepest` determines that number by trial. If there is no such number, MKL
+computes the product.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from dpkernels.vectors import (
     zeros,
 )
 
-_SMALL = 400  # multiplications of a product below which torch has loops of its own
+_SMALL = 400  # products with fewer multiplications use torch's own loops
 _LANES = 16
 _DEEPEST = (192, 256, 384)
-"""Terms of a sum after which a library may begin another one: 192 is MKL's on AMD's
-processors.
+"""Candidates for the number of terms after which a library begins a new sum.
+
+192 is MKL's on AMD's processors.
 """
 
 
 @exact
 def _plain_product(a, turned, b, out, adds):
-    """As torch has it: each sum in the order of its terms, then added to what is
-    there.
+    """Compute a product as torch does.
+
+    Each sum has its terms in order; with `adds`, it is then added to `out`.
     """
     rows, columns = out.shape
     for i in range(rows):
@@ -59,7 +61,7 @@ def _plain_product(a, turned, b, out, adds):
 
 
 def _block(lanes, count):
-    """Makes what computes so many columns of so many rows of a product."""
+    """Make the loop for one block of a product: `count` rows and `lanes` columns."""
 
     @exact_part
     def block(a, turned, b, out, adds, row, column, first, stop):
@@ -82,8 +84,9 @@ def _block(lanes, count):
 
 
 def _loop(lanes, count):
-    """Makes what computes a product whose columns are a multiple of `lanes`, by blocks
-    of so many rows.
+    """Make the loop for products whose columns are a multiple of `lanes`.
+
+    It works in blocks of `count` rows.
     """
     most = _block(lanes, count)
     four = _block(lanes, 4)
@@ -111,7 +114,7 @@ def _loop(lanes, count):
     return exact(loop)
 
 
-# Blocks of 16 registers, of which AVX-512 has 32.
+# Blocks of 16 registers; AVX-512 has 32.
 _by_64 = _loop(64, 4)
 _by_32 = _loop(32, 8)
 _by_16 = _loop(16, 16)
@@ -119,7 +122,10 @@ _by_16 = _loop(16, 16)
 
 @exact
 def _by_blocks(a, turned, b, out, adds, deepest):
-    """out = a @ b, or the transpose of a, or added to what is there."""
+    """Compute out = a @ b by blocks.
+
+    `turned`: with the transpose of a. `adds`: the product is added to `out`.
+    """
     inner, columns = b.shape
     depth = (
         inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
@@ -134,8 +140,9 @@ def _by_blocks(a, turned, b, out, adds, deepest):
 
 @exact
 def products(native, a, turned, b, out, adds):
-    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the
-    transpose of a[n]. As torch's `bmm`.
+    """Compute out[n] = a[n] @ b[n] for each n, like torch's `bmm`.
+
+    `turned`: with the transpose of a[n]. `adds`: the products are added to `out`.
     """
     count, rows, columns = out.shape
     inner = b.shape[1]
@@ -201,7 +208,7 @@ def products(native, a, turned, b, out, adds):
 
 @exact
 def product(native, a, turned, b, out):
-    """out = a @ b, or the transpose of a; as torch's `mm`."""
+    """Compute out = a @ b, or with the transpose of a, like torch's `mm`."""
     rows, columns = out.shape
     if native.deepest > 0 and columns % _LANES == 0:
         _by_blocks(a, turned, b, out, False, native.deepest)
@@ -245,7 +252,7 @@ def product(native, a, turned, b, out):
 
 @exact
 def transpose(matrices, out):
-    """out[n] = the transpose of matrices[n], square."""
+    """Compute out[n] = the transpose of the square matrix matrices[n]."""
     side = matrices.shape[1]
     if side % _LANES == 0:
         for n in range(len(matrices)):
@@ -263,7 +270,10 @@ def transpose(matrices, out):
 
 @compiled
 def _tried(native, single, a, turned, b, out):
-    """Products for Python to compare: of MKL and of the loops, by `native.deepest`."""
+    """Compute a product for comparison in Python.
+
+    `native.deepest` selects MKL or the loops.
+    """
     if single:
         product(native, a[0], turned, b[0], out[0])
     else:
@@ -272,13 +282,14 @@ def _tried(native, single, a, turned, b, out):
 
 
 def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) -> int:
-    """After how many terms of a sum MKL begins another, where the loops have its bits;
-    0 where MKL is to do it.
+    """Return after how many terms MKL begins a new sum, if the loops have its bits.
+
+    0: MKL has to compute the products.
 
     Args:
-        native: with MKL's addresses.
-        shapes: of the products: whether it is one for `product`, whether the first
-            matrix is turned, rows, columns, and terms of a sum.
+        native: buffers with MKL's addresses.
+        shapes: shapes of the products: whether `product` computes it, whether the first
+            matrix is transposed, rows, columns, and terms of a sum.
     """
     if native.factors.dtype != np.float32 or not native.addresses[BATCH]:
         return 0
@@ -292,7 +303,7 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
         )
         right = rng.standard_normal((2, inner, columns), np.float32)
         expected = np.empty((2, rows, columns), np.float32)
-        with one_thread():  # on several MKL may cut a sum elsewhere
+        with one_thread():  # on several threads MKL may divide a sum differently
             _tried(native._replace(deepest=0), single, a, turned, right, expected)
         out = np.empty_like(expected)
         for depth in equal:

@@ -1,9 +1,9 @@
-"""Conv-4 normalised within each record: the gradients of single records, on one CPU
-thread.
+"""Conv-4 normalised within each record: gradients of single records.
 
-The passes are `conv4_passes`, over a few records at a time: each is a group by itself,
-and the weights' products are taken record by record. A record's gradient depends on its
-own image and label and on nothing else, and keeps its bits whatever the others hold.
+It uses one CPU thread. The passes are those of `conv4_passes`, over a few records at a
+time. Each record is its own group, and the weights' products are computed record by
+record. A record's gradient depends only on its own image and label, and keeps its bits
+whatever the other records are.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from dpkernels.conv4_passes import Passes, as_floats
 from dpkernels.conv4_room import Points
 
 _TOGETHER = 10
-"""Records of one pass: enough to outweigh the calls, few enough for the processor's
-cache.
+"""Number of records of one pass.
+
+It outweighs the overhead of calls, and the records fit into the processor's cache.
 """
 
 
 class RecordConv4(TorchGradients):
-    """Gradients of a Conv-4 that is normalised within each record; arguments are those
-    of `Gradients`.
+    """Gradients of a Conv-4 that is normalised within each record.
+
+    The arguments are those of `Gradients`.
     """
 
     name = "conv4-record"
@@ -89,7 +91,7 @@ class RecordConv4(TorchGradients):
         labels = np.asarray(y)
         rows = np.asarray(out)
         if products and x.shape[1] == 1:
-            # Over a batch of one record both kinds of normalisation are the same.
+            # For a batch of one record both kinds of normalisation are equal.
             passes = self._single_passes
             images = passes.images(x.value)
             return BatchTasks(passes, weights, images, labels, rows, None)
@@ -128,7 +130,10 @@ class RecordConv4(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks; a gradient is the mean of its records' own, and products are torch's."""
+    """Tasks, whose gradients are means of records' gradients.
+
+    torch computes Hessian products.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Vectors of processor registers for numba's compiled loops.
 
-A block of numbers can be held in registers over a loop, which numba's own loops cannot
-be brought to do: hence a vector type, which becomes LLVM's. On a processor without
-AVX-512 LLVM splits the vectors. Indices count an array's elements.
+With them, a loop can hold a block of numbers in registers, which is impossible in plain
+numba. The vector type becomes LLVM's vector type. On a processor without AVX-512, LLVM
+splits the vectors. Indices count an array's elements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 
 class Vector(types.Type):
-    """Vector of a fixed number of lanes; best a whole number of processor registers."""
+    """Vector of a fixed number of lanes, preferably a whole number of registers."""
 
     def __init__(self, lanes: int, number: types.Type = types.float32) -> None:
         self.lanes = lanes
@@ -32,7 +32,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _spread(builder, scalar, vector):
-    """LLVM: the scalar in each lane."""
+    """LLVM: a vector with the scalar in each lane."""
     single = builder.insert_element(
         ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0)
     )
@@ -48,7 +48,7 @@ def _place(context, builder, array_type, array, start, vector):
 
 @intrinsic(prefer_literal=True)
 def load(_, array, start, lanes):
-    """array[start : start + lanes] as a vector."""
+    """Return array[start : start + lanes] as a vector."""
     result = Vector(lanes.literal_value, array.dtype)
 
     def code(context, builder, signature, arguments):
@@ -64,7 +64,7 @@ def load(_, array, start, lanes):
 
 @intrinsic
 def store(_, array, start, value):
-    """array[start : start + lanes] = value."""
+    """Compute array[start : start + lanes] = value."""
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(value)
@@ -80,7 +80,7 @@ def store(_, array, start, value):
 
 @intrinsic
 def prefetch(_, array, start):
-    """Bring the cache line of array[start] near; it need not be inside the array."""
+    """Prefetch the cache line of array[start], which need not be inside the array."""
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
@@ -108,7 +108,7 @@ def _added(builder, total, factor, value):
 
 @intrinsic
 def add_product(_, total, factor, value):
-    """total + factor * value, with a scalar factor."""
+    """Return total + factor * value, with a scalar factor."""
     return value(
         value, value.number, value
     ), lambda _, builder, signature, arguments: _added(builder, *arguments)
@@ -116,8 +116,9 @@ def add_product(_, total, factor, value):
 
 @intrinsic(prefer_literal=True)
 def several(_, value, count):
-    """A tuple of so many copies of a vector: they stay in registers where there are
-    enough of these.
+    """Return a tuple of `count` copies of a vector.
+
+    They stay in registers if there are enough registers.
     """
     result = types.UniTuple(value, count.literal_value)
     return result(
@@ -129,8 +130,9 @@ def several(_, value, count):
 
 @intrinsic
 def add_products_at(_, totals, array, start, places, value):
-    """A tuple of totals[k] + array[start + places[k]] * value; `places` is a tuple of
-    as many integers.
+    """Return a tuple of totals[k] + array[start + places[k]] * value.
+
+    `places` is a tuple of as many integers as there are totals.
     """
 
     def code(context, builder, signature, arguments):
@@ -156,8 +158,9 @@ def add_products_at(_, totals, array, start, places, value):
 
 
 def _lines(context, builder, signature, arguments):
-    """LLVM: addresses array[start + k * step], for each vector of a tuple; the
-    arguments begin with these three.
+    """LLVM: addresses array[start + k * step], for each vector of a tuple.
+
+    The first three arguments are array, start and step.
     """
     array, _, _, values = signature.args
     start, step = (
@@ -178,7 +181,7 @@ def _lines(context, builder, signature, arguments):
 
 @intrinsic
 def store_several(_, array, start, step, values):
-    """array[start + k * step : ...] = values[k], for each vector of a tuple."""
+    """Compute array[start + k * step : ...] = values[k], for each vector of a tuple."""
 
     def code(context, builder, signature, arguments):
         for k, address in enumerate(_lines(context, builder, signature, arguments)):
@@ -190,9 +193,7 @@ def store_several(_, array, start, step, values):
 
 @intrinsic
 def plus_several(_, array, start, step, values):
-    """A tuple of array[start + k * step : ...] + values[k], for each vector of a
-    tuple.
-    """
+    """Return a tuple of array[start + k * step : ...] + values[k], for each vector."""
 
     def code(context, builder, signature, arguments):
         sums = []
@@ -207,7 +208,7 @@ def plus_several(_, array, start, step, values):
 
 @intrinsic
 def add_outer(_, totals, array, start, step, value):
-    """A tuple of totals[k] + array[start + k * step] * value."""
+    """Return a tuple of totals[k] + array[start + k * step] * value."""
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
@@ -234,8 +235,9 @@ def add_outer(_, totals, array, start, step, value):
 
 @intrinsic(prefer_literal=True)
 def transpose_block(_, array, start, width, out, to, lanes):
-    """Transpose a block of so many lanes and rows, whose rows are `width` apart in both
-    arrays.
+    """Transpose a block of `lanes` rows and columns.
+
+    Rows are `width` apart in both arrays.
     """
     vector_type = Vector(lanes.literal_value, array.dtype)
 
@@ -252,8 +254,7 @@ def transpose_block(_, array, start, width, out, to, lanes):
             offset = builder.add(offset, width_)
         numbers = ir.VectorType(ir.IntType(32), count)
         step = count // 2
-        # rows i and i + step exchange the lanes in which the other has what belongs
-        # there
+        # Rows i and i + step exchange the lanes that belong to the other row.
         while step:
             upper = [k if not k & step else count + k - step for k in range(count)]
             lower = [k + step if not k & step else count + k for k in range(count)]
@@ -276,7 +277,7 @@ def transpose_block(_, array, start, width, out, to, lanes):
 
 @intrinsic
 def add(_, a, b):
-    """a + b."""
+    """Return a + b."""
     return a(a, a), lambda context, builder, signature, arguments: builder.fadd(
         *arguments
     )
@@ -284,7 +285,7 @@ def add(_, a, b):
 
 @intrinsic
 def sum_of_lanes(_, a):
-    """The sum of all lanes."""
+    """Return the sum of all lanes."""
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(a)
@@ -300,7 +301,7 @@ def sum_of_lanes(_, a):
 
 @intrinsic
 def add_products(_, total, a, b):
-    """total + a * b."""
+    """Return total + a * b."""
 
     def code(context, builder, signature, arguments):
         product = builder.fmul(*arguments[1:], flags=("contract",))
@@ -311,7 +312,7 @@ def add_products(_, total, a, b):
 
 @intrinsic
 def where_greater(_, a, b, x, y):
-    """Lane by lane: x where a > b, else y."""
+    """Return, lane by lane, x where a > b, else y."""
 
     def code(context, builder, signature, arguments):
         return builder.select(builder.fcmp_ordered(">", *arguments[:2]), *arguments[2:])
@@ -321,7 +322,7 @@ def where_greater(_, a, b, x, y):
 
 @intrinsic
 def where_equal(_, a, scalar, x):
-    """Lane by lane: x where a equals the scalar, else 0."""
+    """Return, lane by lane, x where a equals the scalar, else 0."""
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(a)
@@ -335,7 +336,7 @@ def where_equal(_, a, scalar, x):
 
 @intrinsic
 def where_code(_, codes, start, code, value):
-    """Lane by lane: value where the byte codes[start + lane] is `code`, else 0."""
+    """Return value in lanes where the byte codes[start + lane] is `code`, else 0."""
 
     def code_of(context, builder, signature, arguments):
         vector = context.get_value_type(value)
@@ -361,7 +362,7 @@ def where_code(_, codes, start, code, value):
 
 @intrinsic(prefer_literal=True)
 def zeros(_, like, lanes):
-    """Zeros of an array's type."""
+    """Return a vector of zeros, of an array's type."""
     result = Vector(lanes.literal_value, like.dtype)
     return result(like, lanes), lambda context, builder, *_: ir.Constant(
         context.get_value_type(result), None
@@ -370,7 +371,7 @@ def zeros(_, like, lanes):
 
 @intrinsic(prefer_literal=True)
 def constant(_, scalar, lanes):
-    """The scalar in each lane."""
+    """Return a vector with the scalar in each lane."""
     result = Vector(lanes.literal_value)
 
     def code(context, builder, signature, arguments):

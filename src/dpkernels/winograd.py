@@ -29,19 +29,19 @@ WEIGHT_TRANSFORM = np.kron(_G, _G)
 
 @part
 def _untransformed(t0, t1, t2, t3):
-    """B times a column of the gradient of a transformed tile."""
+    """Return B times a column of the gradient of a transformed tile."""
     return t0, t1 - t2 + t3, t1 + t2 - t0, -t3
 
 
 @part
 def _summed(m0, m1, m2, m3):
-    """A^T times a column of a tile of products."""
+    """Return A^T times a column of a tile of products."""
     return m0 + m1 + m2, m1 - m2 - m3
 
 
 @part
 def _four(tiles, first, step, tile, c):
-    """Four of the 16 points of a tile."""
+    """Return four of the 16 points of a tile."""
     return (
         tiles[first, tile, c],
         tiles[first + step, tile, c],
@@ -52,7 +52,7 @@ def _four(tiles, first, step, tile, c):
 
 @part
 def _store_gradient_tile(out, tile, f, d0, d1, d2, d3):
-    """out[:, tile, f] = A d A^T of the gradients at a window's four positions."""
+    """Compute out[:, tile, f] = A d A^T of the gradients d at a window's positions."""
     out[0, tile, f] = d0
     out[1, tile, f] = d0 + d1
     out[2, tile, f] = d0 - d1
@@ -73,7 +73,7 @@ def _store_gradient_tile(out, tile, f, d0, d1, d2, d3):
 
 @part
 def _differences(padded, b, y, other, x, c):
-    """Four pixels of row y less those of another row."""
+    """Return four pixels of row y minus those of another row."""
     return (
         padded[b, y, x, c] - padded[b, other, x, c],
         padded[b, y, x + 1, c] - padded[b, other, x + 1, c],
@@ -84,7 +84,7 @@ def _differences(padded, b, y, other, x, c):
 
 @part
 def _store_row(out, row, tile, c, a0, a1, a2, a3):
-    """B^T times a row of a tile, as four of its 16 points."""
+    """Write B^T times a row of a tile as four of its 16 points."""
     out[4 * row, tile, c] = a0 - a2
     out[4 * row + 1, tile, c] = a1 + a2
     out[4 * row + 2, tile, c] = a2 - a1
@@ -93,7 +93,7 @@ def _store_row(out, row, tile, c, a0, a1, a2, a3):
 
 @compiled
 def tiles_of_input(padded, out):
-    """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
+    """Compute out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
     images, height, width, channels = padded.shape
     rows = (height - 2) // 2
     columns = (width - 2) // 2
@@ -120,11 +120,11 @@ def tiles_of_input(padded, out):
 
 @compiled
 def input_gradient_of_tiles(tiles, scratch, padded):
-    """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the
-    tiles d.
+    """Compute the transpose of `tiles_of_input`.
 
-    `scratch` is [16, C]: a tile is finished there before it is added, since a loop that
-    reads and writes several places of one array is not vectorised.
+    `padded` becomes the sum of B d B^T over the tiles d. `scratch` is [16, C]: a tile
+    is finished there before it is added, because a loop that reads and writes several
+    positions of one array is not vectorised.
     """
     images, height, width, channels = padded.shape
     rows = (height - 2) // 2
@@ -160,8 +160,9 @@ def input_gradient_of_tiles(tiles, scratch, padded):
 
 @compiled
 def outputs_of_tiles(products, images, height, width, z, total):
-    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of
-    the outputs inside the image.
+    """Compute z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`.
+
+    total[G, F] is the sum of the outputs inside the image.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -188,8 +189,9 @@ def outputs_of_tiles(products, images, height, width, z, total):
 
 @compiled
 def moments(z, total, images, height, width, epsilon, mean, inverse_std):
-    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group
-    of images.
+    """Compute mean and 1/sqrt(variance + epsilon) of each channel.
+
+    Both are over all positions of a group of images.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -222,11 +224,10 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
 def normalise_and_pool(
     z, height, width, mean, inverse_std, scale, shift, padded, code, selected
 ):
-    """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat =
-    (z - mean) * inverse_std.
+    """Compute padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift).
 
-    code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for
-    tiles outside the pooling.
+    xhat = (z - mean) * inverse_std. code[tile, F] is the chosen position and
+    selected[tile, F] its xhat; both are 0 for tiles outside the pooling.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -267,8 +268,8 @@ def normalise_and_pool(
                             top = y3
                             best = x3
                             k = np.uint8(4)
-                        # A comparison that NaN fails, so that a NaN goes on to the loss
-                        # and is noticed.
+                        # NaN fails this comparison, so it reaches the loss and is
+                        # noticed.
                         if top <= 0:
                             top = zero
                             k = np.uint8(0)
@@ -285,8 +286,9 @@ def normalise_and_pool(
 def pooled_gradient(
     padded, code, selected, height, width, delta, shift_gradient, scale_gradient
 ):
-    """Gradient after the pooling, kept where a gradient passes, and its sums over
-    positions: d/dshift and d/dscale.
+    """Compute the gradient after the pooling, and its sums over positions.
+
+    The gradient is kept where it passes. The sums are d/dshift and d/dscale.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -326,11 +328,10 @@ def gradient_tiles(
     scale_gradient,
     out,
 ):
-    """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs,
-    through the normalisation.
+    """Compute out[16, tiles, F] = A dz A^T, the gradient through the normalisation.
 
-    dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta`
-    at the chosen position, else 0.
+    dz is the gradient of the convolution's outputs: dz = scale * inverse_std * (dy -
+    mean(dy) - xhat * mean(dy * xhat)). dy is `delta` at the chosen position, else 0.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -341,8 +342,8 @@ def gradient_tiles(
         u = b if len(mean) > 1 else 0
         for i in range(rows):
             for j in range(columns):
-                # 1 inside the image, 0 for the row or column that only fills up the
-                # last tile.
+                # 1 inside the image, 0 for a row or column that only completes the last
+                # tile.
                 right = z.dtype.type(2 * j + 1 < width)
                 lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
@@ -379,8 +380,9 @@ def gradient_tiles(
 def tangent_moments(
     z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope
 ):
-    """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's
-    derivative needs.
+    """Compute mean_dot = mean(z_dot) and slope = mean(xhat * z_dot).
+
+    The derivative of the normalisation needs both.
     """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
@@ -405,7 +407,7 @@ def tangent_moments(
 
 @part
 def _chosen(code, window, f):
-    """The value of window [4, F] at the position that was the maximum, by its code."""
+    """Return the value of window [4, F] at the position of the maximum, by its code."""
     chosen = window[0, f]
     chosen = window[1, f] if code == 2 else chosen
     chosen = window[2, f] if code == 3 else chosen
@@ -428,7 +430,10 @@ def tangent_normalise_and_pool(
     padded,
     selected_dot,
 ):
-    """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
+    """Compute the derivative of `normalise_and_pool`.
+
+    It is along (z_dot, scale_dot, shift_dot).
+    """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
     images = padded.shape[0]
@@ -470,7 +475,7 @@ def tangent_pooled_gradient(
     shift_gradient_dot,
     scale_gradient_dot,
 ):
-    """Derivative of `pooled_gradient`."""
+    """Compute the derivative of `pooled_gradient`."""
     rows = (height + 1) // 2
     columns = (width + 1) // 2
     images = padded_dot.shape[0]
@@ -519,7 +524,10 @@ def tangent_gradient_tiles(
     scale_gradient_dot,
     out,
 ):
-    """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
+    """Compute the derivative of `gradient_tiles`.
+
+    d(inverse_std) = -inverse_std^2 * slope.
+    """
     rows = (height + 1) // 2
     columns = (width + 1) // 2
     filters = z.shape[2]
@@ -528,8 +536,8 @@ def tangent_gradient_tiles(
     for _ in range(images):
         for i in range(rows):
             for j in range(columns):
-                # 1 inside the image, 0 for the row or column that only fills up the
-                # last tile.
+                # 1 inside the image, 0 for a row or column that only completes the last
+                # tile.
                 right = z.dtype.type(2 * j + 1 < width)
                 lower = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
@@ -574,16 +582,17 @@ def tangent_gradient_tiles(
                 tile += 1
 
 
-# The first layer. Its input has few channels, so the mean and the variance of its
-# outputs follow from those of the image's 3x3 patches (`conv4_first`), normalisation
-# folds into the weights, and its outputs, the largest array of the whole network, are
-# never stored.
+# The first layer. Its input has few channels. The mean and the variance of its outputs
+# therefore follow from those of the image's 3x3 patches (`conv4_first`), and
+# normalisation is folded into the weights. Its outputs, the largest array of the whole
+# network, are never stored.
 
 
 @compiled
 def patches_of_images(padded, mean, out):
-    """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to
-    mean[9*C].
+    """Compute out[B*H*W, 9*C] = every 3x3 patch minus the mean patch.
+
+    The mean is written to mean[9*C].
     """
     batch = padded.shape[0]
     height = padded.shape[1] - 2
@@ -616,8 +625,9 @@ def patches_of_images(padded, mean, out):
 
 @part
 def _window(image, weights, i, j, out):
-    """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of
-    a padded image.
+    """Apply weights [9*C, F] at the four positions of window (i, j): out[4, F].
+
+    The image is padded.
     """
     channels = image.shape[2]
     filters = weights.shape[1]
@@ -628,7 +638,7 @@ def _window(image, weights, i, j, out):
             for s in range(4):
                 if image[2 * i + r, 2 * j + s, c] != 0:
                     empty = False
-        if empty:  # most of a drawing
+        if empty:  # as in most of a drawing
             continue
         for r in range(2):
             for s in range(2):
@@ -660,10 +670,9 @@ def _window(image, weights, i, j, out):
 
 @compiled
 def first_layer(images, weights, shift, window, padded, code):
-    """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift);
-    `window` is scratch [4, F].
+    """Compute padded[b, i+1, j+1] = max over window of relu(patch . weights + shift).
 
-    images: [B, H+2, W+2, C], one row of zeros on each side.
+    `window` is scratch [4, F]. images: [B, H+2, W+2, C], one row of zeros on each side.
     """
     batch = images.shape[0]
     rows = (images.shape[1] - 2) // 2
@@ -702,7 +711,7 @@ def first_layer(images, weights, shift, window, padded, code):
 
 @compiled
 def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
-    """Derivative of `first_layer` along (weights_dot, shift_dot)."""
+    """Compute the derivative of `first_layer` along (weights_dot, shift_dot)."""
     batch = images.shape[0]
     rows = (images.shape[1] - 2) // 2
     columns = (images.shape[2] - 2) // 2
@@ -721,8 +730,9 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
 
 
 def _gradient_at(lanes):
-    """Makes what adds one window's part to so many columns of
-    `first_layer_gradient`.
+    """Make the loop that adds one window's part to `lanes` columns.
+
+    It is a part of `first_layer_gradient`.
     """
 
     @part
@@ -749,7 +759,7 @@ def _gradient_at(lanes):
                     p1 = image[y, x + 1, c]
                     p2 = image[y + 1, x, c]
                     p3 = image[y + 1, x + 1, c]
-                    # Much of a drawing is empty: nothing to add there.
+                    # Much of a drawing is empty: there is nothing to add.
                     if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
                         w = add_product(
                             add_product(load(weights_gradient, at, lanes), p0, d0),
@@ -765,7 +775,7 @@ def _gradient_at(lanes):
     return gradient_at
 
 
-# Of loops over a few filters LLVM computes 32 at once, or one after another.
+# For loops over a few filters, LLVM computes 32 at once or one after another.
 _gradient_at_16 = _gradient_at(16)
 _gradient_at_8 = _gradient_at(8)
 _gradient_at_1 = _gradient_at(1)
@@ -773,7 +783,10 @@ _gradient_at_1 = _gradient_at(1)
 
 @compiled
 def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient):
-    """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
+    """Compute the gradient of `first_layer`.
+
+    It is with respect to the folded weights [9*C, F] and the shift [F].
+    """
     batch = images.shape[0]
     rows = (images.shape[1] - 2) // 2
     columns = (images.shape[2] - 2) // 2

@@ -1,4 +1,4 @@
-"""Checks of the cluster's settings, made before any job is submitted."""
+"""Checks of the cluster's settings, before any job is submitted."""
 
 import getpass
 import re
@@ -12,15 +12,17 @@ _EDIT = "edit profiles/slurm/config.yaml"
 
 
 def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> None:
-    """Check that Slurm can be reached and has what the profile asks for; a job asks for
-    at most so many GPUs.
+    """Check that Slurm is reachable and has what the profile requests.
 
-    None or "" stands for Slurm's default partition, and for the user's default account.
+    Args:
+        partition: partition of the jobs. None or "": Slurm's default partition.
+        account: account of the jobs. None or "": the user's default account.
+        gpus: largest number of GPUs that a job requests.
 
     Raises:
-        BenchError: Slurm is absent or does not answer; there is no such partition or
-            account, or no default for what was left open; no node of the partition has
-            a GPU but one is asked for.
+        BenchError: Slurm is absent or does not answer; the partition or account does
+            not exist, or there is no default for one that is not named; or a GPU is
+            requested and no node of the partition has one.
     """
     if shutil.which("sinfo") is None:
         raise BenchError(
@@ -61,8 +63,9 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
 
 
 def _check_account(account: str | None) -> None:
-    """Refuse an account that is not the user's, and none where Slurm insists on one;
-    without a database take any.
+    """Refuse an account that the user does not have, or none if Slurm requires one.
+
+    Without an accounting database, any account is accepted.
     """
     command = [
         "sacctmgr",
@@ -76,8 +79,8 @@ def _check_account(account: str | None) -> None:
     answer = _ask(*command, f"user={getpass.getuser()}")
     names = sorted(set(answer.stdout.split()))
     if answer.returncode or not names:
-        return  # no accounting database, or it tells a user nothing: sbatch will say
-    for name in re.split(r"[,\s]+", account or ""):  # several may be given
+        return  # no accounting database, or none for users: sbatch will report it
+    for name in re.split(r"[,\s]+", account or ""):  # may list several accounts
         if name and name.lower() not in names:
             raise BenchError(
                 f"slurm_account: there is no account {name!r} of yours, only"

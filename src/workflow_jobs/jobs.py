@@ -1,5 +1,6 @@
-"""Runs one action of the workflow as a job, with a log, one-line errors and an exit
-code.
+"""Runs one action of the workflow as a job.
+
+A job has a log, reports errors in one line, and has an exit code.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from dpsum.files import number_of
 
 
 class _Tee(io.TextIOBase):
-    """Text goes to the terminal and to the log, at once."""
+    """Stream that writes text to the terminal and to the log at once."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams
@@ -37,7 +38,7 @@ class _Tee(io.TextIOBase):
         for stream in self._streams:
             with contextlib.suppress(
                 OSError
-            ):  # a full disk takes no log, and what it says is on the terminal
+            ):  # full disk: the log stays incomplete, the terminal shows the text
                 stream.write(text)
                 stream.flush()
         return len(text)
@@ -52,10 +53,10 @@ class _Tee(io.TextIOBase):
 
 
 _INSTALLED = re.compile("^<|/site-packages/|/lib/python3")
-"""File names of Python itself and of installed libraries."""
+"""Pattern of file names of Python itself and of installed libraries."""
 
-# Faults of the machine, not of the program, where no file is being written: what to do
-# about each.
+# Faults of the machine, not of the program, where the error does not come from writing
+# a file; and the remedy for each.
 _OUTSIDE = {
     errno.EACCES: "make it readable and writable",
     errno.EPERM: "make it readable and writable",
@@ -67,7 +68,7 @@ _OUTSIDE = {
 
 
 def outside(error: Exception, log: Path) -> str | None:
-    """Return the message about a fault of the machine; None where it is none."""
+    """Return the message about a fault of the machine, or None for other errors."""
     text = " ".join(str(error).split())
     if (
         isinstance(error, MemoryError)
@@ -96,7 +97,7 @@ def outside(error: Exception, log: Path) -> str | None:
 def last_lines(error: BaseException) -> list[str]:
     """Return the last two lines of a traceback: the place and the error.
 
-    The place is the last one outside of Python's and other libraries.
+    The place is the last one outside of Python and its libraries.
     """
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
@@ -108,11 +109,10 @@ def last_lines(error: BaseException) -> list[str]:
 
 
 def own_sources_first(sources: Path) -> None:
-    """Have every process that is started from here on import the package from
-    `sources`, whatever is installed.
+    """Let later processes import the package from `sources`, whatever is installed.
 
-    Snakemake puts its own search path last in a script's. In an environment that two
-    checkouts share, the package that is installed there is the other's.
+    Snakemake puts its own search path last in a script's path. In an environment that
+    two checkouts share, the installed package belongs to the other checkout.
     """
     search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     further = [folder for folder in search_path if folder not in ("", str(sources))]
@@ -120,40 +120,42 @@ def own_sources_first(sources: Path) -> None:
 
 
 WORKFLOW = "DPFEDBENCH_WORKFLOW"
-"""The environment variable by which jobs know the workflow that started them."""
+"""Environment variable that tells jobs which workflow started them."""
 
 
 def mark_workflow() -> None:
-    """Tell the jobs that this process will start that it is their workflow."""
+    """Mark this process as the workflow of the jobs that it will start."""
     os.environ[WORKFLOW] = this_process()
 
 
 def this_process() -> str:
-    """Return the value of `WORKFLOW` for processes that are to end with this one."""
+    """Return the value of `WORKFLOW` for processes that have to end with this one."""
     return f"{place()} {os.getpid()} {psutil.Process().create_time()}"
 
 
 def place() -> str:
-    """Return the name of the place where process numbers mean the same: a machine, or a
-    container with numbers of its own.
+    """Return the name of the namespace of process numbers.
+
+    It is a machine, or a container with its own process numbers.
     """
     space = Path("/proc/self/ns/pid")
     return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
 
 
 def workflow_process() -> psutil.Process | None:
-    """The process of Snakemake that started this one; None outside a workflow, and
-    where it cannot be seen from here.
+    """Return Snakemake's process that started this one.
+
+    None: there is no workflow, or its process is not visible from here.
 
     Raises:
-        psutil.NoSuchProcess: it is gone.
+        psutil.NoSuchProcess: the workflow's process has ended.
     """
     here, *marked = os.environ.get(WORKFLOW, "").rsplit(" ", 2)
     if here != place() or len(marked) < 2:
         return None
     process = psutil.Process(int(marked[0]))
-    # Another of the same number began later. A clock that is set moves what is said of
-    # the beginning.
+    # A later process may have the same number. The limit allows for clock changes,
+    # which move the reported start time.
     if process.create_time() - float(marked[1]) > 60:
         raise psutil.NoSuchProcess(process.pid)
     return process
@@ -162,10 +164,10 @@ def workflow_process() -> psutil.Process | None:
 def end_with(
     process: psutil.Process, end: Callable[[], None], every: float = 1.0
 ) -> threading.Thread:
-    """Watch a process from a thread, and call `end` as soon as it is gone.
+    """Watch a process from a thread, and call `end` as soon as it has ended.
 
-    Works wherever psutil does, and through a shell in between, where Linux's own signal
-    for this does not reach.
+    It works wherever psutil does, and also if a shell is in between, where Linux's
+    signal for this purpose does not arrive.
     """
 
     def watch() -> None:
@@ -180,21 +182,22 @@ def end_with(
 
 @contextlib.contextmanager
 def measured(cost: Path) -> Iterator[None]:
-    """Write down what this process, and those that it has started, cost from its start
-    to the end of the body.
+    """Write what this process and its children cost.
 
-    In the form of Snakemake's own `benchmark:`, which looks at the script that it
-    started and at that one's children: it would see a script that waits for the warm
-    process, and nothing of the work. Snakemake samples; the peak of this process's
-    memory and all processor time are the kernel's. A fork's max_rss has what it shares
-    with the warm process, its max_uss has not.
+    Costs are counted from the start of the process to the end of the body.
+
+    The format is that of Snakemake's own `benchmark:`. Snakemake would measure the
+    script that it started and that script's children: a script that waits for the warm
+    process, and nothing of the work. Snakemake takes samples; the peak memory of this
+    process and all processor time come from the kernel. For a fork, max_rss includes
+    memory shared with the warm process, max_uss does not.
     """
     from snakemake.benchmark import benchmarked, write_benchmark_records
 
     cost.unlink(missing_ok=True)
     with benchmarked() as sampled:
         yield
-    record = copy.copy(sampled)  # a thread may still be writing to the other
+    record = copy.copy(sampled)  # a thread may still be writing to the sampled record
     used = [
         resource.getrusage(who)
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -202,8 +205,8 @@ def measured(cost: Path) -> Iterator[None]:
     record.running_time = _age()
     record.cpu_time = sum(usage.ru_utime + usage.ru_stime for usage in used)
     record.cpu_usage = 100 * record.cpu_time
-    # Not getrusage's: that is also of what the process was before it was this program,
-    # a copy of Snakemake.
+    # Not getrusage's peak: it includes the time before this program replaced a copy of
+    # Snakemake.
     with contextlib.suppress(OSError):
         peak = re.findall(
             r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8")
@@ -214,7 +217,7 @@ def measured(cost: Path) -> Iterator[None]:
 
 
 def _age() -> float:
-    """Seconds since this process began."""
+    """Return the seconds since this process started."""
     try:
         began = (
             Path("/proc/self/stat")
@@ -228,26 +231,26 @@ def _age() -> float:
     except (
         OSError,
         AttributeError,
-    ):  # not Linux; psutil, which counts from a boot in whole seconds, is up to one off
+    ):  # not Linux: psutil's value can be off by one second
         return time.time() - psutil.Process().create_time()
 
 
 @contextlib.contextmanager
 def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
-    """Run the body as a job: what it logs or writes to stderr is seen on the terminal
-    and kept in `log`.
+    """Run the body as a job, with terminal output and a log file.
 
-    A BenchError becomes one line on stderr and in the log, and exit code 1. The
-    traceback of any other exception goes to the log, its last lines and the name of the
-    log go to the terminal, and the exit code is 1. So does the traceback of what a
-    BenchError was raised from.
+    Log records of the body and its output to stderr go to the terminal and to `log`. A
+    BenchError becomes one line on stderr and in the log, and exit code 1. For any other
+    exception, the traceback goes to the log, its last lines and the name of the log go
+    to the terminal, and the exit code is 1. The traceback of a BenchError's cause goes
+    to the log as well.
 
-    A job whose workflow was killed ends within a second or two: the next call would
-    otherwise find it in its way. The name of the job stands before every line, since
-    several jobs write to one terminal.
+    If the workflow is killed, the job ends within a second or two; otherwise the next
+    call of the workflow would meet it. Every line begins with the name of the job,
+    because several jobs write to one terminal.
     """
-    # Torch alone loads very many objects that stay: to look through them for garbage as
-    # often as usual takes a tenth of the time that a job needs to start.
+    # torch alone loads very many permanent objects. Searching them for garbage at the
+    # usual rate takes a tenth of the time that a job needs to start.
     gc.set_threshold(100_000, 20, 20)
     path = Path(log)
     terminal = sys.stderr
@@ -264,8 +267,8 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         sys.exit(1)
     log_only = _Tee(handle)
     tee = _Tee(terminal, handle)
-    # Without the time: when the job after a private training began tells how long that
-    # took.
+    # The log has no time: the start of the job after a private training would reveal
+    # how long that training took.
     print(f"---- {name}", file=log_only)
     handler = logging.StreamHandler(tee)
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
@@ -282,8 +285,8 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
             )
         os._exit(
             1
-            # no clean-up: whatever is killed here is made again, or goes on from its
-            # checkpoint
+            # No clean-up: a killed output is made again, or a training continues from
+            # its checkpoint.
         )
 
     try:
@@ -293,7 +296,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         abandon()
     try:
         with contextlib.redirect_stderr(tee):
-            plugins.load()  # the warm process has imported none
+            plugins.load()  # the warm process has not imported plugins
             yield logger
     except BenchError as error:
         print(f"{name}: {error}", file=tee)

@@ -1,5 +1,6 @@
-"""Starts the processes of one training by torchrun (in a Slurm job of several tasks by
-srun), and watches them.
+"""Starts and watches the processes of one training.
+
+torchrun starts them, or srun in a Slurm job of several tasks.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from dpfedbench.errors import BenchError
 from workflow_jobs.jobs import WORKFLOW, this_process
 
 ERROR = "error: "
-"""What a process writes before the one line that says why it ends."""
+"""Prefix of the one line with which a process reports why it ends."""
 
 _MEMBER = "workflow_jobs.member"
 
 
 def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -> None:
-    """Train one run by several processes; each of them ends when this one does, however
-    that ends.
+    """Train one run with several processes, which end when this process ends.
 
-    The arguments are those of `engine.train`, and what else `member` takes, each a
-    plain value. The log gets what torchrun or srun and the processes write besides what
-    people are to read.
+    Args:
+        arguments: arguments of `engine.train`, and further ones of `member`; plain
+            values.
+        processes: number of processes.
+        log: log file. It receives the output of torchrun or srun and of the processes
+            that is not meant for people.
 
     Raises:
-        BenchError: as `engine.train`; or a process was lost.
+        BenchError: as for `engine.train`, or a process was lost.
     """
     threads = arguments["threads"]
     command = _by_srun(processes, threads) or [
@@ -95,7 +98,10 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
 
 
 def _by_srun(processes: int, threads: int) -> list[str] | None:
-    """The command's beginning in a Slurm job of as many tasks; None outside of one."""
+    """Return the beginning of the srun command in a Slurm job with as many tasks.
+
+    None: there is no such Slurm job.
+    """
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or shutil.which("srun") is None or shutil.which("scontrol") is None:
         return None
@@ -108,8 +114,8 @@ def _by_srun(processes: int, threads: int) -> list[str] | None:
     tasks = re.search(r"\bNumTasks=(\d+)", shown_job.stdout)
     if tasks is None or int(tasks[1]) < processes:
         return None
-    # A task that ends badly ends all. srun says so on standard error, which is the
-    # log's.
+    # A failing task ends all tasks. srun reports it on standard error, which goes to
+    # the log.
     return [
         "srun",
         f"--ntasks={processes}",

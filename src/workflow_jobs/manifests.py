@@ -1,12 +1,12 @@
 """Run the script of a rule as a job, and write the manifests of its output files.
 
-A manifest has the SHA-256 of each file that the job wrote to one folder
-(`dpfedbench.manifests` reads it). It is written last, and whole. Each job has
-manifests of its own, so that several jobs can write to one folder at the same time.
+A manifest has the SHA-256 of each file that the job wrote to one folder.
+`dpfedbench.manifests` reads it. It is written last, and completely or not at all. Each
+job has its own manifests, so several jobs can write to one folder at the same time.
 
-After those lines the manifest names what the files were made from, in comments that
+After the checksums, the manifest lists the origin of the files in comments, which
 `sha256sum` ignores: the SHA-256 of each input file, by its path below the results
-folder, and the rule's hash of code.
+folder, and the rule's code hash.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ def rule_job(
 ) -> Iterator[logging.Logger]:
     """Run the script of a rule as a job.
 
-    The warm process runs it where there is one (`warm.hand_over`). The input files are
-    compared with their manifests before the body, and the manifests of the output files
-    are written after it.
+    The warm process runs it if there is one (`warm.hand_over`). Before the body, the
+    input files are compared with their manifests. After the body, the manifests of the
+    output files are written.
 
     Args:
-        snakemake: the object that Snakemake gives to a script.
-        name: what the job is called in messages.
+        snakemake: Snakemake's object for scripts.
+        name: name of the job in messages.
         timed: whether time and memory are written to `benchmark/`, beside `logs/`. A
-            training is not timed: its time tells of secret cohorts.
+            training is not timed, because its time depends on secret cohorts.
 
     Yields:
         The job's logger.
@@ -82,7 +82,7 @@ def _written_files(outputs: list[Path]) -> list[Path]:
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
-    """Return the manifests of a job that writes some files, with the files of each.
+    """Return the manifests of a job, each with the files that it covers.
 
     There is one manifest for each folder, named after the folder's first file.
     """

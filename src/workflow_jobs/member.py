@@ -1,11 +1,12 @@
-"""One process of a training that several take together; `launch` has torchrun or srun
-start it.
+"""One process of a training by several processes.
+
+`launch` starts it by torchrun or srun:
 
     python -m workflow_jobs.member ARGUMENTS
 
 ARGUMENTS are those of `engine.train` as JSON, with the run's config.yaml as `config`
-and the job's log as `log`. What people are to read goes to standard output, from the
-first process alone but for errors; the rest to standard error.
+and the job's log as `log`. Output for people goes to standard output: from the first
+process only, except for errors. Other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def main(arguments: str) -> int:
     log = Path(options.pop("log"))
     config = options.pop("config")
     references = {Path(path).name: Path(path) for path in options.pop("references")}
-    # The job that had this process started calls itself its workflow: with it, this one
-    # ends too.
+    # The job that started this process marks itself as its workflow, so this process
+    # ends with that job.
     try:
         if started_by := workflow_process():
             end_with(started_by, lambda: os._exit(1))
@@ -73,11 +74,11 @@ def main(arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    # A line is one write: all processes share the pipe, and a line's end written by
-    # itself lets another's come between.
+    # Write whole lines: all processes share the pipe, and a separate write of a line's
+    # end would let lines mix.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    # Without what waits at the exit of an interpreter: the others may be gone, and are
-    # not to be waited for.
+    # Skip the interpreter's exit handlers: they may wait for other processes, which may
+    # have ended.
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,10 +14,10 @@ from dpfedbench.results_format import VERSION
 
 
 def versions(root: str | Path) -> dict[str, str]:
-    """The versions of dpfedbench and of what it directly requires, as they are here.
+    """Return the installed versions of dpfedbench and of its direct requirements.
 
-    The names are those of the repository's pyproject.toml, since the package need not
-    be installed: in a rule's environment it is not.
+    The names come from the repository's pyproject.toml, because the package itself may
+    not be installed: in a rule's environment it is not.
     """
     try:
         project = tomllib.loads(
@@ -38,8 +38,9 @@ def versions(root: str | Path) -> dict[str, str]:
 
 
 def revision(root: str | Path) -> str | None:
-    """The git commit of the working tree, with "+changes" where files differ from it;
-    None outside git.
+    """Return the git commit of the working tree, or None outside git.
+
+    "+changes" is appended if files differ from the commit.
     """
 
     def git(*words: str) -> str:
@@ -56,7 +57,7 @@ def revision(root: str | Path) -> str | None:
 
 
 def processor() -> str | None:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, or None if the system does not report it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -73,13 +74,15 @@ def provenance(
     stand_ins: Mapping[str, str] | None = None,
     configuration_files: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything about how the results came to be that the results themselves do not
-    say.
+    """Return the provenance of the results that the results themselves do not contain.
 
-    `root` is the repository, `command` makes them all, `preset` is None for the default
-    run. `stand_ins` says of each data set that is published on and was replaced what
-    was measured in its place. `configuration_files` are those that Snakemake read from
-    `--configfile`, in order.
+    Args:
+        root: the repository.
+        command: the command that makes all results.
+        preset: name of the preset. None: the default run.
+        stand_ins: for each published data set that was replaced, the data set that was
+            measured instead.
+        configuration_files: files that Snakemake read from `--configfile`, in order.
     """
     return {
         "command": command,

@@ -1,20 +1,19 @@
-"""Starts jobs quickly: one warm process imports torch and the compiled loops, and forks
-for each job of a workflow.
+"""Starts jobs quickly: a warm process imports torch and the compiled loops once.
 
-A job's script soon calls `hand_over`, before it has loaded anything slow. That asks the
-workflow's warm process to run the script in a fork, waits, and ends as the fork ended.
-The first script that finds no warm process starts one. Where there can be none, or it
-is lost, the script does the work itself: nothing depends on a warm process but time.
+It forks for each job of a workflow. A job's script calls `hand_over` before it loads
+anything slow. `hand_over` asks the workflow's warm process to run the script in a fork,
+waits, and ends with the fork's exit status. The first script that finds no warm process
+starts one. If there can be none, or it is lost, the script does the work itself: only
+time depends on the warm process.
 
-The two talk by a socket that has a name and no file: a full disk does not matter and
-nothing is left behind. Its name says for which workflow, interpreter and machine the
-process is, and both ends refuse another user. With its request a script sends the state
-of the source tree: a warm process that has imported another one ends, and a new one
-starts.
+Both sides communicate through a socket with a name and no file, so a full disk does not
+matter and nothing is left behind. Its name identifies workflow, interpreter and
+machine, and both ends refuse other users. With its request a script sends the state of
+the source tree. A warm process that imported another state ends, and a new one starts.
 
-The warm process imports and never computes: it has one thread, no OpenMP and no CUDA,
-which forks would inherit broken. A fork is killed with the script that asked for it,
-and with the warm process, which ends with its workflow.
+The warm process imports and never computes. It has one thread, no OpenMP and no CUDA,
+because forks would inherit these in a broken state. A fork is killed with the script
+that requested it, and with the warm process, which ends with its workflow.
 """
 
 from __future__ import annotations
@@ -46,56 +45,57 @@ from dpfedbench import plugins
 from workflow_jobs.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
-"""The environment variable by which a workflow allows its jobs a warm process; "no"
-where the user does not.
+"""Environment variable with which a workflow allows its jobs a warm process.
+
+It is "no" if the user disables the warm process.
 """
 _SOURCES = Path(__file__).resolve().parents[1]
 FEWEST = 4
-"""Jobs for which a warm process is worth its start."""
+"""Least number of jobs for which starting a warm process pays off."""
 
 _IMPORTED = ("dpfedbench", "dpsum", "dpkernels", "workflow_jobs")
 """Packages that the warm process imports; an edit of one starts a new process."""
 _PATIENCE = 30.0
-"""Seconds in which a warm process has to be there, and a script to say what it
-wants.
+"""Time limit, in seconds, of the two ends.
+
+A warm process has to start in it, and a script has to send its request in it.
 """
 _LEAVE = 1.4
-"""Seconds that jobs have to see for themselves that their workflow is gone, and to say
-so in their logs.
-"""
+"""Time, in seconds, in which jobs can notice and log that their workflow has ended."""
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
 START = (
     "import os, sys; sys.path[:] = sys.argv[2:]; from workflow_jobs.warm import serve;"
     " serve(sys.argv[1]); os._exit(0)"
 )
-# Whatever starts threads when it is imported would start them in the warm process. A
-# fork has its own number of them.
+# Libraries that start threads on import would start them in the warm process. A fork
+# sets its own number of threads.
 _ALONE = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
     ),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # A plugin may start threads too, and an edit of it must reach the next job.
+    # A plugin may start threads as well, and an edit of a plugin must reach the next
+    # job.
     plugins.VARIABLE: "no",
 }
 
 
 def hand_over() -> None:
-    """Have this script run by a fork of the warm process, and end as it ended; returns
-    where it is to run here.
+    """Let a fork of the warm process run this script, and exit with the fork's status.
 
-    Either way, and in processes that the script starts, numpy's products have one
-    thread: their last bits depend on it.
+    It returns if the script has to run in this process. In either case, and in
+    processes that the script starts, numpy's matrix products use one thread: their last
+    bits depend on it.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = (
-        "1"  # read when numpy is loaded, which is later
+        "1"  # numpy reads it when it is loaded, which is later
     )
     marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
     if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
         return
     for _ in range(
         2
-    ):  # a warm process that has imported what was edited since makes place for another
+    ):  # a warm process with outdated imports is replaced at the second attempt
         with contextlib.suppress(OSError), _connected(_name()) as connection:
             request = {
                 "script": sys.argv[0],
@@ -112,13 +112,16 @@ def hand_over() -> None:
 
 
 def _wait(answers: BinaryIO, job: int) -> None:
-    """End as a job ends. Returns if the warm process is lost, after the job, which is
-    lost with it.
+    """Exit with the status of a job.
+
+    It returns if the warm process is lost. It then first waits for the job, which ends
+    with the warm process.
     """
     ended = None
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(job)
-    # From a terminal the job has this signal too. It gets some seconds to clean up.
+    # From a terminal the job receives this signal as well. Give it some seconds to
+    # clean up.
     signal.signal(signal.SIGINT, lambda *_: signal.alarm(5))
     status = _number(answers)
     if status is None:
@@ -128,15 +131,17 @@ def _wait(answers: BinaryIO, job: int) -> None:
         return
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        with contextlib.suppress(OSError, ValueError):  # SIGKILL takes no handler
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL cannot have a handler
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))
 
 
 def _name() -> str:
-    """The socket's name: of a workflow, an interpreter, and a place where paths and
-    process numbers mean the same.
+    """Return the socket's name.
+
+    It depends on the workflow, the interpreter, and the namespace of paths and process
+    numbers.
     """
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
     identity = json.dumps(
@@ -146,8 +151,7 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """Return a text that changes with any source file of the packages, and with the
-    installed packages.
+    """Return a hash of the packages' source files and of the installed packages.
 
     Plugins do not count: each job imports them in its fork.
     """
@@ -165,10 +169,10 @@ def _state() -> str:
 
 
 def _connected(name: str) -> socket.socket:
-    """A connection to the warm process, which is started if there is none.
+    """Return a connection to the warm process, which is started if there is none.
 
     Raises:
-        OSError: there can be none, or it is somebody else's.
+        OSError: there can be no warm process, or it belongs to another user.
     """
     started = None
     deadline = time.monotonic() + _PATIENCE
@@ -203,10 +207,10 @@ def _connected(name: str) -> socket.socket:
 
 
 def _refuse_others(connection: socket.socket) -> None:
-    """Take no word from another user's process.
+    """Refuse a connection to another user's process.
 
     Raises:
-        PermissionError: the other end is one.
+        PermissionError: the other end belongs to another user.
     """
     _, user, _ = struct.unpack(
         "=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -216,7 +220,10 @@ def _refuse_others(connection: socket.socket) -> None:
 
 
 def _number(answers: BinaryIO) -> int | None:
-    """The next number that the warm process says; None where it has closed."""
+    """Return the next number from the warm process.
+
+    None: it closed the connection.
+    """
     with contextlib.suppress(ConnectionResetError):
         if line := answers.readline():
             return int(line)
@@ -224,7 +231,7 @@ def _number(answers: BinaryIO) -> int | None:
 
 
 class _Job:
-    """A fork at work, and the script that waits for it."""
+    """A running fork, and the connection to the script that waits for it."""
 
     def __init__(self, process: int, connection: socket.socket) -> None:
         self.process = process
@@ -238,12 +245,14 @@ class _Job:
 
 
 def serve(name: str) -> None:
-    """Be the warm process with a socket of this name, until workflow or sources change,
-    or another has it.
+    """Run the warm process with a socket of this name.
+
+    It ends when the workflow ends or the sources change, and at once if another process
+    already has the socket.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # from a terminal, which interrupts the jobs too
+    )  # a terminal's interrupt goes to the jobs too
     started_by = workflow_process()
     assert started_by is not None
     workflow = os.pidfd_open(started_by.pid)
@@ -253,7 +262,7 @@ def serve(name: str) -> None:
         listener.bind(f"\0{name}")
     except OSError:
         return
-    listener.listen(1024)  # scripts wait from here on
+    listener.listen(1024)  # scripts can connect and wait from here on
 
     def look(*_: object) -> None:
         if select.select([workflow], [], [], 0)[0]:
@@ -265,7 +274,7 @@ def serve(name: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     jobs: list[_Job] = []
-    leave = math.inf  # when what is left of the jobs is killed
+    leave = math.inf  # time at which the remaining jobs are killed
     while listener.fileno() >= 0 or jobs:
         poll = select.poll()
         for descriptor in (
@@ -313,11 +322,11 @@ def serve(name: str) -> None:
                     )
                     connection.sendall(b"%d\n" % jobs[-1].process)
                 else:
-                    # before the connection: a script that is sent away finds no warm
-                    # process now
+                    # Close the listener first: a refused script then finds no warm
+                    # process.
                     listener.close()
                     connection.close()
-            except (OSError, ValueError):  # the script is gone, or does its work itself
+            except (OSError, ValueError):  # the script ended, or does its work itself
                 if not jobs or jobs[-1].connection is not connection:
                     connection.close()
             for descriptor in descriptors:
@@ -325,15 +334,17 @@ def serve(name: str) -> None:
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive the request of a script, and its standard input, output and errors."""
+    """Receive a script's request and its standard input, output and error."""
     head, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rb") as rest:
         return json.loads(head + rest.readline()), descriptors
 
 
 def _import_all() -> None:
-    """Import the package and what it stands on, load its compiled loops, and leave
-    nothing for a fork to clear away.
+    """Import all packages and load the compiled loops.
+
+    Existing objects are excluded from garbage collection, so that a fork has nothing to
+    free.
     """
     gc.disable()
     named = [
@@ -350,7 +361,7 @@ def _import_all() -> None:
     for module in named:
         with contextlib.suppress(
             Exception
-        ):  # a job that needs it says why it cannot be had
+        ):  # a job that needs the module reports its import error
             importlib.import_module(module)
     with contextlib.suppress(Exception):
         importlib.import_module("dpfedbench.models.kernels").package()
@@ -359,8 +370,9 @@ def _import_all() -> None:
 
 
 def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int:
-    """Begin the job of a request in a process of its own, which closes what is `held`
-    open here; its number.
+    """Start the job of a request in a fork, and return the fork's process number.
+
+    The fork closes the objects in `held`, which stay open here.
     """
     warm = os.getpid()
     if process := os.fork():
@@ -369,7 +381,7 @@ def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int
     try:
         ctypes.CDLL(None).prctl(
             1, signal.SIGKILL
-        )  # PR_SET_PDEATHSIG: it is killed with the warm process
+        )  # PR_SET_PDEATHSIG: the fork is killed with the warm process
         if os.getppid() == warm:
             for descriptor in held:
                 descriptor.close()
@@ -379,7 +391,7 @@ def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int
 
 
 def _run(given: dict[str, Any], descriptors: list[int]) -> int:
-    """Run a script as a new interpreter does; its exit code."""
+    """Run a script as a new interpreter would, and return its exit code."""
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
         os.close(descriptor)
@@ -399,7 +411,7 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
         None,
     )
     threads = int(os.environ.get("OMP_NUM_THREADS", 1))
-    if threads > 1:  # it was imported for one
+    if threads > 1:  # torch was imported with one thread
         sys.modules["torch"].set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.enable()
@@ -417,8 +429,8 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-    # What the end of an interpreter does, but for clearing away what is shared with the
-    # warm process.
+    # Exit like an interpreter, but without freeing memory that is shared with the warm
+    # process.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
