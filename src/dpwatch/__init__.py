@@ -1,16 +1,15 @@
-"""Privacy of other people's training: ledgers of runs that other libraries make, audits
-of any mechanism, and a command line.
+"""Ledgers of other libraries' trainings, audits of any mechanism, and a command line.
 
     import dpwatch
 
     print(dpwatch.audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5))
 
-- `dpwatch.adapters` writes a ledger of what Opacus, Flower or pfl released, and reads
-  and writes events of dp_accounting.
+- `dpwatch.adapters` writes ledgers of the releases of Opacus, Flower and pfl, and
+  converts ledgers to and from events of dp_accounting.
 - `dpwatch.audit` attacks any function that takes contributions and returns a release.
-- `python -m dpwatch` accounts for ledgers, plans noise, compares and audits.
+- `python -m dpwatch` accounts for ledgers, plans noise, compares ledgers and audits.
 
-dpsum, numpy and scipy are all that it needs; each adapter imports its library.
+The package needs only dpsum, numpy and scipy. Each adapter imports its library.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The command line: python -m dpwatch account | plan | compare | audit. What the commands
-do is in `shell`.
+"""The command line: python -m dpwatch account | plan | compare | audit.
+
+`shell` has the commands.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _LARGEST_SETTING = 1e12
 
 
 def _setting(text: str) -> str:
-    """Return KEY=VALUE as it is; a value that is a number has to be finite."""
+    """Return KEY=VALUE unchanged, after a check that a number is finite."""
     try:
         value = float(text.partition("=")[2])
     except ValueError:
@@ -79,7 +80,7 @@ def _setting(text: str) -> str:
 
 
 class _OneLine(argparse.ArgumentParser):
-    """Parser that tells an error in one line, without the usage before it."""
+    """Parser that prints an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         line = " ".join(message.split())
@@ -271,7 +272,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; see `_EXITS` for what is returned."""
+    """Run a command and return its exit code; see `_EXITS`."""
     write_utf8()
     return written(lambda: _run(arguments))
 

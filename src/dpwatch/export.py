@@ -1,8 +1,7 @@
-"""An account and an audit for other tools: one JSON with a schema, and metrics for
-experiment trackers.
+"""Export of an account and an audit: JSON with a schema, and metrics for trackers.
 
-`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12).
-Infinity is the text "inf" there, and a number that does not exist is null.
+`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). It
+has infinity as the text "inf", and a missing number as null.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FORMAT = "dpsum report"
 VERSION = 1
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-"""Where the schema lies."""
+"""Path of the schema."""
 
 
 def report(
@@ -31,10 +30,13 @@ def report(
     audit: Audited | Mapping[str, Any] | None = None,
     ledger: Path | str | None = None,
 ) -> dict[str, Any]:
-    """An account, an audit or both, as JSON can hold them.
+    """Return a report of an account, an audit or both, as values for JSON.
 
-    Of the account's `ledger` the report has its number of lines and the digest of the
-    last, which stands for all.
+    Args:
+        account: the account.
+        audit: the audit.
+        ledger: ledger of the account. The report has its number of lines, and the
+            digest of the last line, which covers all lines.
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
@@ -51,7 +53,7 @@ def report(
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: infinity as text, no number as null."""
+    """Convert a value for JSON: infinity becomes text, and NaN null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -62,8 +64,10 @@ def plain(value: Any) -> Any:
 
 
 def read_audit(path: Path | str) -> dict[str, Any]:
-    """The audit of a report; DpsumError where the file is missing, is no report, or has
-    no audit.
+    """Return the audit of a report.
+
+    Raises:
+        DpsumError: the file is missing, is not a report, or has no audit.
     """
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -78,7 +82,10 @@ def read_audit(path: Path | str) -> dict[str, Any]:
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by name; those of a second unit or observer have a number in theirs."""
+    """Return a report's numbers by name.
+
+    The names of a second unit or observer contain its number.
+    """
     numbers: dict[str, float] = {}
     for count, account in enumerate(_each(report.get("account")), start=1):
         where = "privacy/" if count == 1 else f"privacy_{count}/"
@@ -111,8 +118,10 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
-    """Log a report's numbers to the run that is active in MLflow, or to a new one;
-    DpsumError without MLflow.
+    """Log a report's numbers to MLflow's active run, or to a new one.
+
+    Raises:
+        DpsumError: MLflow is not installed.
     """
     try:
         import mlflow
@@ -126,8 +135,10 @@ def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
 def to_tensorboard(
     report: Mapping[str, Any], folder: Path | str, *, step: int = 0
 ) -> None:
-    """Write a report's numbers as TensorBoard's scalars; DpsumError without
-    TensorBoard.
+    """Write a report's numbers as scalars of TensorBoard.
+
+    Raises:
+        DpsumError: TensorBoard is not installed.
     """
     try:
         from tensorboard.summary import Writer

@@ -1,5 +1,7 @@
-"""Commands of `python -m dpwatch`: each takes its parsed arguments, prints a table or
-JSON, and returns an exit code.
+"""Commands of `python -m dpwatch`.
+
+Each command takes its parsed arguments, prints a table or JSON, and returns an exit
+code.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from dpwatch import export
 from dpwatch.audit.anything import Audited, audited
 
 NO = 3
-"""The exit code of a command whose answer is no."""
+"""Exit code of a command whose answer is no."""
 
 _WIDTH = 110
 
@@ -43,7 +45,7 @@ _WIDTH = 110
 
 
 def account(given: argparse.Namespace) -> int:
-    """Epsilon of a ledger."""
+    """Print epsilon of a ledger."""
     result = account_of(_releases(given.ledger), delta=given.delta)
     audit = None if given.audit is None else export.read_audit(given.audit)
     report = export.report(account=result, audit=audit, ledger=given.ledger)
@@ -110,9 +112,7 @@ def _account_lines(account: Account) -> list[str]:
 
 
 def plan(given: argparse.Namespace) -> int:
-    """Noise for epsilon, or epsilon for noise, for each participation that there is an
-    analysis of.
-    """
+    """Print noise for epsilon, or epsilon for noise, for each known participation."""
     if not 0 < given.delta < 1:
         raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
     kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
@@ -188,9 +188,9 @@ def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
 
 
 def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
-    """The sampler of so many units, as a ledger has it: the cohort's share is its rate.
+    """Return the sampler of the command's arguments; the rate is the cohort's share.
 
-    Where a unit's contribution may become any other it is in the release for certain.
+    Under replace-one adjacency a unit is in the release with certainty.
     """
     if analysis.within_task:
         raise DpsumError(
@@ -235,7 +235,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Two ledgers side by side."""
+    """Print two ledgers side by side."""
     ledgers = [_releases(path) for path in (given.ledger, given.other)]
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
     summaries = [_said(releases) for releases in ledgers]
@@ -271,7 +271,7 @@ def compare(given: argparse.Namespace) -> int:
 
 
 def _said(releases: Sequence[Release]) -> dict[str, str]:
-    """A summary of a ledger: each field's one value, or all of them, or its range."""
+    """Summarise a ledger: the single value, all values, or the range of each field."""
     summary = {
         "releases": str(len(releases)),
         "rounds": str(len({event.round for event in releases})),
@@ -309,7 +309,7 @@ def _text(value: Any) -> str:
 
 
 def audit(given: argparse.Namespace) -> int:
-    """A lower bound on the epsilon of a function's releases."""
+    """Print a lower bound on the epsilon of a function's releases."""
     release = _function(given.release)
     participation = (
         None if given.participation is None else _function(given.participation)
@@ -356,7 +356,7 @@ def _function(name: str) -> Any:
     """Import the function that `module:function` names.
 
     Raises:
-        DpsumError: there is no such thing, or its module cannot be imported.
+        DpsumError: the function does not exist, or its module cannot be imported.
     """
     module, _, path = name.partition(":")
     if not module or not path:
@@ -456,7 +456,7 @@ def _ends(low: float | None, high: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text; what is too long for the last is folded."""
+    """Return the lines of a text table; long text in the last column is wrapped."""
     widths = [
         max(len(row[column]) for row in [head, *rows])
         for column in range(len(head) - 1)

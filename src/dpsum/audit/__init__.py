@@ -1,3 +1,1 @@
-"""Lower bounds on epsilon from scores and coins, and the scores of an ideal
-attacker.
-"""
+"""Lower bounds on epsilon from scores and coins, and scores of an ideal attacker."""

@@ -1,11 +1,10 @@
-"""From guesses and scores to lower bounds on epsilon, each with its confidence and with
-what it takes for granted.
+"""Lower bounds on epsilon from guesses and scores, with confidence and assumptions.
 
-All are one-sided: on a mechanism for which the bound's assumptions hold, it is above
-the true epsilon with a chance of at most 1 - confidence. A low bound proves nothing.
+All bounds are one-sided: where a bound's assumptions hold, it exceeds the true epsilon
+with probability at most 1 - confidence. A low bound proves nothing.
 
 `one_run_dp` is Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run
-(2023), Theorem 5.2; `clopper_pearson` has exact limits of the error rates of one
+(2023), Theorem 5.2. `clopper_pearson` has exact limits of the error rates of one
 threshold, chosen on other data. See also `ranks`.
 """
 
@@ -22,10 +21,10 @@ from scipy.special import betainc, betainccinv, betaincinv
 from dpsum.errors import DpsumError
 
 LARGEST_EPSILON = 1e4
-"""What a bound says at most; beyond it numbers say nothing more."""
+"""Largest value of a bound; larger numbers have no meaning."""
 
 _SLACK = 0.1
-"""How much of a bound is given up for a threshold with more room on both sides."""
+"""Loss of a bound that is accepted for a threshold with wider gaps on both sides."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,16 +32,16 @@ class Bound:
     """A lower bound on epsilon.
 
     Attributes:
-        name: of the method.
+        name: name of the method.
         epsilon: the bound at the audit's delta; NaN where there is none.
-        assumes: what must be true besides the experiment for the confidence to hold.
-        numbers: what it was computed from.
-        reason: why there is no bound, or why it is as it is; else "".
-        ideal: what the best attacker of the mechanism accounted for would show with as
-            many observations, in half of all audits; NaN where that was not asked.
-        chances: "as_little" and "such_scores": how often right code shows as little as
-            this, and has scores as far from the ideal attacker's, about; empty where
-            that was not asked.
+        assumes: assumptions, besides the experiment, under which the confidence holds.
+        numbers: inputs of the computation.
+        reason: why there is no bound, or a comment on it; else "".
+        ideal: bound that the best attacker on the accounted mechanism would reach with
+            as many observations, in half of all audits; NaN where it was not computed.
+        chances: approximate probabilities for correct code. "as_little": that the
+            attack shows as little; "such_scores": that the scores are as far from the
+            ideal attacker's. Empty where they were not computed.
     """
 
     name: str
@@ -56,8 +55,12 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """Guesses of secret coins: how many coins there were, how many were guessed, how
-    many of these rightly.
+    """Guesses of secret coins.
+
+    Attributes:
+        coins: number of coins.
+        guessed: number of guesses.
+        right: number of right guesses.
     """
 
     coins: int
@@ -75,13 +78,17 @@ class Guesses:
 def guess(
     scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True
 ) -> Guesses:
-    """Guess "present" for the highest scores and, if `both`, "absent" for as many of
-    the lowest.
+    """Guess the coins of the highest scores, and perhaps of the lowest.
 
-    Neither the number of guesses (`count`, of which the last odd one of two sides is
-    left out) nor the sides may depend on the scores, or the confidence is lost. Equal
-    scores are taken in the order in which they stand, which must say nothing of the
-    coins. Scores are float [m], higher for present; coins bool [m], the truth.
+    The confidence requires that `count` and `both` do not depend on the scores. Equal
+    scores keep their order, which must not depend on the coins.
+
+    Args:
+        scores: float [m], higher for present.
+        coins: the true coins, bool [m].
+        count: number of guesses; with two sides an odd one is dropped.
+        both: whether to guess "absent" for as many of the lowest scores as "present"
+            for the highest.
     """
     order = np.argsort(scores, kind="stable")
     low = count // 2 if both else 0
@@ -94,12 +101,12 @@ def guess(
 
 
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
-    """As many guesses as suit the number of coins, fixed beforehand.
+    """Guess a number of coins that follows from the number of coins alone.
 
-    With few guesses only the surest are made, which is where a mechanism leaks; with
-    too few, chance hides it. So it is a tenth (but a hundred, where there are so many),
-    half of them "absent"; where participation is secret a twentieth, none of them
-    "absent", since a release that a canary was not seen in says little.
+    Few guesses are the surest ones, where a mechanism leaks; with too few, chance hides
+    the leak. The number is a tenth of the coins (at least a hundred, if there are as
+    many), half of them "absent". Where participation is secret it is a twentieth, none
+    of them "absent", since the absence of a canary from a release says little.
     """
     share = 10
     if secret:
@@ -113,8 +120,9 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
 
 
 def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """A bound on the chance of at least so many right guesses under any (epsilon,
-    delta)-DP mechanism (Theorem 5.2).
+    """Bound the probability of at least as many right guesses (Theorem 5.2).
+
+    The bound holds under any (epsilon, delta)-DP mechanism.
     """
     m = guesses.coins
     guess_count = guesses.guessed
@@ -129,9 +137,7 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
-    """The largest epsilon at which (epsilon, delta) is refuted by so many right
-    guesses.
-    """
+    """Return the largest epsilon at which the guesses refute (epsilon, delta)-DP."""
     tau = 1 - confidence
     epsilon = 0.0
     reason = ""
@@ -176,12 +182,18 @@ def clopper_pearson(
     generator: np.random.Generator,
     choosing: float = 0.5,
 ) -> Bound:
-    """log((power - delta) / false alarms) of one threshold, each rate at its exact
-    limit.
+    """Return log((power - delta) / false-alarm rate) of one threshold.
 
-    Scores are higher for present. The threshold, and which hypothesis is the alarm, are
-    chosen on a share of the scores (`choosing`, drawn by `generator`) that is then left
-    out.
+    Each rate is at its exact confidence limit.
+
+    Args:
+        present: scores of present canaries; higher than those of absent ones.
+        absent: scores of absent canaries.
+        delta: delta at which epsilon is stated.
+        confidence: confidence of the bound.
+        generator: draws the scores that choose the threshold.
+        choosing: share of the scores that choose the threshold, and which hypothesis is
+            the alarm. The bound does not use these scores.
     """
     name = "Clopper-Pearson"
     assumes = "scores are independent"
@@ -237,9 +249,7 @@ def clopper_pearson(
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
-    """The most that Clopper and Pearson's bound can say of so many scores: all hits,
-    and no false alarm.
-    """
+    """Return the largest possible Clopper-Pearson bound: all hits, no false alarm."""
     counts = np.array(trials), trials, np.array(0), nulls
     return float(_of_counts(*counts, delta, 1 - confidence))
 
@@ -252,8 +262,9 @@ def _of_counts(
     delta: float,
     tau: float,
 ) -> np.ndarray:
-    """The bound for each pair of counts, where each rate's limit has half of tau;
-    -infinity where there is none.
+    """Return the bound for each pair of counts; -infinity where there is none.
+
+    Each rate's limit has error probability tau / 2.
     """
     power = least_rate(hits, trials, tau / 2)
     false = largest_rate(alarms, nulls, tau / 2)
@@ -273,12 +284,13 @@ def _best_threshold(
     delta: float,
     tau: float,
 ) -> tuple[float, bool]:
-    """The threshold with the best bound, if the rates of the scores given were those of
-    sets of these sizes.
+    """Return the threshold with the best bound for sets of these sizes.
+
+    The bound assumes that those sets have the rates of the given scores.
     """
     values = np.unique(np.concatenate([present, absent]))
-    # Between the scores: what lies at one of them, others of the same world will soon
-    # be above.
+    # Between the scores: other scores of the same world would soon exceed a threshold
+    # at one of them.
     candidates = values
     gaps = np.zeros(1)
     if len(values) > 1:
@@ -306,8 +318,8 @@ def _best_threshold(
     power_of_absent = 1 - absent_above
     false_of_absent = 1 - present_above
     says_absent = bound_of(power_of_absent, sizes[1], false_of_absent, sizes[0])
-    # Of all that are about as good the one in the widest gap: the best of many looks
-    # better than it is.
+    # Of all thresholds that are about as good, take the one in the widest gap: the best
+    # of many looks better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())
     bound = says_present if present_is_alarm else says_absent
     good = np.flatnonzero(bound >= bound.max() - _SLACK)
@@ -315,29 +327,34 @@ def _best_threshold(
     return float(candidates[widest]), present_is_alarm
 
 
-# A binomial's tail and the limits of its rate, as scipy.stats has them: to load that
-# was half of the processor time of a short audit.
+# A binomial's tail and the limits of its rate, as in scipy.stats. Importing that module
+# takes half of the processor time of a short audit.
 
 Numbers = Any
 """A number, or an array of them."""
 
 
 def binomial_tail(count: Numbers, trials: int, rate: float) -> np.ndarray:
-    """P(N > count), N ~ Binomial(trials, rate), trials >= 1; count an integer, also
-    below 0 or beyond the trials.
+    """Return P(N > count) for N ~ Binomial(trials, rate).
+
+    Args:
+        count: an integer; it may be below 0 or above the number of trials.
+        trials: at least 1.
+        rate: in (0, 1).
     """
     count = np.asarray(count, dtype=float)
     inside = np.clip(count, 0, trials - 1)
-    # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is
-    # below the rate.
+    # P(N > k) is the probability that the (k + 1)-th smallest of `trials` uniform
+    # numbers is below the rate.
     tail = betainc(inside + 1, trials - inside, rate)
     tail = np.where(count >= trials, 0.0, tail)
     return np.where(count < 0, 1.0, tail)
 
 
 def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
-    """Clopper and Pearson's lower limit of a rate, wrong with a chance of at most
-    `error`; 0 where nothing was hit.
+    """Return the Clopper-Pearson lower limit of a rate; 0 without a hit.
+
+    It is wrong with probability at most `error`.
     """
     hits = np.asarray(hits, dtype=float)
     positive_hits = np.maximum(hits, 1)
@@ -347,7 +364,7 @@ def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
 
 
 def largest_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
-    """Clopper and Pearson's upper limit; 1 where all were hit."""
+    """Return the Clopper-Pearson upper limit of a rate; 1 where all were hit."""
     hits = np.asarray(hits, dtype=float)
     capped_hits = np.minimum(hits, trials - 1)
     return np.where(

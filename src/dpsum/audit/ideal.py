@@ -1,18 +1,20 @@
-"""Scores of the best attacker: of what a run released (`Tally`), and on draws of the
-mechanism that its ledger states.
+"""Scores of the best attacker: of a run's releases (`Tally`), and of simulated ones.
 
-By Neyman and Pearson no score orders canaries better than the likelihood ratio, and
-that is what an audit scores by. So on right code its scores, and what is made of them,
-have the law that they have on these draws. Where they have another, what ran is not
-what the ledger states: another mechanism was attacked, and a low bound says nothing of
-it.
+The simulation draws from the mechanism in the ledger. By Neyman and Pearson no score
+orders canaries better than the likelihood ratio, and an audit scores by it. So for
+correct code the audit's scores have the same distribution as the simulated ones. If
+they have another, the code that ran is not the mechanism in the ledger: the audit
+attacked another mechanism, and a low bound says nothing about it.
 
-The likelihood ratio, that a canary is in the rounds of a participation against that it
-is in none, is
+The likelihood ratio compares a canary's presence in the rounds of a participation with
+its absence. It is
 
-- where the observer knows who is in which round: the ratios of the canary's own rounds;
-- where each is in one secret round, equally likely: the mean over rounds of the ratios;
-- where each draws anew for each round: the product over rounds of 1 - q + q x ratio.
+- where the observer knows who is in which round: the product of the ratios of the
+  canary's own rounds;
+- where each canary is in one secret round, equally likely: the mean over rounds of the
+  ratios;
+- where each canary is drawn anew in each round: the product over rounds of 1 - q + q x
+  ratio.
 """
 
 from __future__ import annotations
@@ -23,20 +25,20 @@ import numpy as np
 from scipy.special import kolmogorov
 
 Drawn = Callable[[np.random.Generator], np.ndarray]
-"""Scores float64 [m] of canaries with the audit's own coins, drawn anew."""
+"""Function that draws scores of canaries with the audit's own coins, float64 [m]."""
 
 
 class Tally:
     """Scores of canaries, round by round.
 
     Args:
-        shape: of the canaries; the last axis is that of `members`.
-        members: the canaries that are in each round, where that is known.
-        once: whether each is in one round.
+        shape: shape of the array of canaries; its last axis is that of `members`.
+        members: the canaries that are in each round, where that is known; else None.
+        once: whether each canary is in one round.
 
     Attributes:
-        scores: float64 of that shape, log-likelihood ratios up to a constant that all
-            canaries share.
+        scores: log-likelihood ratios, up to a constant that all canaries share; float64
+            of that shape.
     """
 
     def __init__(
@@ -56,11 +58,14 @@ class Tally:
     def add(
         self, index: int, x: np.ndarray, noise_multiplier: float, rate: float
     ) -> None:
-        """Take note of round `index`, for which each canary was drawn with the chance
-        `rate`.
+        """Add the releases of a round to the scores.
 
-        `x` is what was released of each canary, in units of what it moves: 1 where it
-        is present, but for the noise, whose deviation in these units is z.
+        Args:
+            index: number of the round.
+            x: the release at each canary, in units of the canary's effect: 1 plus noise
+                of deviation z where the canary is present, else the noise.
+            noise_multiplier: z.
+            rate: probability that a canary was drawn for this round.
         """
         ratio = (2 * x - 1) / (2 * noise_multiplier**2)
         if self._members is not None:
@@ -84,11 +89,14 @@ class Tally:
         rate: float,
         rounds: int,
     ) -> np.ndarray:
-        """Scores of draws of a Gaussian mechanism with the same coins (of the canaries'
-        shape).
+        """Return scores of simulated Gaussian releases with the same coins.
 
-        `done` has index and z of each round; of the `rounds` that were planned each
-        canary draws its one.
+        Args:
+            coins: whether each canary is present, bool of the canaries' shape.
+            done: number and z of each round that was run.
+            generator: draws the simulation.
+            rate: probability that a canary is drawn for a round.
+            rounds: planned number of rounds, of which each canary draws its one.
         """
         if self._members is None and (self._once or rate < 1):
             return secret(
@@ -109,11 +117,13 @@ class Tally:
 def gaussian(
     coins: np.ndarray, squares: np.ndarray | float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draws of scores of canaries in one Gaussian release each, or in several that come
-    to one.
+    """Draw scores of canaries that are each in one Gaussian release.
 
-    `coins` says whether each is there; `squares` is (sensitivity / deviation)^2 of its
-    release; of several their sum.
+    Args:
+        coins: whether each canary is present.
+        squares: (sensitivity / deviation)^2 of a canary's release; for several
+            releases, their sum.
+        generator: draws the noise.
     """
     return squares * (coins - 0.5) + np.sqrt(squares) * generator.standard_normal(
         coins.shape
@@ -128,11 +138,15 @@ def secret(
     rate: float,
     once: int = 0,
 ) -> np.ndarray:
-    """The same where who is in which release (of multipliers z) is secret.
+    """Draw scores of canaries where it is secret who is in which release.
 
-    Each is in a release with the chance `rate`, apart from the others. Where `once` is
-    above 0 each is in one of so many releases instead, all equally likely, of which
-    these are the first.
+    Args:
+        coins: whether each canary is present.
+        multipliers: z of each release.
+        generator: draws the participation and the noise.
+        rate: probability that a canary is in a release, independently of the others.
+        once: if above 0, each canary is instead in one of this number of equally likely
+            releases, of which `multipliers` are the first.
     """
     tally = Tally(coins.shape, once=bool(once))
     if once:
@@ -153,11 +167,11 @@ def secret(
 def chance_of_such(
     scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.ndarray]
 ) -> float:
-    """About the chance that an audit's scores and ideal ones, with the same coins,
-    differ as much if they have one law.
+    """Return an approximate p-value of the audit's scores against ideal ones.
 
-    Kolmogorov and Smirnov's limit law of the largest difference, of canaries that are
-    there and of those that are not; twice the smaller chance.
+    It is the probability of as large a difference if both have the same distribution,
+    with the same coins: the Kolmogorov-Smirnov limit law, for present and for absent
+    canaries, and twice the smaller probability.
     """
     chances = [1.0]
     for side in (coins, ~coins):

@@ -1,24 +1,25 @@
-"""The order of canaries' scores against their coins: the least leaking mechanism of a
-family that is not refuted.
+"""Rank test of canaries' scores against their coins: a lower bound on the leak.
 
-Canaries lie in coordinates of their own, and what is released of one is drawn apart
-from the others, so that of each a mechanism with the trade-off curve f shows what can
-be made of one draw of f's canonical pair (Dong, Roth and Su, Gaussian Differential
+The bound is the least leaking mechanism of a family that the test does not refute.
+
+Canaries are in separate coordinates, and the release of each is drawn independently of
+the others. So a mechanism with the trade-off curve f shows of each canary at most a
+function of one draw of f's canonical pair (Dong, Roth and Su, Gaussian Differential
 Privacy, 2022). Given these draws the coins are independent, each with a posterior. Of
-all orders of the canaries, whatever they are made of but the coins, that by posterior
-makes
+all orders of the canaries that do not depend on the coins, the order by posterior makes
 
     T = sum of a_r over the ranks r at which a canary was present,     a_1 >= a_2 >= ... fixed beforehand,
 
-stochastically largest: to swap two neighbours that are out of order moves chance from
-the lesser weight to the greater. So T's law under the canonical pair bounds it under
-every mechanism with this curve, and a Monte Carlo test of it is exact (Barnard 1963):
-with B draws it refutes where T is above all but (1 - confidence) (B + 1) - 1 of them.
+stochastically largest: swapping two neighbours that are out of order moves probability
+from the lesser weight to the greater. So T's law under the canonical pair bounds it
+under every mechanism with this curve, and a Monte Carlo test of it is exact (Barnard
+1963): with B draws it refutes where T is above all but (1 - confidence) (B + 1) - 1 of
+them.
 
-The weights are log-likelihood ratios by rank under the ledger's own noise: by Neyman
-and Pearson the most powerful test against a mechanism that tells nothing, and all but
-that against the others of the family. What it shows of draws of the ledger's own
-canonical pair is what an ideal attacker would show: the audit's own score could be no
+The weights are log-likelihood ratios by rank under the ledger's own noise. By Neyman
+and Pearson this is the most powerful test against a mechanism that reveals nothing, and
+almost the most powerful against the others of the family. Its result on draws of the
+ledger's own canonical pair is that of an ideal attacker: the audit's score cannot be
 better.
 """
 
@@ -40,26 +41,30 @@ from dpsum.sampling import Sampler
 
 NAME = "f-DP by ranks"
 DRAWS = 399
-"""B; a test at 95 % is against the twentieth largest. Where confidence is high there
-are so many more as it takes.
+"""B, the number of draws. A test at 95 % compares with the twentieth largest draw. A
+higher confidence uses more draws.
 """
 
 IDEALS = 4
-"""Experiments of an ideal attacker on the ledger's own mechanism that an audit's is
-compared with.
+"""Number of simulated experiments of an ideal attacker on the ledger's own mechanism,
+with which the audit's is compared.
 """
 
 _CELLS = 1 << 14
 _SMALLEST = 0.05
-"""The smallest noise multiplier for which sampled mechanisms are accounted for."""
+"""Smallest noise multiplier for which sampled mechanisms have an account."""
 _PRECISION = 1e-3
 
 
 class Family:
-    """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is
-    the ledger's own.
+    """Family of the ledger's mechanism with its noise divided by a leak.
 
-    `accountant` justifies them, `schedule` is z of the rounds.
+    A leak of 1 is the ledger's own mechanism.
+
+    Args:
+        accountant: accountant of the mechanism.
+        schedule: z of the rounds.
+        sampler: the ledger's sampler.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class Family:
         )
 
     def epsilon(self, leak: float, delta: float) -> float:
-        """Epsilon at delta, proved from above."""
+        """Return a proven upper bound on epsilon at delta."""
         if leak <= 0:
             return 0.0
         return self._accountant.high(self._divided(leak), delta)
@@ -92,14 +97,16 @@ class Family:
 
 
 def posteriors(deltas: Curve) -> np.ndarray:
-    """The chance that a unit is present, a fair coin before, by the place of its
-    likelihood ratio, the largest first.
+    """Return posteriors of a unit's presence, by the rank of its likelihood ratio.
 
-    With u the share of all units above a threshold and t that of those present, t/2 +
-    a/2 = u with a the false alarms. A line t <= e^eps a + delta is t <= 2 p u + (1 - p)
-    delta at p = e^eps / (1 + e^eps), so that the slope of the least of all lines of the
-    trade-off curve is twice the posterior. Returned is the largest posterior of each
-    cell of [0, 1], float64 [cells], not increasing.
+    The prior is a fair coin, and the largest ratio comes first. With u the share of all
+    units above a threshold and t that of present units, t/2 + a/2 = u with a the false
+    alarms. A line t <= e^eps a + delta is t <= 2 p u + (1 - p) delta at p = e^eps /
+    (1 + e^eps), so that the slope of the least of all lines of the trade-off curve is
+    twice the posterior.
+
+    Returns:
+        The largest posterior of each cell of [0, 1], float64 [cells], not increasing.
     """
     chance = expit(deltas.epsilons)
     lines = sorted(
@@ -137,9 +144,7 @@ def posteriors(deltas: Curve) -> np.ndarray:
 
 
 class RankTest:
-    """Tests of m canaries by draws that are the same for every mechanism of a
-    family.
-    """
+    """Tests of m canaries, with common random draws for all mechanisms of a family."""
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class RankTest:
         generator: np.random.Generator,
     ) -> None:
         self._family = family
-        # Uniform numbers in order, without sorting them.
+        # Sorted uniform numbers, without a sort.
         least = math.ceil(10 / (1 - confidence) - 1e-9) - 1
         draws = max(DRAWS, least)
         gaps = generator.exponential(size=(draws, canaries + 1))
@@ -178,8 +183,9 @@ class RankTest:
         self.critical = functools.cache(self._critical)
 
     def draws(self, leak: float) -> np.ndarray:
-        """The statistic T of draws from a member of the family, float64 [B] in
-        order.
+        """Return the statistic T of draws from a member of the family, float64 [B].
+
+        The values are sorted.
         """
         chances = self._family.posteriors(leak).astype(np.float32)
         return np.sort(
@@ -190,18 +196,24 @@ class RankTest:
         )
 
     def statistic(self, present: np.ndarray) -> float:
-        """T, from whether each canary was present, bool [m] by score from the highest
-        down.
+        """Return T.
+
+        Args:
+            present: whether each canary was present, bool [m], by descending score.
         """
         values = present.astype(np.float32)
         return float(np.dot(values, self.weights))
 
     def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:
-        """The chance that the ledger's own mechanism has T <= `observed`, about: T is a
-        sum over thousands.
+        """Return the approximate probability that the ledger's mechanism has a lower T.
 
-        From the mean of K draws of T by who scores best, with the same coins, the next
-        differs by (1 + 1/K) times T's variance.
+        T is a sum over thousands of canaries, so that a normal law applies. The next T
+        differs from the mean of K draws of the best attacker, with the same coins, by
+        (1 + 1/K) times T's variance.
+
+        Args:
+            observed: T of the audit.
+            drawn: the K draws of T.
         """
         deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(
             1 + 1 / len(drawn)
@@ -214,9 +226,7 @@ class RankTest:
         return float(ordered[self._place]) + self._rounding
 
     def refuted(self, observed: float) -> float:
-        """The largest leak that T = `observed` refutes; 0 where it does not even refute
-        that there is none.
-        """
+        """Return the largest leak that T = `observed` refutes; 0 if it refutes none."""
         if observed <= self.critical(0.0):
             return 0.0
         low = 0.0
@@ -251,16 +261,20 @@ def rank_test(
     generator: np.random.Generator,
     ideal: Drawn | None = None,
 ) -> Bound:
-    """The bound, and what an ideal attacker would show of as many coins in half of all
-    audits.
+    """Return the bound of the rank test, with the bound of an ideal attacker.
+
+    The ideal attacker reaches its bound with as many coins in half of all audits.
 
     Args:
-        scores: float [m], higher for present; of whatever, but not of the coins.
-        coins: bool [m], drawn fairly.
-        family: of mechanisms.
-        generator: of the test's own draws.
-        ideal: draws the scores of who scores best, where it is asked how often right
-            code shows as little, or such scores.
+        scores: float [m], higher for present. They must not depend on the coins
+            directly.
+        coins: fair coins, bool [m].
+        family: family of mechanisms.
+        delta: delta at which epsilon is stated.
+        confidence: confidence of the bound.
+        generator: draws of the test.
+        ideal: draws scores of the best attacker, from which the probabilities of as
+            little leak, and of such scores, are computed; None: they are not.
     """
     test = RankTest(family, len(coins), confidence=confidence, generator=generator)
 
@@ -296,7 +310,7 @@ def rank_test(
             "coins": len(coins),
             "present": int(coins.sum()),
             "leak": leak,
-            # Of right code, about: T is a sum over thousands.
+            # Approximate, for correct code: T is a sum over thousands.
             "chance_of_as_much": float(
                 ndtr((ledger_draws.mean() - observed) / ledger_draws.std())
             ),

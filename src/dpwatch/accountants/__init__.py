@@ -1,6 +1,6 @@
-"""Accountants of ways of sampling that only other libraries have.
+"""Accountants of samplers that only other libraries have.
 
-Importing this package adds them to those of dpsum.
+Importing this package adds them to the accountants of dpsum.
 """
 
 from dpsum.accounting import analyses

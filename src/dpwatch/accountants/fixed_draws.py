@@ -1,24 +1,23 @@
-"""The privacy of cohorts that are drawn with replacement: b draws a round, each of any
-of n units with the same chance.
+"""Privacy of cohorts that are drawn with replacement: b uniform draws from n units.
 
 A unit may be drawn several times in a round, K ~ Binomial(b, 1/n), and is then added up
-K times: pfl-research's user sampler "random". The argument is the one of `fixed_size`.
-Let y_1 to y_b be draws from the other units alone, and B the draws that are the unit's
-instead, |B| = K. Without the unit the release is R = E N(sum y), with it A = E N(sum
-over those not in B of y + K x) given K >= 1, and A' with the unit's contribution
-changed to x'. With eta = P(K >= 1) the two worlds are (1 - eta) R + eta A and (1 - eta)
-R + eta A', so that advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem
-2) and then joint convexity over y and B say
+K times. pfl-research's user sampler "random" draws in this way. The argument is that of
+`fixed_size`. Let y_1 to y_b be draws from the other units alone, and B the draws that
+the unit replaces, |B| = K. Without the unit the release is R = E N(sum y). With the
+unit it is A = E N(sum over draws not in B of y + K x) given K >= 1, and A' with the
+unit's contribution changed to x'. With eta = P(K >= 1) the two worlds are (1 - eta) R +
+eta A and (1 - eta) R + eta A'. Advanced joint convexity (Balle, Barthe and Gaboardi
+2018, Theorem 2) and then joint convexity over y and B give
 
     H_eps(M || M') <= eta E_{K | K >= 1} H_eps0(N(K x) || (1 - beta) N(sum over B of y) + beta N(K x')),
 
-with what is the same in all of them left out. Given K, that is `fixed_size`'s bound
-with all distances K times as long: a cohort of fixed size at rate eta with noise z / K.
-So the dominating pair is theirs, K told with it, in the law of K given that it is at
-least 1. Balle et al.'s Theorem 10 is the same for replace-one.
+without the terms that are the same in all of them. Given K, that is `fixed_size`'s
+bound with all distances K times as long: a cohort of fixed size at rate eta with noise
+z / K. So the dominating pair releases K, which has its law given K >= 1, together with
+`fixed_size`'s pair for that K. Balle et al.'s Theorem 10 is the same for replace-one.
 
-The low end is of the data set where all others contribute 0: there the release is K
-times x and noise, which is the mixture of `poisson` for b units of rate 1/n that are
+The low end comes from the data set where all others contribute 0. There the release is
+K times x plus noise, which is the mixture of `poisson` for b units of rate 1/n that are
 zeroed together.
 """
 
@@ -38,16 +37,16 @@ from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_of
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.sampling import Sampler, Sampling
 
-# Draws of one unit that leave less noise than this for each are taken to tell
-# everything.
+# Numbers of draws that leave less noise than this for each draw count as infinite
+# losses.
 _LEAST_EACH = 0.04
 
 
 class _Told:
-    """The loss of one round whose number of draws is told with it: a law for each
-    number, and the number's probability.
+    """Privacy loss of one round that also releases the unit's number of draws.
 
-    Numbers that have none (`missing`) count as infinite losses.
+    It is a mixture of one law for each number of draws, weighted by the number's
+    probability. Numbers without a law count as infinite losses (`missing`).
     """
 
     def __init__(self, laws: Sequence[tuple[float, RoundLaw]], missing: float) -> None:
@@ -55,7 +54,10 @@ class _Told:
         self.missing = missing + sum(weight * law.missing for weight, law in laws)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The tails of the mixture; it is off by no larger a share than its parts."""
+        """Return the tails of the mixture.
+
+        Its relative error is at most the largest of its parts.
+        """
         first = np.zeros(len(losses))
         second = np.zeros(len(losses))
         off = np.zeros(len(losses))
@@ -67,7 +69,7 @@ class _Told:
         return first, second, off + 1e-14
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        """The range of the mixture; each part may lose its share of the mass."""
+        """Return the range of the mixture; each part may lose its share of the mass."""
         low = 0.0
         high = 0.0
         for weight, law in self._laws:
@@ -80,7 +82,7 @@ class _Told:
 
 
 def _ever(units: int, draws: int) -> float:
-    """The probability that a unit is drawn in a round."""
+    """Return the probability that a unit is drawn in a round."""
     return -math.expm1(draws * math.log1p(-1 / units)) if units > 1 else 1.0
 
 
@@ -88,7 +90,7 @@ def _ever(units: int, draws: int) -> float:
 def _laws(
     z: float, units: int, draws: int, adjacency: str, mass: float
 ) -> tuple[RoundLaw, ...]:
-    """The dominating pair of one round in each order."""
+    """Return the dominating pair of one round, in each order."""
     eta = _ever(units, draws)
     parts: list[list[tuple[float, RoundLaw]]] = [[], []]
     count = 1
@@ -113,12 +115,13 @@ def upper_epsilon(
     delta: float,
     adjacency: str = fixed_size.ZERO_OUT,
 ) -> float:
-    """A proved upper end of epsilon, for both orders.
+    """Return a proven upper bound on epsilon, for both orders.
 
     Args:
         schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for
-            replace-one too; empty means nothing.
-        units: n that are drawn from, `draws` of them (b) in a round.
+            replace-one too; empty: no release.
+        units: n, the number of units that draws are from.
+        draws: b, the number of draws in a round.
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
     """
@@ -133,7 +136,7 @@ def upper_epsilon(
         lambda z, mass: _laws(z, units, draws, adjacency, mass),
         moves=moves,
     )
-    # With the draws told, the releases are composed Gaussians.
+    # If the draws are public, the releases are composed Gaussians.
     ceiling = known_draws_epsilon(
         *squares_of_binomials(draws, rate, stage.rounds), stage.least / moves, delta
     )
@@ -147,10 +150,10 @@ def lower_epsilon(
     delta: float,
     adjacency: str = fixed_size.ZERO_OUT,
 ) -> float:
-    """A proved lower end of epsilon, arguments as in `upper_epsilon`.
+    """Return a proven lower bound on epsilon; arguments as in `upper_epsilon`.
 
-    All others contribute 0; under replace-one -1, where the unit contributes 1 or -1,
-    so that it moves the sum by 2.
+    It is exact for one data set: all others contribute 0. Under replace-one they
+    contribute -1 and the unit 1 or -1, so that the unit moves the sum by 2.
     """
     if not schedule:
         return 0.0
@@ -163,7 +166,7 @@ def lower_epsilon(
 
 
 class FixedDrawsAccountant(fixed_size.Redrawn):
-    """Each cohort is so many draws from all units, with replacement."""
+    """Accountant of cohorts drawn from all units with replacement."""
 
     pair = "gaussian", "fixed-draws"
     explanation = (
@@ -180,15 +183,13 @@ class FixedDrawsAccountant(fixed_size.Redrawn):
     ends_of = lower_epsilon, upper_epsilon
 
     def gaussian(self, events: Events) -> float | None:
-        """With one unit alone, every draw of a round is that unit."""
+        """Return the multiplier where there is one unit: every draw is that unit."""
         if int(events.sampling["clients"]) > 1:
             return None
         return joint_of(events.schedule) / int(events.sampling["cohort"])
 
     def check(self, sampling: Sampler) -> None:
-        """A cohort is a whole number of draws, and may have more than there are
-        clients.
-        """
+        """Check the sampler: the cohort is a whole number and may exceed the clients."""
         numbers = Sampling.of(sampling)
         self.check_whole(numbers, "clients", "cohort", "rounds")
         self.check_numbers(numbers)

@@ -1,6 +1,7 @@
-"""Shuffled epochs whose batches are secret: a proved low end of epsilon.
+"""Shuffled epochs with secret batches: a proven lower bound on epsilon.
 
-The high end is dpsum's: the batches told, a unit is in one Gaussian release an epoch.
+The upper bound is dpsum's: with public batches, a unit is in one Gaussian release each
+epoch.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing
 
 _CELLS = 4096
-# Of a tail: what its logarithms, its product and its difference from the next can be
-# off by, far more than they are.
+# Bound on the error of a tail's logarithms, product and difference from the next tail,
+# far above their true error.
 _OFF = 1e-11
 _PAIRS = ((2.0, 1.0), (1.0, 2.0), (1.0, 0.0), (0.0, 1.0))
 
@@ -25,7 +26,7 @@ _PAIRS = ((2.0, 1.0), (1.0, 2.0), (1.0, 0.0), (0.0, 1.0))
 def _largest(
     z: float, mean: float, chance: float, rounds: int, edges: np.ndarray
 ) -> np.ndarray:
-    """The probability that the largest of an epoch's sums is above each edge."""
+    """Return the probability that an epoch's largest sum is above each edge."""
     rest = (rounds - 1) * log_ndtr(edges / z)
     present, none = (-np.expm1(log_ndtr((edges - at) / z) + rest) for at in (mean, 0.0))
     return np.asarray(chance * present + (1 - chance) * none)
@@ -34,8 +35,9 @@ def _largest(
 def _losses(
     z: float, pair: tuple[float, float], chance: float, rounds: int, step: float
 ) -> GridVariable | None:
-    """The loss of one epoch, rounded down to the grid; None where nothing is left of
-    it.
+    """Return the loss of one epoch, rounded down to the grid.
+
+    None where no probability is left after the rounding.
     """
     edges = np.linspace(-6.0 * z, 2.0 + 12.0 * z, _CELLS)
     tails = [
@@ -64,24 +66,24 @@ def _losses(
 def secret_batches(
     noise_multiplier: float, rate: float, epoch: int, done: int, delta: float
 ) -> float:
-    """A proved lower end of epsilon after `done` rounds of secret batches, under
-    zero-out (and so under replace-one).
+    """Return a proven lower bound on epsilon after `done` rounds of secret batches.
 
-    Each epoch shuffles the units anew and cuts the list into batches of a size that is
-    known; `rate` is the chance of being in a given full one of the `epoch` rounds. In
-    units of the threshold, let the unit contribute 1 and all others -1. Then an epoch's
-    t released sums, less what batches without the unit have, are independent N(0, z^2)
-    but for that of the unit's batch, if it is among them (with chance p): it has the
-    mean 2 where the unit contributes and 1 where it is zeroed. Where all others
-    contribute 0, it is 1 and 0. The largest sum is at most m with chance
+    It holds under zero-out, and so under replace-one. Each epoch shuffles the units
+    anew and cuts the list into batches of a public size; `rate` is the probability of
+    being in a given full one of the `epoch` rounds. In units of the threshold, let the
+    unit contribute 1 and all others -1. Subtract from an epoch's t released sums the
+    sum of a batch without the unit. The results are independent N(0, z^2), except for
+    the unit's batch, if it is among them (with probability p): its mean is 2 where the
+    unit contributes and 1 where it is zeroed. Where all others contribute 0, the means
+    are 1 and 0. The largest sum is at most m with probability
 
         F(m) = p Phi((m - mean) / z) Phi(m / z)^(t - 1) + (1 - p) Phi(m / z)^t,
 
     in one epoch (Chua et al., How Private are DP-SGD Implementations?, 2024, for the
-    first pair). Which interval of a grid the largest sum of each epoch lies in follows
-    from the releases, so the composition of these laws over epochs is a low end. It is
-    close to the truth where noise is small, and far from it where it is large. z is the
-    greatest of all rounds.
+    first pair). The grid interval of each epoch's largest sum is a function of the
+    releases, so that the composition of these laws over epochs is a lower bound. The
+    bound is tight for small noise and loose for large noise. z is the greatest of all
+    rounds.
     """
     whole, rest = divmod(done, epoch)
     epochs = [
@@ -119,7 +121,7 @@ def secret_batches(
 
 
 class SecretBatchesAccountant(ShuffledEpochsAccountant):
-    """Also brackets secret batches from below."""
+    """Accountant of shuffled epochs that also bounds secret batches from below."""
 
     def low_of_secret_batches(self, events: Events, delta: float) -> float:
         _, most, done = events.ends

@@ -1,3 +1,4 @@
-"""Ledgers of runs that other libraries make: one file a library, which imports it; each
-has an extra of its own.
+"""Ledgers of other libraries' runs: one file, and one optional extra, for each library.
+
+Each file imports its library.
 """

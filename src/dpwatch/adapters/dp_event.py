@@ -1,18 +1,18 @@
-"""Ledgers and the event trees of dp_accounting, which jax_privacy's execution plans
-have too: each read as the other.
+"""Conversion between ledgers and the event trees of dp_accounting.
 
-A tree says noise multipliers, chances and counts, and no more. So a ledger that is read
-from one takes the number of units from its caller, a clipping norm of 1 unless another
-is given, and is of the tree alone: what ran is not seen. A tree does not say its
-adjacency either, which in dp_accounting is the accountant's:
+jax_privacy's execution plans have such trees too. A tree states noise multipliers,
+probabilities and counts only. The caller therefore supplies the number of units, and
+may supply a clipping norm other than 1. A ledger from a tree describes the tree, not
+the code that ran. A tree does not state its adjacency either; in dp_accounting the
+accountant does:
 
 - "zero-out": multipliers are the noise over C. It is
   `NeighboringRelation.REPLACE_SPECIAL`, the default of jax_privacy's plans; for Poisson
   samples `ADD_OR_REMOVE_ONE` is the same.
 - "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE`
-  take them. Samples of a fixed size have an account under this one alone there.
+  take them. dp_accounting covers samples of a fixed size under this adjacency only.
 
-A plan of banded noise has the tree of one of its bands: ceil(rounds / bands) Poisson
+The tree of a plan with banded noise is that of one band: ceil(rounds / bands) Poisson
 samples.
 """
 
@@ -30,12 +30,16 @@ from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
 _OVER = {"zero-out": 1.0, "replace-one": 2.0}
-"""The sensitivity under an adjacency, in units of C."""
+"""Sensitivity under each adjacency, in units of C."""
 
 
 class _Round(NamedTuple):
-    """One sample (its chance, or its size of so many units) and the multipliers of what
-    was released of it.
+    """One sample and the noise multipliers of its releases.
+
+    Attributes:
+        rate: sampling rate.
+        size: size of the sample and of the data, for a sample of fixed size.
+        multipliers: noise multipliers of the releases.
     """
 
     rate: float
@@ -51,19 +55,20 @@ def from_event(
     adjacency: str = "zero-out",
     threshold: float = 1.0,
 ) -> list[Release]:
-    """The ledger lines of an event tree.
+    """Return the ledger lines of an event tree.
 
     Args:
-        event: Gaussians, Poisson samples and fixed-size samples without replacement of
-            them, and compositions.
-        units: records or clients in the data, as `unit` says.
-        adjacency: of the accountant that the tree is for; see above. The lines are for
-            zero-out.
+        event: a tree of Gaussians, of Poisson samples and fixed-size samples without
+            replacement of them, and of compositions.
+        units: number of records or clients in the data.
+        unit: "record" or "client".
+        adjacency: adjacency of the accountant that the tree is for; see the module. The
+            lines are for zero-out.
         threshold: C.
 
     Raises:
-        DpsumError: another event is in the tree, or samples of several kinds or sizes,
-            which one ledger does not have.
+        DpsumError: the tree has another event, or samples of several kinds or sizes,
+            which one ledger cannot have.
     """
     if unit not in ("record", "client") or adjacency not in _OVER:
         raise DpsumError(
@@ -156,9 +161,7 @@ def _line(
 
 
 def _rounds(event: events.DpEvent) -> Iterator[_Round]:
-    """The tree's samples in order; a Gaussian over everybody counts as a sample of
-    chance 1.
-    """
+    """Yield the tree's samples in order; a Gaussian over all units has rate 1."""
     match event:
         case events.NoOpDpEvent():
             return
@@ -204,7 +207,7 @@ def _chance(chance: float) -> float:
 
 
 def _gaussians(event: events.DpEvent) -> Iterator[float]:
-    """The multipliers of the releases of one sample."""
+    """Yield the noise multipliers of the releases of one sample."""
     match event:
         case events.GaussianDpEvent():
             yield float(event.noise_multiplier)
@@ -226,15 +229,18 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
 def to_event(
     releases: Sequence[Release], *, adjacency: str = "zero-out"
 ) -> events.DpEvent:
-    """A ledger, of one unit, as the tree that dp_accounting's accountants take.
+    """Return a ledger of one unit as an event tree for dp_accounting's accountants.
 
-    Known rounds become the one Gaussian that they are to the unit that is worst off. A
-    line whose noise is not accounted for (`reason`) makes the tree non-private.
-    `adjacency` is that of the accountant; see above.
+    Known rounds become one Gaussian: the composition for the worst unit. A line without
+    a valid account (`reason`) makes the tree non-private.
+
+    Args:
+        releases: lines of the ledger.
+        adjacency: adjacency of the accountant; see the module.
 
     Raises:
-        DpsumError: dp_accounting has no event of the mechanism and sampler under this
-            adjacency; or the ledger is none that an account is made of.
+        DpsumError: dp_accounting has no event for the mechanism and sampler under this
+            adjacency, or the ledger has no account.
     """
     if not releases or adjacency not in _OVER:
         raise DpsumError(

@@ -1,32 +1,29 @@
-"""Watch a Flower run: a ledger of what its differential-privacy strategies and mods
-released.
+"""Watch a Flower run: a ledger of the releases of its private strategies and mods.
 
-`watch` stands on a strategy of `flwr.serverapp.strategy` (fixed or adaptive clipping,
-on the server's side or the client's) and changes nothing of the run. Each aggregation
-becomes a line, or two where the clipping threshold is adaptive (the count of clipped
-updates is a release too):
+`watch` wraps a strategy of `flwr.serverapp.strategy` (fixed or adaptive clipping, by
+the server or by the client) and does not change the run. Each aggregation becomes a
+line, or two where the clipping threshold is adaptive (the count of clipped updates is a
+release too):
 
-- The sampler is what ran: FedAvg draws a cohort of fixed size without replacement
-  (`random.sample`) in each round. A strategy that chooses its nodes otherwise has an
-  unknown sampler, and no epsilon is said.
+- The sampler is the one that ran: FedAvg draws a cohort of fixed size without
+  replacement (`random.sample`) in each round. A strategy that selects its nodes in
+  another way has an unknown sampler, and no epsilon is reported.
 - Flower clips each update to C and lets FedAvg average the updates, *weighted* by
-  `num-examples`; it adds noise of deviation z C / `num_sampled_clients`. So a client
-  moves the average by its weight times C, and not by C over their number: with n_i
-  examples the sensitivity of the average is C max n_i / sum n_j. A line is of the
-  average times the number of clients that answered, so that it reads C where the
-  weights are equal. The numbers of examples are taken as public: neighbours have an
-  update of zero in place of the client's own, of the same weight.
-- The noise is seen, array by array (`watch.NoiseSeen`), and so are the norms of the
-  updates that were averaged, and whether what the noise was added to is their weighted
-  mean.
-- Metrics that clients send are averaged and shown without noise. They are a release
-  that no epsilon covers, unless it is said that nobody but the server sees them.
+  `num-examples`. It adds noise of deviation z C / `num_sampled_clients`. So a client
+  moves the average by its weight times C, not by C over the number of clients: with n_i
+  examples the sensitivity of the average is C max n_i / sum n_j. A line describes the
+  average times the number of clients that answered, so that its sensitivity is C where
+  the weights are equal. The numbers of examples count as public: in a neighbour, the
+  client's update is zero and has the same weight.
+- The watch measures the noise, array by array (`watch.NoiseSeen`), and the norms of the
+  averaged updates. It checks that the noise was added to their weighted mean.
+- Flower averages and shows the clients' metrics without noise. They are a release that
+  no epsilon covers, unless the caller states that only the server sees them.
 
-`watch_mod` does the same for `LocalDpMod`, in each client: a ledger of its own
-messages.
+`watch_mod` does the same for `LocalDpMod` in each client: a ledger of its own messages.
 
-What is not seen: what a client sends elsewhere, evaluation on the server by
-`evaluate_fn`, who can tell the cohorts.
+The watch does not see what a client sends elsewhere, the evaluation on the server by
+`evaluate_fn`, and who knows the cohorts.
 """
 
 from __future__ import annotations
@@ -61,25 +58,24 @@ Arrays = list[np.ndarray]
 
 
 class StrategyWatch(Watch):
-    """A strategy with differential privacy that is watched, from before its first round
-    on (`watch`).
+    """Watch of a strategy with differential privacy, from its first round (`watch`).
 
     Args:
         strategy: one of Flower's four wrappers, before `start`.
-        ledger: the file that is written; there must be none yet.
-        rounds: planned; None: `start` says it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round;
-            "known": they can, and sampling amplifies nothing.
-        examples: least and greatest number of examples that a client may have, the
-            weights' bounds over all cohorts; None: the weights are those of the cohorts
-            that came. Where these are unequal, secret cohorts need bounds: another
-            cohort's weights might be more unequal.
+        ledger: path of the ledger; the file must not exist.
+        rounds: planned number of rounds; None: taken from `start`.
+        cohorts: "secret": nobody who sees the models knows who was in which round;
+            "known": they may know, and sampling does not amplify privacy.
+        examples: least and greatest number of examples of a client, which bound the
+            weights over all cohorts. None: the weights are those of the cohorts that
+            were drawn. Where these are unequal, secret cohorts need bounds, since
+            another cohort's weights might be more unequal.
         metrics: "released" or "kept"; see `Watch`.
 
     Raises:
-        DpsumError: the strategy is none of Flower's wrappers of
-            `flwr.serverapp.strategy`, or is watched already; arguments out of bounds;
-            the ledger exists.
+        DpsumError: the strategy is not one of Flower's wrappers of
+            `flwr.serverapp.strategy`, or is watched already; an argument is out of
+            bounds; the ledger exists.
     """
 
     def __init__(
@@ -128,7 +124,7 @@ class StrategyWatch(Watch):
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
         self._count: tuple[float, float] | None = None
         if adaptive:
-            # the noise is in proportion to C of the next round, which follows the noisy
+            # the noise is proportional to the next round's C, which follows the noisy
             # count
             self.adaptive = None
             self.replace(strategy, "_noisy_fraction", self._counted)
@@ -292,8 +288,9 @@ class StrategyWatch(Watch):
         )
 
     def _write_count(self, reasons: Sequence[str]) -> None:
-        """Write the count of clipped updates, of bits +1/2 and -1/2: zero in the place
-        of one moves it by 1/2.
+        """Write the line of the count of clipped updates.
+
+        The count is a sum of +1/2 and -1/2: zeroing out one update moves it by 1/2.
         """
         assert self._count is not None
         noise, std = self._count
@@ -309,8 +306,9 @@ class StrategyWatch(Watch):
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
-        """Return the largest weight over the equal weight, and the reasons why no finite
-        epsilon holds of it.
+        """Return the largest weight over the equal weight, and reasons against epsilon.
+
+        Each reason says why no finite epsilon is proven.
         """
         if not all(0 < weight < np.inf for weight in weights):
             return float(len(weights)), [
@@ -318,7 +316,7 @@ class StrategyWatch(Watch):
             ]
         least = min(weights)
         most = max(weights)
-        # Shares of the largest weight, since the sum of huge weights is not finite.
+        # Relative to the largest weight, since the sum of huge weights may overflow.
         mean_share = math.fsum(weight / most for weight in weights) / len(weights)
         factor = 1.0 if least == most else 1 / mean_share
         if self._examples is not None:
@@ -328,9 +326,9 @@ class StrategyWatch(Watch):
                     f"a client has {least:g} examples and one {most:g}, not from"
                     f" {low:g} to {high:g}"
                 ]
-            # In a cohort drawn in secret one client comes in another's place, which
-            # changes all weights: that moves the mean by w x - v y + (v - w) u, with u
-            # the others' mean, so by 2 max(v, w) C: twice what zeroing one does.
+            # In a secretly drawn cohort, one client replaces another, which changes all
+            # weights. That moves the mean by w x - v y + (v - w) u, with u the others'
+            # mean, so by at most 2 max(v, w) C: twice the effect of zeroing one out.
             twice = 2 if self._cohorts == "secret" else 1
             return (
                 twice * len(weights) * high / (high + (len(weights) - 1) * low)
@@ -369,9 +367,7 @@ watch = StrategyWatch
 
 
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
-    """Why an update is beyond the threshold, as far as its floating point tells; empty
-    where none is.
-    """
+    """Return why an update exceeds the threshold, up to rounding; empty if none does."""
     step = norm([spacing(array) for array in before])
     lengths = [norm(differences(arrays, before)) for arrays in updates]
     longest = max(lengths, default=0.0)
@@ -384,7 +380,7 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
 
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
-    # Weights and updates that are not finite are no mean of anything; no warnings.
+    # Weights and updates that are not finite have no mean: suppress numpy's warnings.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratios = np.array(weights) / max(weights)
         shares = ratios / ratios.sum()
@@ -398,20 +394,19 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
 
 
 class ModWatch:
-    """A mod that does what `LocalDpMod` does, and writes a ledger for each client
-    (`watch_mod`).
+    """Mod that acts as `LocalDpMod` and writes a ledger for each client (`watch_mod`).
 
-    It is given to the client's app in the other's place.
+    It replaces the original mod in the client's app.
 
     Args:
-        mod: as `ClientApp(mods=[...])` would have it.
-        folder: of the ledgers, `node-ID.jsonl` each.
-        rounds: times that a client may be asked at most.
-        metrics: "released" or "kept"; the server sees what a client sends beside its
-            arrays.
+        mod: the mod, as for `ClientApp(mods=[...])`.
+        folder: folder of the ledgers, `node-ID.jsonl` each.
+        rounds: largest number of rounds in which a client may take part.
+        metrics: "released" or "kept". The server sees everything that a client sends
+            besides its arrays.
 
     Raises:
-        DpsumError: not a `LocalDpMod`.
+        DpsumError: the mod is not a `LocalDpMod`.
     """
 
     def __init__(
@@ -432,7 +427,7 @@ class ModWatch:
         self._clients: dict[int, LocalWatch] = {}
 
     def of(self, node: int) -> LocalWatch:
-        """The watch of one client."""
+        """Return the watch of one client."""
         if node not in self._clients:
             path = self._folder / f"node-{node}.jsonl"
             self._clients[node] = LocalWatch(
@@ -477,7 +472,7 @@ def _local_deviation(mod: LocalDpMod) -> float:
 
 
 class LocalWatch(Watch):
-    """One client's own messages, noised by `LocalDpMod`."""
+    """Watch of one client's messages, which `LocalDpMod` noises."""
 
     def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
         super().__init__(path, metrics, go_on=True)
@@ -487,14 +482,19 @@ class LocalWatch(Watch):
     def sent(
         self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]
     ) -> None:
-        """Take note of a message: the model that came, the trained one, the one that
-        was sent, and metrics.
+        """Record a message of the client.
+
+        Args:
+            before: the model that the client received.
+            trained: the model after its training.
+            after: the model that the client sends.
+            shown: names of the metrics that the client sends.
         """
         threshold = float(self._mod.clipping_norm)
         update = differences(trained, before)
         length = norm(update)
         scale = min(1.0, threshold / length) if length else 1.0
-        with np.errstate(invalid="ignore"):  # of an update that is not finite
+        with np.errstate(invalid="ignore"):  # the update may not be finite
             clipped = [scale * moved for moved in update]
         noise = differences(differences(after, before), clipped)
         reason = f"the server sees the client's {', '.join(shown)}, which have no noise"

@@ -1,6 +1,4 @@
-"""Flower in this process, without a SuperLink: nodes that its server loop asks, and a
-release that an audit calls.
-"""
+"""Flower in one process, without a SuperLink: a grid of nodes, a release to audit."""
 
 from __future__ import annotations
 
@@ -29,12 +27,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class InProcess(Grid):
-    """A grid whose nodes are called one after another, as `strategy.start(grid, ...)`
-    asks for them.
+    """A grid for `strategy.start(grid, ...)` that calls its nodes one after another.
 
     Args:
-        app: the clients'; called as Flower's own supernode calls it, with its mods.
-        nodes: their ids and what each one's `context.node_config` has.
+        app: app of the clients, called with its mods as Flower's supernode does.
+        nodes: `context.node_config` of each node, by its id.
     """
 
     def __init__(self, app: ClientApp, nodes: Mapping[int, dict[str, Any]]) -> None:
@@ -54,23 +51,23 @@ class InProcess(Grid):
         self._replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
-        """There is one run."""
+        """Do nothing: there is one run."""
 
     @property
     def run(self) -> Any:
-        """There is one run, of which nothing is known here."""
+        """Return None: there is one run, without metadata."""
         return None
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Not used: strategies make messages themselves."""
+        """Refuse: strategies create messages themselves."""
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        """The ids of all nodes."""
+        """Return the ids of all nodes."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer each message at once, and keep the answer."""
+        """Call the node of each message at once, and store its reply."""
         ids = []
         call = self._app
         for message in messages:
@@ -81,29 +78,27 @@ class InProcess(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers to messages, by their ids."""
+        """Return the replies to messages, by their ids."""
         return [self._replies.pop(number) for number in message_ids]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """The answers, in the order of the messages."""
+        """Return the replies, in the order of the messages."""
         return self.pull_messages(self.push_messages(messages))
 
 
 def _identify() -> None:
-    """Give this process the ids that messages carry, as Flower's own processes do at
-    their start.
-    """
+    """Set the ids that messages carry, as Flower's own processes do at their start."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
 def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function that an audit calls: the strategy's own aggregation of
-    equally weighted updates [n, d] to the noised mean [d].
+    """Return the strategy's aggregation as a function for an audit.
 
-    Clipping at the client's side is done by Flower's own mods. The strategy stays as it
-    is; a copy of it answers, each call as if it were the next round.
+    The function maps equally weighted updates [n, d] to their noised mean [d]. Flower's
+    own mods do the clipping by the client. The strategy does not change: a copy answers
+    each call, as if it were the next round.
     """
     _identify()
     shared = copy.copy(strategy)
@@ -133,7 +128,7 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
         )
 
         def answer(row: np.ndarray) -> Callable[[Message, Any], Message]:
-            # Flower divides by an update's norm: next to nothing, in place of nothing.
+            # Flower divides by an update's norm: use a tiny update instead of zero.
             arrays = ArrayRecord(
                 {"row": Array(row if np.any(row) else np.full(row.shape, 1e-30))}
             )

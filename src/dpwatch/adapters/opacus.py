@@ -1,36 +1,34 @@
-"""Watch an Opacus training: a ledger of what its steps released, and an account of it
-beside Opacus's own epsilon.
+"""Watch an Opacus training: a ledger of its releases, beside Opacus's own epsilon.
 
-`watch` stands on what `PrivacyEngine.make_private` returns, and changes nothing of the
-training. Each step of the optimiser becomes a line, written after its noise was drawn
-and before the model moves:
+`watch` wraps what `PrivacyEngine.make_private` returns and does not change the
+training. Each step of the optimiser becomes a line, written after the noise was drawn
+and before the model changes:
 
 - The sampler is the one that ran. Poisson sampling is "poisson-lots"; a shuffled loader
   (`poisson_sampling=False`) is "shuffled-epochs"; a loader in a fixed order is
-  "min-separation"; any other is "unknown", of which no epsilon is said.
-- The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost
-  clipping reads it of the module and the noise of the optimiser, so that the two can
+  "min-separation"; any other is "unknown", and no epsilon is reported.
+- The sensitivity is the norm to which the step's gradients were clipped. Ghost clipping
+  reads that norm from the module, but its noise from the optimiser, so that the two can
   differ.
 - Per-layer clipping has one threshold for each parameter tensor. Opacus adds the same
   noise to all tensors: `noise_multiplier` times the L2 norm of the thresholds, which is
   the joint sensitivity. So the privacy is that of flat clipping with the same
   multiplier. The ledger has the tensors as groups, with their thresholds.
-- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is
-  measured too: where a parameter's noise has been smaller than that by more than chance
-  (1e-9 over the whole run), the line says so. Noise and Poisson batches that are drawn
-  from a state of the generator that was there before are the same again, and are said.
-- The batches that the loader drew are counted. Gradients of a batch that it did not
-  draw, of a batch a second time, or of several Poisson batches together are no release
-  that an analysis covers, and the line says so.
+- The noise is `noise_multiplier` times `max_grad_norm` at the time of the draw. The
+  watch also measures it. If a parameter's noise is smaller than chance allows (1e-9
+  over the whole run), the line has a reason. The same holds for noise and Poisson
+  batches drawn from an earlier state of the generator, which repeat earlier draws.
+- The watch counts the batches that the loader drew. No analysis covers gradients of a
+  batch that it did not draw, of a batch used twice, or of several Poisson batches
+  together; the line then has a reason.
 
-A line with a reason in it makes the account void: no epsilon is proved.
+A line with a reason makes the account void: no epsilon is proven.
 
-What is not seen: gradients that go somewhere without the optimiser, data that is not
-independent of the loader's indices (a record's copies, a module that mixes records,
-which Opacus's validator looks for), and the floating point.
+The watch does not see gradients that leave without the optimiser, data that does not
+follow the loader's indices (copies of a record, a module that mixes records, which
+Opacus's validator checks), and floating-point effects.
 
-The unit is a record: one index of the data set. Neighbours have its gradient or zero in
-its place.
+The unit is a record: one index of the data set. In a neighbour its gradient is zero.
 """
 
 from __future__ import annotations
@@ -100,17 +98,17 @@ _DENOMINATOR = (
 
 
 class TrainingWatch(Watch):
-    """A training that is watched, from its first step on (`watch`).
+    """Watch of a training, from its first step (`watch`).
 
     Args:
-        engine: whose accountant says the claimed epsilon.
-        module, optimizer, loader: as `make_private` returned them. The loader is the
-            one that is gone through, by itself or within `BatchMemoryManager`.
-        epochs: times that the loader is to be gone through; further steps are refused.
-        ledger: the file that is written; there must be none yet.
+        engine: engine whose accountant gives the claimed epsilon.
+        module, optimizer, loader: results of `make_private`. The training iterates over
+            this loader, directly or within `BatchMemoryManager`.
+        epochs: number of passes over the loader; further steps are refused.
+        ledger: path of the ledger; the file must not exist.
 
     Raises:
-        DpsumError: the optimiser is none of Opacus's own for one process, is watched
+        DpsumError: the optimiser is not one of Opacus's own for one process, is watched
             already, or adds no noise; steps were taken before; the loader does not know
             its length; the ledger exists.
     """
@@ -209,7 +207,7 @@ class TrainingWatch(Watch):
             self._draws.stop,
         ]
 
-    # What the optimiser does
+    # Hooks of the optimiser
 
     def _coefficients(self, method: Any) -> torch.Tensor:
         coefficients: torch.Tensor = method()
@@ -217,9 +215,7 @@ class TrainingWatch(Watch):
         return coefficients
 
     def _clipped(self, method: Any) -> None:
-        """Count the records of a physical batch, and note what their gradients are
-        clipped to.
-        """
+        """Count the records of a physical batch, and record their clipping norm."""
         optimizer = self._optimizer
         if not self.silent:
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
@@ -257,8 +253,11 @@ class TrainingWatch(Watch):
         self._write(norm, deviation)
 
     def _write(self, norm: float, deviation: float) -> None:
-        """Write the line of a release to which noise of this deviation was just
-        added.
+        """Write the line of a release, after its noise was added.
+
+        Args:
+            norm: norm to which gradients were clipped.
+            deviation: deviation of the noise.
         """
         optimizer = self._optimizer
         sampler, why = self._draws.take(self._records)
@@ -304,7 +303,7 @@ class TrainingWatch(Watch):
         self._reasons = []
 
     def _groups(self) -> dict[str, Any] | None:
-        """Return the groups that this step was clipped by; None of flat clipping."""
+        """Return the groups of coordinates of this step; None for flat clipping."""
         if not self._layers:
             return None
         groups: dict[str, Any] = {
@@ -316,7 +315,7 @@ class TrainingWatch(Watch):
         return groups
 
     def _measure(self, std: float, clipped_to: float) -> None:
-        """Compare the sum's length and its noise with what they can be."""
+        """Check that the sum's norm and its noise are possible for the mechanism."""
         lengths = []
         squares = []
         for parameter in self._optimizer.params:
@@ -354,7 +353,7 @@ class TrainingWatch(Watch):
             )
         self._released = False
 
-    # What is asked of it
+    # Queries
 
     def claim(self) -> Claim:
         name = self._engine.accountant.mechanism()
@@ -372,8 +371,9 @@ class TrainingWatch(Watch):
         )
 
     def account(self, delta: float) -> Account:
-        """Opacus's epsilon (`claimed`) beside what is proven; a reason in place of a
-        number where there is none.
+        """Return the account: Opacus's epsilon (`claimed`) and the proven one.
+
+        A profile without a number has a reason.
 
         Raises:
             DpsumError: the ledger was cut off or changed, no step was taken, or Opacus
@@ -428,10 +428,10 @@ watch = TrainingWatch
 
 
 def _layer_thresholds(optimizer: DPOptimizer) -> list[float]:
-    """Return the threshold of each parameter tensor; none with flat clipping.
+    """Return the threshold of each parameter tensor; empty for flat clipping.
 
     Raises:
-        DpsumError: there is another number of thresholds than of parameter tensors.
+        DpsumError: the number of thresholds is not that of parameter tensors.
     """
     if not isinstance(optimizer, DPPerLayerOptimizer):
         return []
@@ -447,9 +447,7 @@ def _layer_thresholds(optimizer: DPOptimizer) -> list[float]:
 
 
 def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:
-    """Return the names of the optimiser's parameters; none where the module does not
-    know them all.
-    """
+    """Return the names of the optimiser's parameters; empty if one has no name."""
     if not hasattr(module, "named_parameters"):
         return []
     names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -461,9 +459,7 @@ def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
-    """The noise's deviation over `max_grad_norm`, as `add_noise` of its class takes
-    it.
-    """
+    """Return the deviation of the optimiser's noise over `max_grad_norm`."""
     z = float(optimizer.noise_multiplier)
     if isinstance(optimizer, AdaClipDPOptimizer):
         return (z**-2 - (2 * float(optimizer.unclipped_num_std)) ** -2) ** -0.5
@@ -471,15 +467,15 @@ def _multiplier(optimizer: DPOptimizer) -> float:
 
 
 def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function that an audit calls: the optimiser's own clipping, sum and
-    noise, from gradients [n, d] to the noisy sum [d].
+    """Return the optimiser's clipping, sum and noise as a function for an audit.
 
-    The optimiser may be watched or not, and of any class; the parameters and their
-    gradients stay as they are, and nothing is written down.
+    The function maps gradients [n, d] to the noisy sum [d]. The optimiser may be
+    watched or not, and of any class. The parameters and their gradients do not change,
+    and the ledger gets no line.
 
     Raises:
-        DpsumError: ghost clipping, which has no gradients of records to give; or, when
-            called, rows of another length.
+        DpsumError: the optimiser uses ghost clipping, which has no gradients of
+            records; or, when called, the rows have another length.
     """
     if isinstance(optimizer, DPOptimizerFastGradientClipping):
         raise DpsumError(

@@ -1,28 +1,29 @@
-"""Watch a pfl-research simulation: a ledger of what its privacy mechanism released.
+"""Watch a pfl-research simulation: a ledger of its privacy mechanism's releases.
 
-`watch` stands on a `SimulatedBackend` and changes nothing of the run. Each central
-iteration becomes a line:
+`watch` wraps a `SimulatedBackend` and does not change the run. Each central iteration
+becomes a line:
 
-- The sampler is what ran. pfl's `random` draws each user of a cohort by itself from all
-  of them, so that one may come twice ("fixed-draws"); `minimize_reuse` goes through the
-  users in a fixed order, again and again, so that any two rounds of a user are at least
-  floor(users / cohort) apart and known ("min-separation"). Another is "unknown", and no
-  epsilon is said.
-- The sensitivity is the clipping bound, and the vectors that were really added up are
-  seen to be within it, after all postprocessors. Banded noise is correlated over rounds
-  by C^-1, so the sensitivity of one participation is the clipping bound times the
-  largest column norm of C, the query matrix, which is read from the mechanism.
-- The noise is seen (`watch.NoiseSeen`); of banded noise the draws that it was made of,
-  C times it.
-- `noise_scale` below 1 lessens the noise of the run that is simulated, and not of the
-  one that is claimed. The line has the noise that was added.
+- The sampler is the one that ran. pfl's `random` draws each user of a cohort separately
+  from all users, so that a user may be drawn twice ("fixed-draws"). `minimize_reuse`
+  cycles through the users in a fixed order, so that any two rounds of a user are known
+  and at least floor(users / cohort) apart ("min-separation"). Any other is "unknown",
+  and no epsilon is reported.
+- The sensitivity is the clipping bound. The watch checks that the vectors that were
+  added up are within it, after all postprocessors. Banded noise is correlated over
+  rounds by C^-1, so that the sensitivity of one participation is the clipping bound
+  times the largest column norm of C, the query matrix, which the watch reads from the
+  mechanism.
+- The watch measures the noise (`watch.NoiseSeen`). For banded noise it measures the
+  independent draws, C times the noise.
+- `noise_scale` below 1 reduces the noise of the simulated run, but not of the claimed
+  one. The line has the noise that was added.
 - Weights other than 1 are summed up without noise, and divide the sum: a release that
-  no epsilon covers. So are metrics, unless it is said that nobody but the server sees
+  no epsilon covers. So are metrics, unless the caller states that only the server sees
   them.
 
-Local mechanisms noise each user's vector by itself, against the server; a line stands
-for the worst user of its round. A local mechanism that is approximated by a central one
-is what ran: one sum with the noise of all.
+Local mechanisms noise each user's vector separately, against the server; a line stands
+for the worst user of its round. Where a central mechanism approximates a local one, the
+line describes what ran: one sum with the noise of all users.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _gaussian(mechanism: Any) -> GaussianMechanism | None:
 
 
 def _sampling(sampler: Any) -> tuple[str, int | None]:
-    """The kind of a user sampler, and how many users it draws from where it tells."""
+    """Return the kind of a user sampler, and its number of users if it is known."""
     if getattr(sampler, "__code__", None) is _RANDOM:
         return "fixed-draws", len(inspect.getclosurevars(sampler).nonlocals["user_ids"])
     return (
@@ -80,9 +81,7 @@ def _sampling(sampler: Any) -> tuple[str, int | None]:
 
 @dataclasses.dataclass
 class _Round:
-    """Observations of one iteration: its users, the norms and weights that were added
-    up, and the noise.
-    """
+    """Observations of one iteration: users, norms and weights of the sum, and noise."""
 
     users: list[Any] = dataclasses.field(default_factory=list)
     norms: list[float] = dataclasses.field(default_factory=list)
@@ -92,22 +91,23 @@ class _Round:
 
 
 class BackendWatch(Watch):
-    """A backend that is watched, from before its first iteration on (`watch`).
+    """Watch of a backend, from its first iteration (`watch`).
 
     Args:
-        backend: with one Gaussian mechanism among its postprocessors, central (also
-            adaptive, banded) or local.
-        ledger: the file that is written; there must be none yet.
-        rounds: central iterations that are planned.
-        users: in the training data; None: the sampler `random` tells it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round;
-            "known": they can, and sampling amplifies nothing.
+        backend: backend with one Gaussian mechanism among its postprocessors, central
+            (also adaptive or banded) or local.
+        ledger: path of the ledger; the file must not exist.
+        rounds: planned number of central iterations.
+        users: number of users in the training data; None: taken from the sampler
+            `random`.
+        cohorts: "secret": nobody who sees the models knows who was in which round;
+            "known": they may know, and sampling does not amplify privacy.
         metrics: "released" or "kept"; see `Watch`.
 
     Raises:
-        DpsumError: no mechanism, several, or another than Gaussian; the number of users
-            is not known; the backend is watched already; arguments out of bounds; the
-            ledger exists.
+        DpsumError: there is no mechanism, several, or one that is not Gaussian; the
+            number of users is not known; the backend is watched already; an argument is
+            out of bounds; the ledger exists.
     """
 
     def __init__(
@@ -281,8 +281,10 @@ class BackendWatch(Watch):
         )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
-        """The sampler, and what does not fit it: a cohort of another size, a user who
-        comes again too early.
+        """Return the sampler, and what contradicts it.
+
+        A cohort of another size contradicts it, or a user who takes part again too
+        early.
         """
         now = self._now
         users = self._users
@@ -351,11 +353,13 @@ watch = BackendWatch
 
 
 def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function that an audit calls: a central mechanism's own clipping, sum
-    and noise, from vectors [n, d] to the noisy sum [d].
+    """Return a central mechanism's clipping, sum and noise as a function for an audit.
+
+    The function maps vectors [n, d] to the noisy sum [d].
 
     Raises:
-        DpsumError: banded noise, which one call says nothing of, or a local mechanism.
+        DpsumError: the noise is banded, so that one call does not show it, or the
+            mechanism is local.
     """
     gaussian = _gaussian(mechanism)
     if (
@@ -416,10 +420,10 @@ def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
 def _undone(
     encoder: np.ndarray, past: list[np.ndarray], noise: list[np.ndarray], number: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The draw that a round's correlated noise was made of: row `number` of C times the
-    noise so far, by arrays.
+    """Return the independent draw behind a round's correlated noise.
 
-    Noise that no later row of C has is forgotten.
+    It is row `number` of C times the noise so far, array by array. Noise that no later
+    row of C reads is dropped.
     """
     past = [*past, np.concatenate([earlier.ravel() for earlier in noise])]
     draw = np.zeros_like(past[-1])

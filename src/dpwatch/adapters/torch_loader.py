@@ -1,5 +1,6 @@
-"""Watches the batches that a torch loader draws and names the ledger's sampler for
-them; shared by the adapters of torch trainings.
+"""Watch of the batches that a torch loader draws, for the adapters of torch trainings.
+
+It determines the ledger's sampler of these batches.
 """
 
 from __future__ import annotations
@@ -40,9 +41,7 @@ STRADDLES = "an epoch began before the one before it had made all of its steps"
 
 
 def check(loader: DataLoader[Any]) -> None:
-    """Refuse a loader without a known length, since it has no sampler, and one that is
-    watched already.
-    """
+    """Refuse a loader of unknown length (without a sampler), or one watched already."""
     try:
         len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
@@ -58,14 +57,17 @@ def check(loader: DataLoader[Any]) -> None:
 
 
 class States:
-    """States of random generators that something was drawn from."""
+    """Earlier states of random generators, to detect repeated draws."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def again(self, generator: Any, device: torch.device) -> bool:
-        """Whether a generator (None: torch's own of the device) was in its state
-        before; the state is noted.
+        """Record a generator's state, and return whether it occurred before.
+
+        Args:
+            generator: the generator; None: torch's own of the device.
+            device: the device.
         """
         try:
             if generator is not None:
@@ -91,11 +93,11 @@ class States:
 class Draws:
     """The batches that a loader draws, in order.
 
-    The loader's batch sampler becomes one of a class derived from its own, which counts
-    what it gives, so that whoever else goes through it (Opacus's `BatchMemoryManager`,
-    workers that fetch ahead) is counted too. It is to be gone through so many `epochs`;
-    `poisson` is the class of batch sampler that draws each record with a chance
-    `sample_rate`, of `num_samples`.
+    The loader's batch sampler gets a class derived from its own, which counts its
+    batches. So batches are counted for every reader: Opacus's `BatchMemoryManager` and
+    workers that fetch ahead, too. `epochs` is the number of passes over the loader.
+    `poisson` is the class of batch sampler that draws each of `num_samples` records
+    with probability `sample_rate`.
     """
 
     def __init__(self, loader: DataLoader[Any], epochs: int, poisson: type) -> None:
@@ -114,14 +116,16 @@ class Draws:
             sampler.__class__ = _counting(type(sampler))
 
     def stop(self) -> None:
-        """Stop counting."""
+        """Stop counting, and restore the batch sampler's class."""
         sampler = self._loader.batch_sampler
         if sampler is not None and vars(sampler).pop("_dpsum", None):
             sampler.__class__ = type(sampler).__mro__[1]
 
     def take(self, records: int) -> tuple[dict[str, Any], list[str]]:
-        """The ledger's sampler of a step on the gradients of so many records, and what
-        speaks against it.
+        """Return the ledger's sampler of a step, and reasons against an account.
+
+        Args:
+            records: number of records whose gradients the step used.
         """
         why = self._reasons
         self._reasons = []
@@ -145,14 +149,14 @@ class Draws:
         return self._sampler, why
 
     def begin(self) -> None:
-        """Begin an epoch: batches of the last one that nobody used are forgotten."""
+        """Begin an epoch, and drop unused batches of the last one."""
         self._drawn.clear()
         length = self._sampler.get("epoch") or self._sampler.get("separation") or 1
         if self._taken % length:
             self._reasons.append(STRADDLES)
 
     def draw(self, batches: Iterator[list[int]], generator: Any) -> Iterator[list[int]]:
-        """Give the batches, and count them."""
+        """Yield the batches, and count them."""
         while True:
             again = self._poisson and self._states.again(generator, torch.device("cpu"))
             batch = next(batches, None)

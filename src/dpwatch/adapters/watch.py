@@ -1,16 +1,15 @@
-"""Shared base of the adapters: it writes the ledger lines of another library's loop and
-tests whether the noise has its declared distribution.
+"""Shared base of the adapters: ledger lines of another library's loop, and noise tests.
 
-A line has the sensitivity that follows from what was seen and the noise that was seen.
-Where something else was released beside it, or what was seen is not the mechanism, it
-says so (`reason`) and no finite epsilon is proven for it.
+A line has the observed noise, and the sensitivity that follows from the observations.
+Where the loop released something else as well, or the observations contradict the
+mechanism, the line has a reason, and no finite epsilon is proven.
 
-Noise is judged by tests that hold exactly for independent normal draws, each at a
-chance of a false alarm of at most `FALSE_ALARM`: its size (chi squared, array by array
-and over all, of this release and of all so far), coordinates without any, and draws
-that come again (the correlation of two vectors, by Student's t). So a run of a thousand
-releases of a hundred arrays is called wrong by mistake less often than once in a
-thousand.
+Tests judge the noise. They are exact for independent normal draws, and each has a
+false-alarm probability of at most `FALSE_ALARM`. They test the size of the noise (chi
+squared, array by array and over all, of this release and of all so far), coordinates
+without noise, and repeated draws (the correlation of two vectors, by Student's t). A
+run of a thousand releases of a hundred arrays is rejected by mistake less often than
+once in a thousand.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ from dpsum.sampling import Sampling
 from dpwatch.audit.anything import Audited, audited
 
 FALSE_ALARM = 1e-8
-"""The chance that one test calls right noise wrong."""
+"""Probability that one test rejects correct noise."""
 
 _LARGEST_RATIO = 1e100
-"""Noise that is more than so many deviations counts as so many: its square is a number.
-"""
+"""Cap of the noise in declared deviations, so that its square is finite."""
 
 NO_NOISE = 1e-100
-"""The deviation that a line has where no noise was seen: a ledger has none of 0."""
+"""Deviation of a line without observed noise: a ledger cannot hold 0."""
 
 _ARRAYS, _KEPT = (
     4,
@@ -49,11 +47,11 @@ _ARRAYS, _KEPT = (
     # arrays of a release, the largest, and coordinates of each that are compared with
     # others
 )
-_LEAST = 16  # coordinates; fewer say too little
+_LEAST = 16  # least coordinates for the test of repeated draws
 
 
 class NoiseSeen:
-    """The noise that was seen in a series of releases."""
+    """Observed noise of a series of releases."""
 
     def __init__(self) -> None:
         self._squares: dict[int, float] = {}
@@ -66,11 +64,13 @@ class NoiseSeen:
         std: float,
         values: Sequence[np.ndarray] | None = None,
     ) -> list[str]:
-        """Return the faults of the next release's noise, array by array, given its
-        declared deviation `std`; empty where there are none.
+        """Return the faults of the next release's noise; empty if there are none.
 
-        `values` are what it was added to and rounded with: where it is below their
-        resolution, it may be lost.
+        Args:
+            noise: the observed noise, array by array.
+            std: its declared deviation.
+            values: the values to which the noise was added. Noise below their
+                floating-point resolution may be lost.
         """
         if std <= 0:
             return ["no noise is added"]
@@ -114,8 +114,8 @@ class NoiseSeen:
         pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float
     ) -> list[str]:
         zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
-        # coordinates whose noise rounds to nothing: |noise| below half the distance of
-        # two numbers there
+        # Coordinates whose noise rounds to zero: |noise| is below half the spacing of
+        # floating-point numbers there.
         lost = 0.0
         for value in values:
             lost += float(
@@ -152,11 +152,10 @@ class NoiseSeen:
 
 
 def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """The chance of the correlation r of n normal draws with each other vector, or of a
-    larger one.
+    """Return the p-value of the correlation r of n normal draws with each other vector.
 
-    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Of vectors
-    of different lengths the first coordinates of both are compared.
+    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Vectors of
+    different lengths are compared in the first coordinates of both.
     """
     chances = np.ones(len(others))
     for size in {min(own.size, vector.size) for vector in others}:
@@ -178,20 +177,18 @@ class Watch:
     """The ledger of a loop that another library runs.
 
     Args:
-        ledger: its file, which must not be there yet.
-        metrics: "released": what the loop hands out beside its private releases
-            (losses, accuracies) is seen by whoever sees these; "kept": nobody but the
-            server sees it.
-        go_on: whether the file may have lines of this loop already, also of another
-            process.
+        ledger: path of the ledger; the file must not exist.
+        metrics: "released": everyone who sees the private releases also sees the loop's
+            metrics (losses, accuracies); "kept": only the server sees them.
+        go_on: whether the file may already have lines of this loop, possibly from
+            another process.
 
     Attributes:
-        adaptive: whether the noise follows what was released before; see
-            `AccountContext`.
+        adaptive: whether the noise follows earlier releases; see `AccountContext`.
         unit: whose contribution is protected.
 
     Raises:
-        DpsumError: the file has lines, or `metrics` is another word.
+        DpsumError: the file has lines, or `metrics` has another value.
     """
 
     adaptive: bool | None = False
@@ -225,16 +222,18 @@ class Watch:
         self._noise: dict[str, NoiseSeen] = {}
 
     def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        """Have `by` called in place of a method of `owner`, with that method before its
-        arguments, until `stop`.
+        """Replace a method of `owner` until `stop`.
+
+        Args:
+            owner: the object.
+            name: name of the method.
+            by: called instead, with the original method before the arguments.
         """
         method = getattr(owner, name)
         self.put(owner, name, lambda *args, **kwargs: by(method, *args, **kwargs))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of `owner` until `stop`, past what its class makes of
-        attributes.
-        """
+        """Set an attribute of `owner` until `stop`, past its class's `__setattr__`."""
         attributes = dict(vars(owner))
         if name in attributes:
             self._undo.append(lambda: object.__setattr__(owner, name, attributes[name]))
@@ -243,7 +242,7 @@ class Watch:
         object.__setattr__(owner, name, value)
 
     def stop(self) -> None:
-        """Stop watching: the library's objects become as they were."""
+        """Stop watching, and restore the library's objects."""
         while self._undo:
             self._undo.pop()()
 
@@ -266,22 +265,22 @@ class Watch:
         noise_stream: str = "of the library that was watched",
         groups: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append the line of a release of this round; `reasons` say why no finite
-        epsilon holds of it.
+        """Append the line of a release of this round.
 
         Args:
-            deviation: that the noise is said to have; the line is of the release times
-                `scale`.
-            draws: the noise that was seen, each draw array by array; None: whoever
-                calls has judged it.
+            deviation: declared deviation of the noise.
+            reasons: why no finite epsilon is proven for the release.
+            draws: the observed noise, each draw array by array; None: the caller has
+                tested it.
             values: see `NoiseSeen.faults`.
-            dimension: where no draws tell it.
+            scale: factor of the release in the line.
+            dimension: number of coordinates, where there are no draws.
             groups: `boundaries`, `thresholds` and perhaps `names` of groups of
                 coordinates, each clipped to its own threshold. All have noise of the
                 same deviation, and `sensitivity` is the L2 norm of the thresholds.
 
         Raises:
-            DpsumError: a release that no mechanism makes.
+            DpsumError: no mechanism makes such a release.
         """
         if draws is not None:
             noise_seen = self._noise.setdefault(name, NoiseSeen())
@@ -295,7 +294,7 @@ class Watch:
             dimension = sum(array.size for noise in draws[-1:] for array in noise) or 1
             if faults:
                 deviation = rms(draws[-1]) if draws else 0.0
-                # The reasons make epsilon infinite, whatever the line says of noise.
+                # The reasons make epsilon infinite, whatever the line's noise is.
                 if not deviation * scale <= LARGEST * min(sensitivity, 1.0):
                     deviation = 0.0
         # A ledger's smallest multiplier is 1 / LARGEST.
@@ -333,8 +332,10 @@ class Watch:
         self.ledger.append(release)
 
     def releases(self) -> list[Release]:
-        """The releases so far; DpsumError where there are none, or the ledger was cut
-        off or changed.
+        """Return the releases so far.
+
+        Raises:
+            DpsumError: there are none, or the ledger was truncated or changed.
         """
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
@@ -345,12 +346,11 @@ class Watch:
         return releases
 
     def claim(self) -> Claim | None:
-        """The library's own epsilon; None where it says none."""
+        """Return the library's own epsilon as a claim; None if it has none."""
         return None
 
     def account(self, delta: float) -> Account:
-        """The account of what was released so far, with the library's own epsilon as
-        the claim.
+        """Return the account of the releases so far, with the library's claim.
 
         Raises:
             DpsumError: the sampler is unknown, or the lines are not of one mechanism;
@@ -371,17 +371,16 @@ class Watch:
         )
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The loop's own clipping, sum and noise, for an audit to call: contributions
-        [n, d] to what leaves it [d].
+        """Return the loop's clipping, sum and noise as a function for an audit.
+
+        The function maps contributions [n, d] to the release [d].
         """
         raise DpsumError(
             f"{type(self).__name__} has no release that an audit could call"
         )
 
     def declared(self, last: Release) -> dict[str, Any]:
-        """Return the declared mechanism, as arguments of `audit.anything.audited`, from
-        the ledger's last line.
-        """
+        """Return the mechanism of the last line, as arguments of `anything.audited`."""
         return {
             "dimension": 100,
             "adjacency": "zero-out",
@@ -389,16 +388,15 @@ class Watch:
         }
 
     def audit(self, delta: float, **how: Any) -> Audited:
-        """Attack the release as it is now, declared to be what the ledger's last line
-        says.
+        """Audit the release against the mechanism in the ledger's last line.
 
         Args:
-            delta: of epsilon.
+            delta: delta at which epsilon is stated.
             how: further arguments of `audit.anything.audited`.
 
         Raises:
-            DpsumError: a release that cannot be called, or bad input; see `releases`
-                too.
+            DpsumError: the release cannot be called, or the input is invalid; see also
+                `releases`.
         """
         last = self.releases()[-1]
         declared: dict[str, Any] = {
@@ -410,9 +408,7 @@ class Watch:
 
 
 def check_cohorts(cohorts: str) -> None:
-    """Refuse a word that says neither that cohorts are secret nor that they are
-    known.
-    """
+    """Refuse a value of `cohorts` other than "secret" and "known"."""
     if cohorts not in ("secret", "known"):
         raise DpsumError(
             f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the"
@@ -421,7 +417,7 @@ def check_cohorts(cohorts: str) -> None:
 
 
 def spacing(values: np.ndarray) -> np.ndarray:
-    """The distance from each number to the next of its precision, float64."""
+    """Return the distance from each number to the next floating-point one, float64."""
     values = np.asarray(values)
     floats = (
         values
@@ -434,9 +430,7 @@ def spacing(values: np.ndarray) -> np.ndarray:
 def differences(
     after: Sequence[np.ndarray], before: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the differences of arrays in double precision, without warnings where
-    they are not finite.
-    """
+    """Return the differences of arrays in double precision, without warnings."""
     with np.errstate(over="ignore", invalid="ignore"):
         return [
             np.asarray(new, np.float64) - np.asarray(old, np.float64)
@@ -459,15 +453,13 @@ def norm(arrays: Sequence[np.ndarray]) -> float:
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
-    """Return the deviation that noise was seen to have; infinite where it is not
-    finite.
-    """
+    """Return the observed deviation of noise; infinite if the noise is not finite."""
     coordinates = sum(np.size(array) for array in noise)
     return norm(noise) / math.sqrt(max(coordinates, 1))
 
 
 def check_scale(clipping_norm: float, deviation: float) -> None:
-    """Refuse a clipping norm or a deviation of noise that no ledger can hold.
+    """Check that a clipping norm and a deviation are in the range of the ledger.
 
     Raises:
         DpsumError: one of them is not a number from 1e-150 to 1e150.

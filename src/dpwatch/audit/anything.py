@@ -1,21 +1,20 @@
-"""An audit of anybody's release: a lower bound on the epsilon of a function that takes
-contributions.
+"""Audit of any release: a lower bound on epsilon of a function of contributions.
 
     audit = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
     print(audit.epsilon, audit.claimed, audit.refuted)
 
-`release` is one call of a mechanism: contributions [n, d] in, what is released out.
-Every call is attacked by itself, by an observer who knows who is in it and who chose
-all other contributions; what the attacks show is how many times less noise the call has
-than declared (the leak), and epsilon is that of the declared participation with so much
-less noise. A participation that draws cohorts is tried as well, by canaries among its
-units, through all of its rounds.
+`release` is one call of a mechanism: it maps contributions [n, d] to a release. The
+audit attacks every call separately, as an observer who knows who is in the call and who
+chose all other contributions. The attacks show how many times less noise the call has
+than declared (the leak). Epsilon is that of the declared participation with so much
+less noise. A participation that draws cohorts is attacked as well, by canaries among
+its units, through all of its rounds.
 
-The attacks share the chance of a false alarm: one canary alone, canaries in single
-coordinates, canaries spread over all of them, and those over rounds (`attacks`). The
-bound of each is `ranks.rank_test`. It is exact where the trade-off curve of a call is
-that of a Gaussian with more or less noise, or, where no mechanism is declared, of
-anything that is (epsilon, delta)-DP.
+The attacks share the false-alarm probability: one canary alone, canaries in single
+coordinates, canaries spread over all coordinates, and canaries over rounds (`attacks`).
+The bound of each is `ranks.rank_test`. It is exact where the trade-off curve of a call
+is that of a Gaussian with more or less noise, or, where no mechanism is declared, that
+of any (epsilon, delta)-DP mechanism.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ from dpwatch.audit.watched import NULLS, ReleaseCall, Watched
 
 CONFIDENCE = 0.95
 FALSE_ALARM = 1e-3
-"""The chance, about, with which right code is refuted by a whole audit."""
+"""Approximate probability that a whole audit refutes correct code."""
 
 _TOGETHER = (64, 256)
 _SPREAD = 32
-"""Canaries of a call: in coordinates of their own, at least and at most; and spread
-over all, at most.
+"""Numbers of canaries in a call: least and most in separate coordinates, and most
+spread over all coordinates.
 """
 
 _MOST = 20_000
-"""Canaries of an attack."""
+"""Most canaries of an attack."""
 
 _ROUNDS = 2000
-"""Calls up to which a participation is drawn anew."""
+"""Number of calls up to which a participation is drawn anew."""
 
 _ANOTHER = 1e-4
 
@@ -68,9 +67,7 @@ Scored = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Result of one attack: its name, its bound, the number of its calls and of the
-    coins that it guessed.
-    """
+    """Result of one attack: its name, bound, number of calls, and number of coins."""
 
     name: str
     bound: Bound
@@ -80,24 +77,24 @@ class Attack:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audited:
-    """The audit of a release.
+    """Result of an audit of a release.
 
     Attributes:
-        epsilon: the lower bound at `delta`, wrong with a chance of at most 1 -
-            confidence; the largest of the attacks'.
-        claimed: epsilon as declared; None: nothing was.
-        ideal: what the best attacker of the mechanism declared would show in half of
-            all audits.
-        leak: how many times less noise the release is shown to have than declared, at
-            least.
-        chance: that right code shows as much, about.
-        refuted: whether that is below `false_alarm`, and something was declared.
-        little: the chance that right code shows as little to every attack, about; NaN
-            where no mechanism was declared.
+        epsilon: the lower bound at `delta`, the largest over the attacks. It is wrong
+            with probability at most 1 - confidence.
+        claimed: the declared epsilon; None if nothing was declared.
+        ideal: epsilon that the best attacker on the declared mechanism would show in
+            half of all audits.
+        leak: lower bound on how many times less noise the release has than declared.
+        chance: approximate probability that correct code shows as large a leak.
+        refuted: whether `chance` is below `false_alarm`, and something was declared.
+        little: approximate probability that correct code shows as little to every
+            attack; NaN where no mechanism was declared.
         delta, confidence, false_alarm, noise_multiplier, adjacency, sampler, dimension:
-            as declared, or found from it.
-        calls, plan, attacks: calls that were made, what was said before the audit
-            started, and its attacks one by one.
+            as declared, or derived from the declaration.
+        calls: number of calls that were made.
+        plan: the plan that was reported before the audit started.
+        attacks: result of each attack.
     """
 
     epsilon: float
@@ -120,12 +117,12 @@ class Audited:
 
     @property
     def worst(self) -> Attack:
-        """The attack that showed the most."""
+        """The attack with the largest leak."""
         return max(self.attacks, key=lambda attack: attack.bound.numbers["leak"])
 
     @property
     def status(self) -> str:
-        """The verdict, in a sentence."""
+        """The verdict in one sentence."""
         if self.claimed is None:
             return (
                 f"epsilon is at least {self.epsilon:.4g} at delta {self.delta:g};"
@@ -152,7 +149,7 @@ class Audited:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """The audit as numbers, text and lists, for `dpwatch.export.report`."""
+        """Return the audit as numbers, text and lists, for `dpwatch.export.report`."""
         values = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
@@ -195,40 +192,43 @@ def audited(
     say: Callable[[str], object] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Audited:
-    """Attack a release, and say how much less private than declared it is at least.
+    """Attack a release, and return a lower bound on its leak and its epsilon.
 
     Args:
-        release: one call of the mechanism: contributions float64 [n, d] of a cohort to
-            what is released (clipped, added up and noised), an array or several in a
-            list or dict. It draws noise anew in each call. n differs from call to call;
-            rows have norm 0 or 1e6 and more.
+        release: one call of the mechanism. It maps a cohort's contributions, float64
+            [n, d], to the release (clipped, added up and noised): an array, or several
+            in a list or dict. Each call draws new noise. n differs from call to call;
+            rows have norm 0, or at least 1e6.
         dimension: d.
-        participation: how cohorts are drawn, so that epsilon is that of all rounds:
-            what has `cohort(index)` and `describe()`, as those of dpsum, is tried with
-            canaries among its units; a function of a seed that makes one is tried as
-            often as it takes; a description alone, as in a ledger, is taken as it
-            stands. None: epsilon is that of one call.
-        epsilon: declared, at `delta`, of the participation; the noise multiplier is
-            what the accountant finds for it.
-        noise_multiplier: z, declared in place of epsilon: deviation of the noise over
-            sensitivity. Neither: nothing is declared, and there is a bound alone.
-        mechanism: "gaussian", or None: not declared; then epsilon is that of one call.
-        adjacency: what the other world has of a unit: "add-or-remove" (no row),
+        participation: how cohorts are drawn, so that epsilon is that of all rounds. An
+            object with `sample_cohort(index)` and `describe()`, such as dpsum's
+            participations, is attacked with canaries among its units. A function from a
+            seed to such an object is attacked as often as necessary. A description
+            alone, as in a ledger, is accepted without an attack. None: epsilon is that
+            of one call.
+        epsilon: declared epsilon of the participation at `delta`. The accountant finds
+            the noise multiplier for it.
+        noise_multiplier: z, declared instead of epsilon: deviation of the noise over
+            sensitivity. If neither is declared, the result is only a bound.
+        mechanism: "gaussian", or None: no mechanism is declared, and epsilon is that of
+            one call.
+        adjacency: a unit's contribution in the other world: "add-or-remove" (no row),
             "zero-out" (a row of zeros: the number of rows is public) or "replace-one"
-            (the row against it; sensitivity is twice the threshold).
-        cohort: rows of every call, for the last two, if it has to be a certain number.
-        leak, power: the plan is to tell so many times less noise than declared, with
-            this chance.
-        calls: of each attack at most; the plan says what is left of the power.
-        confidence: of the bound.
-        false_alarm: the chance to refute right code, about.
-        seed: of canaries and coins; the release has noise of its own.
-        say: is told the plan before the attacks start, e.g. print.
-        progress: is told the calls made and planned.
+            (the opposite row; sensitivity is twice the threshold).
+        cohort: number of rows of every call, for the last two, if it must be fixed.
+        leak, power: the plan is to detect `leak` times less noise than declared with
+            probability `power`.
+        calls: largest number of calls of each attack; the plan states the remaining
+            power.
+        confidence: confidence of the bound.
+        false_alarm: approximate probability of refuting correct code.
+        seed: seed of canaries and coins; the release draws its own noise.
+        say: called with the plan before the attacks start, e.g. print.
+        progress: called with the numbers of calls made and planned.
 
     Raises:
-        DpsumError: bad input; a release that fails, changes its answer's size, keeps
-            state or ignores its input.
+        DpsumError: the input is invalid; or the release fails, changes the size of its
+            answer, keeps state or ignores its input.
     """
     for name, value, low, high in (
         ("delta", delta, 0, 1),
@@ -396,15 +396,17 @@ def audited(
 
 
 def _apart(wanted: int) -> int:
-    """Return the number of canaries in separate coordinates of one call: those of one
-    block, but enough to detect noise that is used again.
+    """Return the number of canaries in separate coordinates of one call.
+
+    It is the number for one block, but enough to detect repeated noise.
     """
     return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
 
 
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
-    """Return the number of blocks of calls that give `wanted` observations; each canary
-    in each call is half of one.
+    """Return the number of blocks of calls that give `wanted` observations.
+
+    Each canary in each call is half of an observation.
     """
     blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
@@ -420,7 +422,7 @@ def _plan(
     calls: int | None,
     rounds: int,
 ) -> tuple[int, str]:
-    """The number of calls to come, and the plan in words."""
+    """Return the number of calls of the audit, and the plan in words."""
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
         _blocks(wanted, min(most, watched.most, watched.dimension), calls)

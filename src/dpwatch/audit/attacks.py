@@ -1,19 +1,18 @@
-"""Attacks on one call of a release: canaries by secret coins, and a score of what came
-out for each of them.
+"""Attacks on one call of a release: canaries by secret coins, and a score for each.
 
-- `together`: many canaries in a call, in directions of their own (single coordinates,
-  or spread over all of them). Each is scored by its likelihood ratio under the noise as
-  it was measured, over the calls of a block: where the noise of two calls has something
-  in common, one call takes it away from the other.
-- `alone`: one canary in a call, against a row that points the other way. It moves the
-  sum as far as one can; what changes beside (the noise's size, when a denominator is
-  the realised number) is scored as well.
-- `over_rounds`: canaries among the units of a participation, whose rounds and cohorts
-  are taken as it draws them; the score is that of the participation as it describes
-  itself (`ideal.Tally`).
+- `together`: many canaries in a call, in separate directions (single coordinates, or
+  spread over all coordinates). Each is scored by its likelihood ratio under the
+  measured noise, over the calls of a block. Where the noise of two calls has a common
+  part, the score subtracts it.
+- `alone`: one canary in a call, against a row in the opposite direction. It moves the
+  sum as far as one canary can. Other changes are scored as well, such as the noise's
+  size where the denominator is the realised number.
+- `over_rounds`: canaries among the units of a participation, in the rounds and cohorts
+  that it draws. The score is that of the participation's own description
+  (`ideal.Tally`).
 
-The scores are made of everything but the coins, so that the order of canaries by them
-may be put to `ranks.rank_test`.
+The scores depend on everything but the coins, so that the order of canaries by score
+may be given to `ranks.rank_test`.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from dpsum.errors import DpsumError
 from dpwatch.audit.watched import LARGE, Watched
 
 BLOCK = 16
-"""Calls over which noise is looked at together."""
+"""Number of calls whose noise is analysed together."""
 
 TRAINING = 64
-"""Calls in each world from which the score of `alone` is learned."""
+"""Number of calls in each world from which the score of `alone` is learned."""
 
 _PLAIN = 6.0
-"""Standard errors beyond which a change of the noise is scored as well."""
+"""Number of standard errors beyond which a change of the noise is scored as well."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,10 @@ class Canaries:
     """Canaries of one call.
 
     Attributes:
-        rows: float64 [j, d], before clipping.
-        filters: float64 [j, k], by which each is looked for in what is released.
-        shift, deviation: float64 [j], how far each moves its filter's value, and the
-            noise there.
+        rows: contributions before clipping, float64 [j, d].
+        filters: linear filters of the release, one for each canary, float64 [j, k].
+        shift, deviation: how far each canary moves its filter's value, and the
+            deviation of the noise of that value, float64 [j].
     """
 
     rows: np.ndarray
@@ -56,8 +55,9 @@ class Canaries:
 
 
 def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
-    """One canary in each of some coordinates: those that plainly have less noise than
-    others, or any.
+    """Return canaries in single coordinates.
+
+    They are in coordinates with clearly less noise than others, or in any.
     """
     least = np.flatnonzero(watched.variance < np.median(watched.variance) / 4)
     at = rng.permutation(least if len(least) else watched.dimension)[:most]
@@ -77,11 +77,9 @@ def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Can
 
 
 def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
-    """Canaries each of which has a part in every coordinate, and which are orthogonal:
-    cosines with signs drawn.
+    """Return orthogonal canaries spread over all coordinates: cosines of random signs.
 
-    Where coordinates are clipped or noised in groups, whatever these are, such a canary
-    is in all of them.
+    Where coordinates are clipped or noised in groups, such a canary is in all groups.
     """
     d = watched.dimension
     chosen = rng.permutation(d - 1)[:most] + 1
@@ -101,10 +99,9 @@ def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
 def together(
     watched: Watched, canaries: Canaries, *, blocks: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins, each [m], of blocks of calls in each of which about half of the
-    canaries are.
+    """Return scores and coins, each [m], of blocks of calls with half of the canaries.
 
-    Where a canary is not, nothing is asked, and the noise is seen as it is.
+    The coordinates of absent canaries show the noise alone.
     """
     scores = []
     coins = []
@@ -135,18 +132,18 @@ def together(
 
 
 def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """Log-likelihood ratios of the coins, float64 [t, j].
+    """Return log-likelihood ratios of the coins, float64 [t, j].
 
-    What two calls have in common is measured over the coordinates, which have nothing
-    else in common, independent noise counting as much as twice as many coordinates as
-    there are calls. A canary of another call whose coin is not known is more noise
-    there, of variance shift^2 / 4, by which it counts less.
+    The covariance of two calls is estimated over the coordinates, which have nothing
+    else in common. A prior of independent noise has the weight of twice as many
+    coordinates as there are calls. A canary of another call, whose coin is unknown,
+    adds noise of variance shift^2 / 4 there and so lowers the weight.
 
     Args:
-        x: float64 [t, j], values in deviations of the noise, about their mean over both
-            worlds.
-        here: bool [t, j], whether there is a canary.
-        shift: float64 [j], between the two worlds.
+        x: values in deviations of the noise, relative to their mean over both worlds,
+            float64 [t, j].
+        here: whether there is a canary, bool [t, j].
+        shift: distance between the two worlds, float64 [j].
     """
     calls = len(x)
     prior = 2 * len(x)
@@ -181,7 +178,7 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
 def alone(
     watched: Watched, *, calls: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins, each [calls], of one canary a call against the background."""
+    """Return scores and coins, each [calls], of one canary in each call."""
     rows = np.concatenate([watched.background, 2 * watched.direction[None, :]])
 
     def answer(present: bool) -> np.ndarray:
@@ -214,8 +211,9 @@ def alone(
 
 
 def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
-    """Return the features [n, 2] of answers [n, k] that are scored: the value along a
-    direction, and the log of the spread of the rest.
+    """Return the scored features [n, 2] of answers [n, k].
+
+    They are the value along a direction, and the log of the spread of the rest.
     """
     along = answers @ way
     rest = answers - along[:, None] * way
@@ -227,8 +225,9 @@ def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
 def _learned(
     absent: np.ndarray, present: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """The log-likelihood ratio of two normal laws [n, 2], with as many parameters as
-    plainly differ.
+    """Return the fitted log-likelihood ratio of two normal laws of features [n, 2].
+
+    Only parameters that clearly differ between the laws are fitted separately.
     """
     count = len(absent)
     means = [absent.mean(axis=0), present.mean(axis=0)]
@@ -260,12 +259,19 @@ def over_rounds(
     units: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins, each [m], of canaries among a participation's `units`, in all
-    of its rounds.
+    """Return scores and coins, each [m], of canaries among a participation's units.
 
-    `plan` is the participation: `cohort(index)`, `describe()`, and `once` where each
-    unit is in one round; `known` says whether the observer may know who is in which
-    round. The canaries are in coordinates of their own, each at most once.
+    The canaries are in separate coordinates, and take part in all rounds that the
+    participation draws for them.
+
+    Args:
+        watched: the release.
+        canaries: the canaries.
+        plan: the participation: `sample_cohort(index)`, `describe()`, and `once` where
+            each unit is in one round.
+        known: whether the observer may know who is in which round.
+        units: number of units of the participation.
+        rng: draws the units and the coins.
     """
     sampler = plan.describe()
     count = len(canaries.rows)
@@ -285,7 +291,7 @@ def over_rounds(
         canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3
     )
     for index, (cohort, present_canaries) in enumerate(zip(cohorts, here, strict=True)):
-        # A call of a fixed number of rows is filled up with zeros by `watched`.
+        # `watched` pads a call of a fixed number of rows with zeros.
         fill = 0 if watched.fixed else len(cohort) - len(present_canaries)
         fill_rows = np.zeros((fill, watched.dimension))
         present = np.concatenate(

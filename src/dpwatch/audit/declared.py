@@ -1,6 +1,4 @@
-"""Declared mechanisms of a release: the family of mechanisms against which an audit
-tests it.
-"""
+"""Declared mechanisms: the families against which an audit tests a release."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ from dpsum.randomness import stream
 _PILOT = 1000
 _MANY_DRAWS = 0.998
 _LEAST = 200
-"""Observations of an attack: with fewer the chance of a false alarm is no normal
-one.
+"""Least observations of an attack: with fewer, the normal approximation of the
+false-alarm probability fails.
 """
 
 ALONE: dict[str, Any] = {
@@ -34,26 +32,29 @@ ALONE: dict[str, Any] = {
     "rounds": 1,
     "rate": 1.0,
 }
-"""The sampler of one call by itself."""
+"""Sampler of a single call."""
 
 
 class Described(Protocol):
-    """A participation, as those of dpsum are."""
+    """Interface of a participation, as dpsum's classes have it."""
 
     def describe(self) -> Mapping[str, Any]: ...
     def sample_cohort(self, index: int) -> np.ndarray: ...
 
 
 class OfRounds(Family):
-    """Gaussian releases, of this noise multiplier, of all rounds of a participation
-    (its sampler).
+    """Family of the Gaussian releases of all rounds of a participation.
+
+    Args:
+        noise_multiplier: z of each round.
+        sampler: sampler of the participation.
+        once: whether a unit is in one round.
+        whole: for single calls, the participation that consists of them. Its epsilon is
+            reported.
 
     Attributes:
-        known: whether the observer may know who is in which round; `once`: whether a
-            unit is in one round.
-        units: that cohorts are drawn from.
-        whole: where the releases are single calls: the participation that is made of
-            them, whose epsilon is told.
+        known: whether the observer may know who is in which round.
+        units: number of units that cohorts are drawn from.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class OfRounds(Family):
         )
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """A function that draws the best attacker's scores."""
+        """Return a function that draws the best attacker's scores."""
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
         once = self._rounds if self._once else 0
@@ -96,7 +97,7 @@ class OfRounds(Family):
 
 
 class Whatever(Family):
-    """Everything that is (leak times epsilon, delta)-DP."""
+    """Family of all (leak times epsilon, delta)-DP mechanisms."""
 
     noise_multiplier = None
     whole = None
@@ -112,11 +113,11 @@ class Whatever(Family):
         return leak * self._epsilon
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """There is no one mechanism whose scores they would be."""
+        """Return None: no single mechanism defines the scores."""
         return None
 
     def _posteriors(self, leak: float) -> np.ndarray:
-        # With chance delta everything is told; a loss of 1,000 is as good as that.
+        # With probability delta the loss is infinite; 1,000 has the same effect.
         share = np.full(2, self._delta)
         return posteriors(
             Curve(
@@ -133,12 +134,16 @@ Declared = OfRounds | Whatever
 def observations_for(
     family: Family, leak: float, *, power: float, false_alarm: float
 ) -> int:
-    """Return the number of coins that an attack needs to tell a leak from the declared
-    mechanism.
+    """Return the number of coins that an attack needs to detect a leak.
 
-    `leak` is how many times less noise is to be told, above 1; `power` the chance to
-    tell it. From draws of the statistic of a pilot's thousand coins: of n times as many
-    its mean is n times as large, and its deviation n^1/2 times.
+    The function draws the statistic of a pilot with a thousand coins. With n times as
+    many coins, its mean is n times as large, and its deviation n^1/2 times.
+
+    Args:
+        family: the declared family.
+        leak: factor by which the noise is smaller than declared, above 1.
+        power: probability of detecting that leak.
+        false_alarm: probability of refuting correct code.
     """
     test = RankTest(
         family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan")
@@ -153,8 +158,10 @@ def observations_for(
 
 
 def description(participation: Any) -> dict[str, Any]:
-    """The sampler of a participation, or of a ledger; DpsumError where it is
-    neither.
+    """Return the sampler of a participation or of a ledger.
+
+    Raises:
+        DpsumError: the argument is neither.
     """
     described = (
         participation
@@ -181,11 +188,12 @@ def declared(
     *,
     once: bool,
 ) -> tuple[Declared, float | None]:
-    """The family of what was declared, and epsilon as declared; arguments as of
-    `anything.audited`.
+    """Return the family of the declared mechanism, and the declared epsilon.
+
+    Arguments as in `anything.audited`.
 
     Raises:
-        DpsumError: they contradict one another, or there is no analysis of them.
+        DpsumError: the arguments contradict one another, or no analysis covers them.
     """
     for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)):
         if value is not None and not 0 < value < math.inf:

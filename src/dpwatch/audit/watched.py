@@ -1,10 +1,8 @@
-"""Anybody's release, called with contributions of our own: its answers are checked, and
-how it answers is learned.
+"""Interface to a release under audit: it checks the answers and learns their structure.
 
-A few hundred calls show where its noise is, how far one contribution moves what is
-released, and whether one call follows from another. What is learned chooses the
-attacks. These make calls of their own, so that learning takes nothing from their
-confidence.
+A few hundred calls show which coordinates have noise, how far one contribution moves
+the release, and whether one call depends on another. The result selects the attacks.
+These make separate calls, so that learning does not reduce their confidence.
 """
 
 from __future__ import annotations
@@ -18,31 +16,31 @@ import numpy as np
 from dpsum.errors import DpsumError
 
 ReleaseCall = Callable[[np.ndarray], Any]
-"""Contributions float64 [n, d] of one call to what is released: an array, or several of
-them in a list or dict.
+"""Function from the contributions of one call, float64 [n, d], to the release: an
+array, or several in a list or dict.
 """
 
 ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
 
 LARGE = 1e6
-"""A canary's norm before clipping: above any threshold in use; its square fits single
-precision.
+"""Norm of a canary before clipping: above any threshold in use, and with a square
+within single precision.
 """
 
 NULLS = 32
-"""Calls without a canary before those with many, and as many after."""
+"""Number of calls without a canary before, and after, the calls with many."""
 
 _NUMBERS = 4_000_000
-"""Numbers that are handed over in one call, at most."""
+"""Most numbers in the contributions of one call."""
 
 _COPIES = 1000
 _SURE = 6.0
-"""Standard errors. Right code differs by so many in one of a hundred million audits."""
+"""Number of standard errors of a certain difference: correct code reaches it in one of
+a hundred million audits.
+"""
 
 _MORE = 16
-"""So many times the calls where no answer to the contributions was seen, before that is
-said.
-"""
+"""Factor of further calls before the audit reports that a release ignores its input."""
 
 _STATE = (
     "release keeps state: its answer to the same contributions {how} after a call with"
@@ -52,27 +50,28 @@ _STATE = (
 
 
 class Watched:
-    """A release that is called with contributions of our own; its answers are checked
-    and its calls counted.
+    """A release under audit: checks its answers and counts its calls.
 
     Args:
         release: see `ReleaseCall`.
-        dimension: coordinates d of a contribution.
-        adjacency: what the other world has of a canary: no row ("add-or-remove"), a row
-            of zeros ("zero-out"), or the row against it ("replace-one"). In the last
-            two every call has `cohort` rows, some of them zero.
-        cohort: rows of a call; None: as many as the canaries need.
-        told: is told the number of calls so far after each.
+        dimension: number of coordinates d of a contribution.
+        adjacency: a canary's contribution in the other world: no row ("add-or-remove"),
+            a row of zeros ("zero-out"), or the opposite row ("replace-one"). In the
+            last two, every call has `cohort` rows, some of them zero.
+        cohort: number of rows of a call; None: as many as the canaries need.
+        told: called with the number of calls so far after each call.
 
     Attributes:
-        calls, most: made so far; and rows that one call may have beside the background.
-        direction, background: float64 [d], a row; and [1, d], the row against it, which
-            is always there.
-        mean: float64 [k] of the answers to the background alone; of `learn`, as what
-            follows.
-        variance: float64 [k] of the noise; one number but where a coordinate plainly
-            differs, and never quite 0.
-        aligned: whether there is an answer for each coordinate of a contribution.
+        calls: number of calls so far.
+        most: most rows that one call may have besides the background.
+        direction: a row, float64 [d].
+        background: the opposite row, float64 [1, d], which is in every call.
+        mean: mean of the answers to the background alone, float64 [k]. `learn` sets it,
+            and the attributes below.
+        variance: variance of the noise, float64 [k]: the same number for all
+            coordinates, except where one clearly differs; always above 0.
+        aligned: whether the answer has one number for each coordinate of a
+            contribution.
     """
 
     direction: np.ndarray
@@ -130,14 +129,16 @@ class Watched:
     def __call__(
         self, rows: np.ndarray, present: np.ndarray | None = None
     ) -> np.ndarray:
-        """Release some rows [n, d]: float64 [k].
+        """Call the release and return its answer, float64 [k].
 
-        The first row is the background, which is always there; `present`, bool [n - 1],
-        says whether each canary is in; None: they all are.
+        Args:
+            rows: contributions [n, d]. The first row is the background, which is in
+                every call.
+            present: whether each canary is present, bool [n - 1]; None: all are.
 
         Raises:
-            DpsumError: the release fails, or its answer is no array of finite numbers
-                of one size.
+            DpsumError: the release fails, or its answer is not an array of finite
+                numbers of constant size.
         """
         if present is not None:
             there = np.concatenate([[True], present])
@@ -192,8 +193,10 @@ class Watched:
         return answer.astype(np.float64)
 
     def learn(self, rng: np.random.Generator) -> None:
-        """Learn how the release answers; DpsumError where it keeps state from call to
-        call, or ignores its input.
+        """Learn the mean, the noise and the response of the release.
+
+        Raises:
+            DpsumError: the release keeps state from call to call, or ignores its input.
         """
         self.direction = direction = (
             LARGE * rng.choice([-1.0, 1.0], self.dimension) / math.sqrt(self.dimension)
@@ -203,14 +206,13 @@ class Watched:
         crowds, after = self._crowds(NULLS)
         nulls = np.concatenate([before, after])
         self.aligned = nulls.shape[1] == self.dimension
-        # Where the answer moves is seen in every second pair of calls, and whether it
-        # does in the others.
+        # Every second pair of calls gives the direction of the response; the others
+        # test whether there is a response.
         ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
             _unit(direction)
         ] * self.aligned
         answers = np.concatenate([before[1::2], after[1::2]])
-        # Noise that comes again and again is no noise to measure a move by; that is a
-        # fault which the attacks show.
+        # Repeated noise cannot measure a response; the attacks show that fault.
         if not 1 < len(np.unique(before, axis=0)) < NULLS:
             if (
                 max(_apart(before[1::2] @ way, after[1::2] @ way) for way in ways)
@@ -223,7 +225,7 @@ class Watched:
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))
         plainly = _answers(crowds[1::2], answers, ways)
-        if plainly < _SURE:  # such an answer may take more calls to be seen
+        if plainly < _SURE:  # a weak response may need more calls
             crowds, more = self._crowds(_MORE * NULLS)
             plainly = _answers(crowds, more, ways)
         if plainly < _SURE:
@@ -243,8 +245,9 @@ class Watched:
         self.variance = np.maximum(variance, max(floor, 1e-300))
 
     def _crowds(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Answers to as many copies of the direction as a call may have, and to the
-        background, in turns.
+        """Return answers to a crowd and to the background alone, called in turns.
+
+        The crowd has as many copies of the direction as a call may have.
         """
         crowd = np.concatenate(
             [self.background, np.repeat(self.direction[None, :], self.most, axis=0)]
@@ -255,8 +258,9 @@ class Watched:
         return np.stack(crowds), np.stack(nulls)
 
     def response(self, row: np.ndarray) -> np.ndarray:
-        """Return the change float64 [k] of the answer that one row makes: along the row,
-        unless the answer plainly turns too.
+        """Return the change of the answer that one row makes, float64 [k].
+
+        It is along the row, unless the answer clearly changes in other directions too.
         """
         crowd = np.concatenate(
             [self.background, np.repeat(row[None, :], self.most, axis=0)]
@@ -272,9 +276,7 @@ class Watched:
 
 
 def _flat(answer: Any) -> np.ndarray:
-    """All numbers of an answer in a row, of lists and dicts of arrays one array after
-    another.
-    """
+    """Return all numbers of an answer as one vector; lists and dicts array by array."""
     if isinstance(answer, dict):
         answer = list(answer.values())
     if isinstance(answer, (list, tuple)):
@@ -285,8 +287,9 @@ def _flat(answer: Any) -> np.ndarray:
 
 
 def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> float:
-    """Return by how many standard errors the answers to a crowd differ from those to
-    nobody: along some directions, or in their spread.
+    """Return the distance of answers to a crowd and to nobody, in standard errors.
+
+    It is the largest over some directions and the spread.
     """
     spreads = [_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
     return max(_apart(*spreads), *(_apart(crowds @ way, nulls @ way) for way in ways))
@@ -297,7 +300,7 @@ def _unit(values: np.ndarray) -> np.ndarray:
 
 
 def _spread(rows: np.ndarray) -> np.ndarray:
-    """The log of each row's spread."""
+    """Return the log of each row's spread."""
     return 0.5 * np.log(np.maximum((rows**2).mean(axis=1), 1e-300))
 
 
