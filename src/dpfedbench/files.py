@@ -66,8 +66,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         BenchError: the path is missing, not a file, not readable, or not UTF-8 where
-            text
-            is read.
+            text is read.
     """
     try:
         yield

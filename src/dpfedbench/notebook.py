@@ -200,8 +200,7 @@ class FinishedRun:
 
         Raises:
             BenchError: there is no such profile, or it has no number for this run; the
-                message
-                gives the reason.
+                message gives the reason.
         """
         if profile not in PROFILES:
             raise BenchError(
@@ -312,8 +311,7 @@ class FinishedRun:
 
         Raises:
             BenchError: the model, its data set's summary.json or the search that found
-                its
-                cells is missing or damaged.
+                its cells is missing or damaged.
         """
         from dpfedbench.evaluation.predictor import trained
 

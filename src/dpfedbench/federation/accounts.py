@@ -25,8 +25,7 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
 
     Raises:
         BenchError: as `dpsum.ledger.read_ledger`; or training.json is missing, damaged,
-            or
-            does not describe the ledger.
+            or does not describe the ledger.
     """
     training = read_group(folder / "training.json")
     chain = training.get("ledger")
@@ -93,8 +92,7 @@ def used_images(
     Args:
         partition: partition of the run.
         used_per_class: support and query images per class together. Clients use the
-            first
-            ones that they hold.
+            first ones that they hold.
         rounds: round of each client, as in `ImageUse`.
 
     Raises:
@@ -208,8 +206,7 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
 
     Raises:
         BenchError: the ledger is not among the `references` (as `engine.train` has
-            them);
-            else as `ledger_of`.
+            them); else as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []

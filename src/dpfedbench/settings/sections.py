@@ -95,9 +95,8 @@ class PartitionScheme(Part):
     def drawn_from(self, ways: int) -> dict[str, Any]:
         """Return the settings that the clients depend on.
 
-        The data and the seed are not among them.
-
-        Runs with equal settings of these share a partition.
+        The data and the seed are not among them. Runs with equal settings share a
+        partition, if these are equal too.
         """
         tasks = (
             {"examples_per_class": self.examples_per_class, "ways": ways}

@@ -247,8 +247,7 @@ class _Silos(Clients):
 
         Returns:
             The mean loss and the mean norm of the gradients, nan in a private run, and
-            the norm
-            of the release.
+            the norm of the release.
         """
         lot = self._lots.lot(index, step, client)
         model = self._models[client]

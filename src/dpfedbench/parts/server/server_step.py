@@ -33,8 +33,7 @@ class ServerStep(Part):
 
         Returns:
             float64 [after, of]: row `after` is the round after which the movement is
-            measured,
-            column `of` the round whose mean has the unit.
+            measured, column `of` the round whose mean has the unit.
         """
         model = torch.zeros(rounds, dtype=torch.float64)
         state = self.begin(model)
