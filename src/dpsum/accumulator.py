@@ -128,9 +128,10 @@ class Accumulator:
         weights = noise.combines(self.round)
         if self.sum.groups is not None:
             return self.sum.deviations
-        return float(self.sum.noise_std) * (
-            1.0 if weights is None else float(np.linalg.norm(weights))
-        )
+        noise_std = float(self.sum.noise_std)
+        if weights is None:
+            return noise_std
+        return noise_std * float(np.linalg.norm(weights))
 
     def add(self, contributions: Any) -> np.ndarray:
         """Add contributions [n, d].

@@ -218,9 +218,12 @@ class Budget:
                 " allows for all that reads records: raise within_task.multiplier or"
                 " budget.epsilon"
             )
-        return epsilon("claimed") if self.claims else math.nan, (
-            epsilon("proven") if counted else math.inf
-        )
+        claimed = math.nan
+        if self.claims:
+            claimed = epsilon("claimed")
+        if not counted:
+            return claimed, math.inf
+        return claimed, epsilon("proven")
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
         """Return the names of the sums that share a mechanism's plan, and the plan.
@@ -244,12 +247,10 @@ class Budget:
         """
         if (shared := self.shared(mechanism)) is not None:
             names, plan = shared
-            if (
-                next(
-                    spender for spender in self.mechanisms if spender.sum.name in names
-                )
-                is mechanism
-            ):
+            sharing = [
+                spender for spender in self.mechanisms if spender.sum.name in names
+            ]
+            if sharing[0] is mechanism:
                 plan.took(1)
 
     @property
@@ -300,12 +301,10 @@ class Budget:
         An upper bound: noise that decays costs more, so that fewer rounds will run.
         """
         self.settle()
-        return min(
-            [
-                planned,
-                *(plan.lots_allowed // per_round for plan, per_round in self._plans),
-            ]
-        )
+        rounds = [planned]
+        for plan, per_round in self._plans:
+            rounds.append(plan.lots_allowed // per_round)
+        return min(rounds)
 
     def observe(self, loss: float) -> None:
         """Pass a public validation loss on to noise that decays with it."""

@@ -265,13 +265,14 @@ class RuleByGroup:
         )
         if not extras_by_group:
             return None
-        squares = math.fsum(extra.noise_multiplier**-2 for extra in extras_by_group)
+        first = extras_by_group[0]
+        threshold = math.hypot(*(extra.threshold for extra in extras_by_group))
+        noise_multiplier = first.noise_multiplier
+        if len(extras_by_group) > 1:
+            squares = math.fsum(extra.noise_multiplier**-2 for extra in extras_by_group)
+            noise_multiplier = squares**-0.5
         return dataclasses.replace(
-            extras_by_group[0],
-            threshold=math.hypot(*(extra.threshold for extra in extras_by_group)),
-            noise_multiplier=extras_by_group[0].noise_multiplier
-            if len(extras_by_group) == 1
-            else squares**-0.5,
+            first, threshold=threshold, noise_multiplier=noise_multiplier
         )
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
@@ -294,11 +295,14 @@ class RuleByGroup:
         """Update the threshold of each group from the release of that group."""
         for index, group in enumerate(self.groups.slices):
             raw = seen.raw_norms
+            extra = None
+            if seen.extra is not None:
+                extra = float(seen.extra[index])
+            raw_norms = None
+            if raw is not None:
+                raw_norms = [norms[index] for norms in raw]
             group_seen = dataclasses.replace(
-                seen,
-                released=seen.released[group],
-                extra=None if seen.extra is None else float(seen.extra[index]),
-                raw_norms=None if raw is None else [norms[index] for norms in raw],
+                seen, released=seen.released[group], extra=extra, raw_norms=raw_norms
             )
             self.rule.observe(state["groups"][index], group_seen)
         state |= self._state(state["groups"])

@@ -57,9 +57,10 @@ class Encoded(Noise):
             encoder = inverted(self.inverse())
             if everyone:
                 separation = 1
+                times = int(sampler["rounds"])
             else:
                 separation = int(sampler["separation"])
-            times = int(sampler["rounds" if everyone else "participations"])
+                times = int(sampler["participations"])
             _, moved = sensitivity(encoder.T @ encoder, separation, times)
             if moved > 1 + 1e-9:
                 raise DpsumError(

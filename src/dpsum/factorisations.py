@@ -23,10 +23,9 @@ from dpsum.triangular import inverted
 if TYPE_CHECKING:
     from scipy import linalg, optimize
 else:
-    linalg, optimize = (
-        Lazy("scipy.linalg"),
-        Lazy("scipy.optimize"),
-    )  # a plan is read without scipy
+    # A plan is read without scipy.
+    linalg = Lazy("scipy.linalg")
+    optimize = Lazy("scipy.optimize")
 
 _STEPS = 200
 _CLOSE = 1e-3
@@ -187,9 +186,8 @@ def optimised(workload: np.ndarray) -> np.ndarray:
             has moved after round s, for a unit in the sum of round t. All ones: prefix
             sums.
     """
-    return _optimised(
-        len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()
-    ).copy()
+    values = np.ascontiguousarray(workload, dtype=float).tobytes()
+    return _optimised(len(workload), values).copy()
 
 
 def banded(workload: np.ndarray, bands: int) -> np.ndarray:
@@ -205,9 +203,8 @@ def banded(workload: np.ndarray, bands: int) -> np.ndarray:
         workload: A; see `optimised`.
         bands: number of diagonals of C that may be nonzero, including the main one.
     """
-    return _banded(
-        len(workload), np.ascontiguousarray(workload, dtype=float).tobytes(), bands
-    ).copy()
+    values = np.ascontiguousarray(workload, dtype=float).tobytes()
+    return _banded(len(workload), values, bands).copy()
 
 
 def scaled(
@@ -229,17 +226,11 @@ def scaled(
     """
     encoder = inverted(inverse)
     if participations > 1:
-        from dpsum.accounting.repeated_participation import (
-            sensitivity,
-        )  # not at the head: a plan is read without scipy
+        # Not at the head: a plan is read without scipy.
+        from dpsum.accounting.repeated_participation import sensitivity
 
-        return np.asarray(
-            inverse
-            * (
-                sensitivity(encoder.T @ encoder, separation, participations)[1]
-                * (1 + 1e-12)
-            )
-        )
+        _, moved = sensitivity(encoder.T @ encoder, separation, participations)
+        return np.asarray(inverse * (moved * (1 + 1e-12)))
     squares = [
         math.fsum(value * value for value in column) for column in encoder.T.tolist()
     ]
@@ -267,7 +258,8 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     squares = _with_ridge(moved.T @ moved)
     all_ones = np.ones((rounds, rounds))
-    band = np.tril(np.triu(all_ones, 1 - bands))
+    band = np.triu(all_ones, 1 - bands)
+    band = np.tril(band)
     entry_indices = np.nonzero(band)
     encoder = np.zeros((rounds, rounds))
 
@@ -281,10 +273,11 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
         unit, norms = columns(entries)
         inverse = linalg.solve_triangular(unit, np.eye(rounds), lower=True)
         noised = squares @ inverse
+        squared_error = float((inverse * noised).sum())
         slope = -2 * (inverse.T @ noised) @ inverse.T
-        return float((inverse * noised).sum()), (
-            (slope - unit * (slope * unit).sum(axis=0)) / norms
-        )[entry_indices]
+        along_column = (slope * unit).sum(axis=0)
+        slope = (slope - unit * along_column) / norms
+        return squared_error, slope[entry_indices]
 
     start = inverted(_optimised(rounds, workload))[entry_indices]
     minimum = optimize.minimize(
@@ -332,4 +325,5 @@ def gram(squares: np.ndarray) -> np.ndarray:
         if done:
             break
     size = np.sqrt(np.diag(root))
-    return np.asarray(root / (size[:, None] * size))
+    scale = size[:, None] * size
+    return np.asarray(root / scale)

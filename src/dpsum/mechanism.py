@@ -371,10 +371,10 @@ class Mechanism:
                 " before a round"
             )
         released = self.end(total)
-        self._done = (
-            total.round,
-            {at} | (done[1] if total.round == done[0] else set()),
-        )
+        done_in_round = {at}
+        if is_same_round:
+            done_in_round |= done[1]
+        self._done = (total.round, done_in_round)
         step = None
         if self.holders:
             step = total.step
@@ -408,10 +408,12 @@ class Mechanism:
                 raw_norms=None if rule.private else total.raw,
             ),
         )
-        means = [
-            None if sum_ is None or self.observer is None else sum_ / self.denominator
-            for sum_ in (released, extra)
-        ]
+        mean = None
+        extra_mean = None
+        if self.observer is not None:
+            mean = released / self.denominator
+            if extra is not None:
+                extra_mean = extra / self.denominator
         with self._lock:
             self._unwritten = total.round
             # Without an observer, the last release of a single holder is enough: all
@@ -423,9 +425,9 @@ class Mechanism:
                     holder=total.holder,
                     step=total.step,
                     total=total.sum,
-                    mean=means[0],
+                    mean=mean,
                     extra=total.extra_sum,
-                    extra_mean=means[1],
+                    extra_mean=extra_mean,
                 )
             )
         if self.on_release is not None:
@@ -595,10 +597,9 @@ class Mechanism:
         noise = self.sum.noise
         sums = [total for total, _, _ in rows]
         assert rule is not None and noise is not None
-        without_event = [
-            *self.budget.unaccounted_of(self.sum.unit),
-            *([] if rule.private else [rule.reason]),
-        ]
+        without_event = list(self.budget.unaccounted_of(self.sum.unit))
+        if not rule.private:
+            without_event.append(rule.reason)
         by_group = _groups_line(sums[0])
         counted_multiplier = None
         if self.claimed_ratio != 1.0:

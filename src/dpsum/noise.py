@@ -51,7 +51,7 @@ class Noise:
         by_dimension: whether noise and sensitivity over C depend on the number of
             coordinates.
         public_columns: columns of the training's history that its sums publish besides
-            the release (`PrivateSum.told`).
+            the release (`PrivateSum.public_values`).
 
     Raises:
         DpsumError: a parameter is out of bounds; or a subclass changes the draws or the

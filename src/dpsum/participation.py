@@ -586,19 +586,22 @@ class RecordLots:
         Where holders have different numbers of records, `records` and `cohort` are
         totals over all holders, and `sizes` has the number of each.
         """
-        whole, lot = (
-            (self.sizes[0], self.size)
-            if self.alike
-            else (self.records, self.size * self.clients)
-        )
+        if self.alike:
+            records = self.sizes[0]
+            lot = self.size
+            sizes = {}
+        else:
+            records = self.records
+            lot = self.size * self.clients
+            sizes = {"sizes": self.sizes}
         return Sampling(
             kind=self.kind,
             clients=self.clients,
-            records=whole,
+            records=records,
             cohort=lot,
             rounds=self.rounds * self.steps,
             rate=self.rate,
-            others={} if self.alike else {"sizes": self.sizes},
+            further_keys=sizes,
         )
 
 
@@ -616,14 +619,15 @@ def own_records(
             separate part; "poisson": each reads each record with probability 1/steps,
             so that `cohort` is the mean number.
     """
-    cohort = (
-        records
-        if batches == "full"
-        else records / steps
-        if batches == "poisson"
-        else records // steps
-    )
-    kind = "own-records-poisson" if batches == "poisson" else "own-records"
+    kind = "own-records"
+    cohort: float
+    if batches == "full":
+        cohort = records
+    elif batches == "poisson":
+        kind = "own-records-poisson"
+        cohort = records / steps
+    else:
+        cohort = records // steps
     return Sampling(
         kind=kind,
         clients=clients,

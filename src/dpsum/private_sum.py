@@ -241,7 +241,7 @@ class PrivateSum(_Sum):
     Attributes:
         secure: the ledger's field `secure` of a sum under secure aggregation; None for
             other sums.
-        told: public values for the training's history, after the release.
+        public_values: for the training's history, after the release.
         signs: signs that multiplied the coordinates before the noise; the observer
             knows them.
         absent: positions in the cohort of clients that sent nothing; the observer sees
@@ -249,7 +249,7 @@ class PrivateSum(_Sum):
     """
 
     secure: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] = {}
+    public_values: Mapping[str, Any] = {}
     signs: np.ndarray | float = 1.0
     absent: Sequence[int] = ()
 

@@ -87,5 +87,9 @@ class Progress:
         self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
 
     def _say(self, line: str, note: Callable[[], str] | None) -> None:
-        text = note() if note else ""
-        print(f"{line}{', ' + text if text else ''}", file=self._out, flush=True)
+        text = ""
+        if note:
+            text = note()
+        if text:
+            line = f"{line}, {text}"
+        print(line, file=self._out, flush=True)

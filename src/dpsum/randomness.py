@@ -47,6 +47,9 @@ def streams(
 
     The round's number replaces each index that is None.
     """
-    return lambda round_: stream(
-        seed, purpose, *(round_ if index is None else index for index in indices)
-    )
+
+    def stream_of(number: int) -> np.random.Generator:
+        filled = [number if index is None else index for index in indices]
+        return stream(seed, purpose, *filled)
+
+    return stream_of

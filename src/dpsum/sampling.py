@@ -26,7 +26,7 @@ class Sampling(Mapping[str, Any]):
         batches: whether an observer may know the batches: "known" or "secret".
         separation: least number of rounds between two participations of a unit.
         participations: most rounds in which a unit takes part.
-        others: further keys, of a sampler that this library does not know.
+        further_keys: keys of a sampler that this library does not know.
         encoder: for correlated noise, the absolute values |C| for all planned rounds,
             float64 [rounds, rounds], as bytes. It belongs to the noise, and no ledger
             holds it.
@@ -43,7 +43,7 @@ class Sampling(Mapping[str, Any]):
     batches: str | None = None
     separation: int | None = None
     participations: int | None = None
-    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    further_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoder: bytes | None = None
 
     @classmethod
@@ -54,23 +54,27 @@ class Sampling(Mapping[str, Any]):
         """
         if isinstance(said, cls):
             return said
-        others = {key: value for key, value in said.items() if key not in _SAID}
-        return cls(
-            **{key: value for key, value in said.items() if key in _SAID}, others=others
-        )
+        known_keys = {}
+        further_keys = {}
+        for key, value in said.items():
+            if key in _SAID:
+                known_keys[key] = value
+            else:
+                further_keys[key] = value
+        return cls(**known_keys, further_keys=further_keys)
 
     def __getitem__(self, key: str) -> Any:
         if key in _SAID:
             value = getattr(self, key)
         else:
-            value = self.others.get(key)
+            value = self.further_keys.get(key)
         if value is None:
             raise KeyError(key)
         return value
 
     def __iter__(self) -> Iterator[str]:
         yield from (key for key in _SAID if getattr(self, key) is not None)
-        yield from self.others
+        yield from self.further_keys
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -93,7 +97,7 @@ class Sampling(Mapping[str, Any]):
 _SAID = tuple(
     field.name
     for field in dataclasses.fields(Sampling)
-    if field.name not in ("others", "encoder")
+    if field.name not in ("further_keys", "encoder")
 )
 
 Sampler = Mapping[str, Any]

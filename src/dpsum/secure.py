@@ -116,9 +116,9 @@ class Lattice:
                 f" {coordinates} coordinates at z = {noise_multiplier:g}: the smallest"
                 f" that holds it is {least}"
             )
-        units = (
-            noise + math.sqrt(noise**2 + 4 * room * (clients**2 / coordinates + noise))
-        ) / (2 * room)
+        square = clients**2 / coordinates + noise
+        discriminant = noise**2 + 4 * room * square
+        units = (noise + math.sqrt(discriminant)) / (2 * room)
         return cls(
             granularity=threshold * units,
             bits=bits,
@@ -138,9 +138,9 @@ class Lattice:
         """
         norm = threshold / self.granularity
         root = math.sqrt(self.coordinates)
-        return math.sqrt(
-            min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2)
-        )
+        likely_square = norm**2 + self.coordinates / 4 + norm + root / 2
+        largest_square = (norm + root) ** 2
+        return math.sqrt(min(likely_square, largest_square))
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
         """Return the ledger's field `secure`.
@@ -217,7 +217,7 @@ class SecureSum(PrivateSum):
             sum has `counted` shares besides all of theirs.
 
     Attributes:
-        told: public values for the training's history, after the release: the number of
+        public_values: for the training's history, after the release: the number of
             coordinates that left the range of the modulus, and of clients that dropped
             out. The former follow from the noised sum before the modulus, which the
             account also covers. The server sees the latter, which are drawn
@@ -255,7 +255,7 @@ class SecureSum(PrivateSum):
         self._seen_sum = np.zeros(lattice.coordinates, np.int64)
         self._whole_sum = self._seen_sum.copy()
         self._shares = 0
-        self.told: dict[str, Any] = {}
+        self.public_values: dict[str, Any] = {}
 
     @property
     def sensitivity(self) -> float:
@@ -311,14 +311,12 @@ class SecureSum(PrivateSum):
         """Clip, rotate and round a contribution; one that is not finite becomes zero."""
         values = np.zeros(self.lattice.coordinates)
         if math.isfinite(norm) and norm > 0:
-            values[: self.dimension] = row * (
-                min(1.0, self.threshold / norm) / self.lattice.granularity
-            )
-        return rounded(
-            rotated(self._signs * values),
-            self._bound,
-            self._streams("-rounding", place),
-        )
+            factor = min(1.0, self.threshold / norm)
+            factor = factor / self.lattice.granularity
+            values[: self.dimension] = row * factor
+        turned = rotated(self._signs * values)
+        generator = self._streams("-rounding", place)
+        return rounded(turned, self._bound, generator)
 
     def _share(self, place: int) -> np.ndarray:
         """Draw a client's Skellam noise, int64 [D]: a difference of two Poissons."""
@@ -330,9 +328,9 @@ class SecureSum(PrivateSum):
     def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
         """Return the sum that the server sees, with its noise, rotated back."""
         if self._shares - self._colluding < self.lattice.counted:
-            colluders_note = f", of whom {self._colluding} may tell theirs" * (
-                self._colluding > 0
-            )
+            colluders_note = ""
+            if self._colluding > 0:
+                colluders_note = f", of whom {self._colluding} may tell theirs"
             raise DpsumError(
                 f"{self._shares} clients' noise is in the sum{colluders_note}, fewer than the"
                 f" {self.lattice.counted} that the account counts: nothing is released;"
@@ -340,7 +338,7 @@ class SecureSum(PrivateSum):
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half
-        self.told = {
+        self.public_values = {
             "wrapped": int((centred != self._whole_sum).sum()),
             "dropped": len(self.absent),
         }

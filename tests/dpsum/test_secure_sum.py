@@ -161,7 +161,7 @@ def test_secure_sum_without_a_wrap_is_the_sum():
     rotated_back = signs * (hadamard(128) @ sum(secure_sum.messages)) / math.sqrt(128)
     expected = (rotated_back * secure_sum.lattice.granularity)[:100]
     assert released == pytest.approx(expected, abs=1e-12)
-    assert secure_sum.told == {"wrapped": 0, "dropped": 0}
+    assert secure_sum.public_values == {"wrapped": 0, "dropped": 0}
 
 
 def test_secure_sum_counts_wrapped_coordinates():
@@ -175,7 +175,7 @@ def test_secure_sum_counts_wrapped_coordinates():
     total = sum(secure_sum.messages)
     secure_sum.release(None)
     wrapped = int(((total < -512) | (total >= 512)).sum())
-    assert secure_sum.told["wrapped"] == wrapped > 10
+    assert secure_sum.public_values["wrapped"] == wrapped > 10
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e30])
@@ -280,7 +280,7 @@ def test_secure_sum_has_neither_gradient_nor_noise_of_a_dropped_client():
     assert len(secure_sum.absent) == 9
     assert secure_sum._shares == 1
     secure_sum.release(None)
-    assert secure_sum.told["dropped"] == 9
+    assert secure_sum.public_values["dropped"] == 9
 
 
 def test_secure_sum_chunks_change_no_bit_and_it_is_released_once():

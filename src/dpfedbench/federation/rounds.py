@@ -434,7 +434,7 @@ class Rounds:
                 "threshold": total.sum.threshold,
                 "released_norm": norm,
                 "noise_multiplier": total.sum.noise_multiplier,
-                **total.sum.told,
+                **total.sum.public_values,
                 **_group_thresholds(total.sum),
             }
         if self.run.private:

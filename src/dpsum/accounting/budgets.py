@@ -81,7 +81,9 @@ class BudgetPlan:
             total = calibrate(
                 budget.profile, sampler, budget.epsilon, budget.delta, **self._given
             )
-        self._ratios = tuple(ratios) or (1.0,) * len(multipliers)
+        self._ratios = tuple(ratios)
+        if not ratios:
+            self._ratios = (1.0,) * len(multipliers)
         # A claim for this sampler counts configured multipliers; without one what is
         # proven is claimed.
         self._has_claim = sampler["kind"] in claims
@@ -132,7 +134,10 @@ class BudgetPlan:
             claimed = math.nan
         if not self.counted:
             return claimed, math.inf
-        return claimed, self._epsilon("proven", done) if self._every_round else math.nan
+        proven = math.nan
+        if self._every_round:
+            proven = self._epsilon("proven", done)
+        return claimed, proven
 
     def _epsilon(self, profile: str, done: int) -> float:
         return epsilon_after(
@@ -204,7 +209,9 @@ class DecayingBudget(BudgetPlan):
         self.sampler = sampler
         self.delta = budget.delta
         self.counted = counted
-        self._ratios = tuple(ratios) or (1.0,) * (1 + len(beside))
+        self._ratios = tuple(ratios)
+        if not ratios:
+            self._ratios = (1.0,) * (1 + len(beside))
         self._has_claim = sampler["kind"] in claims
         self.noise_multiplier, *self.beside = _divided(
             (multiplier, *beside), self._ratios
@@ -220,7 +227,8 @@ class DecayingBudget(BudgetPlan):
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
-            z = joint_multiplier([self.noise_multiplier] * (1 + extra) + self.beside)
+            gradients = [self.noise_multiplier] * (1 + extra)
+            z = joint_multiplier(gradients + self.beside)
             self._orders = filter_order(
                 z,
                 sampler["rate"],
@@ -241,10 +249,14 @@ class DecayingBudget(BudgetPlan):
         self._seen = 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        multipliers = self._counted("proven" if counted_in_full else "claimed")
+        profile = "claimed"
+        if counted_in_full:
+            profile = "proven"
+        multipliers = self._counted(profile)
         if counted_in_full:
             multipliers = [multipliers[0]] * self._extra + multipliers
-        return renyi(joint_or_only(multipliers), self.sampler["rate"], orders)
+        z = joint_or_only(multipliers)
+        return renyi(z, self.sampler["rate"], orders)
 
     def allows(self, releases: int) -> bool:
         """Whether lots up to `releases` in all, at the present noise, stay within the
@@ -252,22 +264,17 @@ class DecayingBudget(BudgetPlan):
         """
         if releases > self.lots_allowed:
             return False
-        more = (releases - self._lots) * self._cost(
-            self._orders, counted_in_full=self._holds
-        )
-        return (
-            epsilon_of(self._spent + more, self._orders, self.delta, tight=self._holds)
-            <= self._limit
-        )
+        cost = self._cost(self._orders, counted_in_full=self._holds)
+        spent = self._spent + (releases - self._lots) * cost
+        epsilon = epsilon_of(spent, self._orders, self.delta, tight=self._holds)
+        return epsilon <= self._limit
 
     def took(self, lots: int) -> None:
-        self._spent = self._spent + lots * self._cost(
-            self._orders, counted_in_full=self._holds
-        )
+        cost = self._cost(self._orders, counted_in_full=self._holds)
+        self._spent = self._spent + lots * cost
         if self._claimed_orders:
-            self._claimed = self._claimed + lots * self._cost(
-                self._claimed_orders, counted_in_full=False
-            )
+            cost = self._cost(self._claimed_orders, counted_in_full=False)
+            self._claimed = self._claimed + lots * cost
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
@@ -279,7 +286,9 @@ class DecayingBudget(BudgetPlan):
             claimed = epsilon_of(
                 self._claimed, self._claimed_orders, self.delta, tight=self._tight
             )
-        return claimed, math.nan if self.counted else math.inf
+        if self.counted:
+            return claimed, math.nan
+        return claimed, math.inf
 
     def observe(self, loss: float) -> None:
         """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the
@@ -291,8 +300,10 @@ class DecayingBudget(BudgetPlan):
         self._seen += 1
         if self._seen < self._falls:
             loss = math.inf
-        self._losses = [*self._losses, loss][-(self._falls + 1) :]
-        latest = [math.inf, *self._losses][-self._falls - 1 :]
+        losses = [*self._losses, loss]
+        self._losses = losses[-(self._falls + 1) :]
+        latest = [math.inf, *self._losses]
+        latest = latest[-self._falls - 1 :]
         falls = [later < earlier for earlier, later in itertools.pairwise(latest)]
         if len(falls) == self._falls and all(falls):
             self.noise_multiplier *= self._decay
@@ -329,7 +340,8 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         return fixed
     share = total
     if len(multipliers) > 1:
-        remaining = total**-2 - math.fsum(z**-2 for z in fixed)
+        squares = math.fsum(z**-2 for z in fixed)
+        remaining = total**-2 - squares
         if remaining <= 0:
             raise DpsumError(
                 "the budget allows all sums of these units together one of noise"
@@ -340,15 +352,22 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         share = rounded_up((missing / remaining) ** 0.5)
         while joint_multiplier([*fixed, *[share] * missing]) < total:
             share = math.nextafter(share, math.inf)
-    return [share if z is None else z for z in multipliers]
+    found = []
+    for z in multipliers:
+        if z is None:
+            z = share
+        found.append(z)
+    return found
 
 
 def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> list[Any]:
     """Return each multiplier over its ratio; None stays None."""
-    return [
-        None if z is None else z / ratio
-        for z, ratio in zip(multipliers, ratios, strict=True)
-    ]
+    quotients: list[Any] = []
+    for z, ratio in zip(multipliers, ratios, strict=True):
+        if z is not None:
+            z = z / ratio
+        quotients.append(z)
+    return quotients
 
 
 def _check_claimed(budget: BudgetLimits, claims: Claims) -> None:

@@ -99,7 +99,8 @@ def _at_rate_of(
     epsilon: Callable[[Schedule, Sampler, float], float],
     clients: int,
 ) -> float:
-    counted = {**sampler, "clients": clients, "rate": sampler["cohort"] / clients}
+    rate = sampler["cohort"] / clients
+    counted = {**sampler, "clients": clients, "rate": rate}
     return epsilon(schedule, counted, delta)
 
 

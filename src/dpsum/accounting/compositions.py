@@ -137,7 +137,8 @@ class Stage:
         square its error falls.
         """
         most = max(z for z, _ in self.schedule)
-        square = self.uses * math.expm1(min(most**-2, 50.0))
+        variance = min(most**-2, 50.0)
+        square = self.uses * math.expm1(variance)
         typical = self.rate * square**0.5
         coarsest = 1e-3
         if self.uses > 1:
@@ -153,11 +154,13 @@ class Stage:
         uses = self.uses
         if uses == 1:
             return guess_epsilon(z, rate, self.rounds, delta)
-        square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
+        mean = uses * rate
+        square = mean * (1.0 - rate) + mean**2
         joint = z / (self.rounds * square) ** 0.5
         loud = gaussian_epsilon(joint, delta)
         rate_of_any = min(uses * rate, 0.5)
-        return max(guess_epsilon(z, rate_of_any, self.rounds, delta), loud)
+        sampled = guess_epsilon(z, rate_of_any, self.rounds, delta)
+        return max(sampled, loud)
 
 
 @lru_cache(maxsize=64)
@@ -250,7 +253,8 @@ def upper_end(
         start: a guess; by default the first stage's.
     """
     step = min(stage.spacing for stage in stages)
-    first, *other_orders = _ends(stages, cut_mass(stages, delta), step, upper=True)
+    mass = cut_mass(stages, delta)
+    first, *other_orders = _ends(stages, mass, step, upper=True)
     if start is None:
         start = stages[0].guess(delta)
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
@@ -273,7 +277,8 @@ def lower_end(
     """
     if step is None:
         step = fine_spacing(stages, delta, upper)
-    first, *_ = _ends(stages, cut_mass(stages, delta), step, upper=False)
+    mass = cut_mass(stages, delta)
+    first, *_ = _ends(stages, mass, step, upper=False)
     return crossing(first, delta=delta, start=upper, ceiling=upper, upper=False)
 
 
@@ -350,7 +355,8 @@ class Composed(Accountant):
     def bracket(self, events: Events, delta: float) -> Bracket:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)
-        return self.end(events, delta, upper=False), self.high(events, delta)
+        low = self.end(events, delta, upper=False)
+        return low, self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
         if self.gaussian(events) is not None:

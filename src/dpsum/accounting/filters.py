@@ -79,7 +79,8 @@ def order_budgets(
     alphas = np.asarray(orders, dtype=float)
     budgets = epsilon + math.log(delta) / (alphas - 1.0)
     if tight:
-        gain = np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
+        log_ratio = np.log(alphas) / (alphas - 1.0)
+        gain = np.log1p(-1.0 / alphas) - log_ratio
         budgets = budgets - gain
     return np.asarray(budgets)
 
@@ -116,7 +117,8 @@ def filtered_epsilon(
     if not len(alphas):
         return 0.0
     powers = alphas - 1.0
-    factors = powers * np.log1p(-1.0 / alphas) - np.log(alphas)
+    factors = powers * np.log1p(-1.0 / alphas)
+    factors = factors - np.log(alphas)
     log_delta = math.log(delta)
 
     def excess(epsilon: float) -> float:
@@ -133,7 +135,8 @@ def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
     """Whether what was spent is within the budget at one of the orders, up to rounding
     of the sums.
     """
-    return bool(np.any(spent <= budgets * (1 + 1e-9) + 1e-12))
+    limits = budgets * (1 + 1e-9) + 1e-12
+    return bool(np.any(spent <= limits))
 
 
 def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | None:
@@ -142,7 +145,8 @@ def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | 
     """
     if budget.epsilon is None or not budget.stop:
         return None
-    orders, tight = orders_of(budget.profile, claims.get(events.sampling.kind))
+    claim = claims.get(events.sampling.kind)
+    orders, tight = orders_of(budget.profile, claim)
     if events.uncounted and not tight:
         return None  # the claim's budget leaves a release out
     if tight:
@@ -181,5 +185,6 @@ def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
     schedule = []
     for fallen in range(falls + 1):
         lots_left = lots - fallen * every
-        schedule.append((first * beta**fallen, min(every, lots_left)))
+        lots_at_this_noise = min(every, lots_left)
+        schedule.append((first * beta**fallen, lots_at_this_noise))
     return tuple(schedule)

@@ -122,7 +122,8 @@ def _bulk(halves: _Halves) -> float | None:
     at = int(np.argmax(mass))
     if mass[at] < 0.5:
         return None
-    second_mass = float(second[2 * at] + second[2 * at + 1])
+    second_mass = second[2 * at] + second[2 * at + 1]
+    second_mass = float(second_mass)
     if second_mass <= 0:
         return None
     return math.log(float(mass[at]) / second_mass)
@@ -463,7 +464,8 @@ def _laws(stages: Sequence[Stage], mass: float) -> Laws:
     laws = []
     for stage in stages:
         for z, count in stage.schedule:
-            laws.append((stage.laws(z, mass), count))
+            orders = stage.laws(z, mass)
+            laws.append((orders, count))
     return laws
 
 
@@ -545,7 +547,9 @@ def _steps(
         return epsilon, deviation
 
     def least_step(deviation: float) -> float:
-        return max(widest / (_CELLS / 4), 20 * deviation / _CELLS, _LEAST_STEP)
+        least_of_width = widest / (_CELLS / 4)
+        least_of_deviation = 20 * deviation / _CELLS
+        return max(least_of_width, least_of_deviation, _LEAST_STEP)
 
     steps = [widest / 256, widest / 256]
     ends = [saddle(steps[0], False), saddle(steps[1], True)]
@@ -579,5 +583,6 @@ def _steps(
 def _sum(laws: Laws, order: int, step: float, mass: float, *, upper: bool) -> _Sum:
     grids = []
     for orders, count in laws:
-        grids.append((_grid(orders[order], step, mass, upper), count))
+        grid = _grid(orders[order], step, mass, upper)
+        grids.append((grid, count))
     return _Sum(grids, upper=upper)

@@ -40,7 +40,8 @@ _LOW_RATIO = 1.1
 def ends(schedule: Schedule) -> tuple[float, float, int]:
     """The least and the greatest multiplier, and the rounds."""
     multipliers = [z for z, _ in schedule]
-    return min(multipliers), max(multipliers), sum(count for _, count in schedule)
+    rounds = sum(count for _, count in schedule)
+    return min(multipliers), max(multipliers), rounds
 
 
 def grouped(schedule: Schedule, *, least: bool) -> Schedule:
@@ -78,7 +79,8 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     z = noise_multiplier
     first = log_ndtr(0.5 / z - epsilon * z)
     second = epsilon + log_ndtr(-0.5 / z - epsilon * z)
-    return math.exp(first) * -math.expm1(second - first)
+    share = -math.expm1(second - first)
+    return math.exp(first) * share
 
 
 def gaussian_deltas(noise_multiplier: float, epsilons: np.ndarray) -> np.ndarray:
@@ -116,7 +118,8 @@ def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, **tolerance))
+    root = scipy.optimize.brentq(excess, 0.0, high, **tolerance)
+    return float(root)
 
 
 def rounded_up(noise_multiplier: float) -> float:
@@ -142,7 +145,8 @@ def guess_epsilon(
     score = -float(ndtri(min(delta, 0.4)))
     normal = score * rate * square**0.5
     chance = min(3.0 * delta / (rounds * rate), 0.4)
-    exponent = s * s / 2 - s * float(ndtri(chance))
+    score = float(ndtri(chance))
+    exponent = s * s / 2 - s * score
     jump = rate * math.exp(min(exponent, 600.0))
     return 0.95 * math.log1p(max(normal, jump))
 
@@ -151,7 +155,8 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
     """The multiplier of several Gaussian releases of one cohort, as one: (sum of
     z^-2)^-1/2.
     """
-    return math.fsum(z**-2 for z in multipliers) ** -0.5
+    squares = math.fsum(z**-2 for z in multipliers)
+    return squares**-0.5
 
 
 def joint_or_only(multipliers: Sequence[float]) -> float:
@@ -163,7 +168,8 @@ def joint_or_only(multipliers: Sequence[float]) -> float:
 
 def joint_of(schedule: Schedule) -> float:
     """Return the multiplier of all rounds of a schedule as one Gaussian release."""
-    return float(sum(count / z**2 for z, count in schedule) ** -0.5)
+    squares = sum(count / z**2 for z, count in schedule)
+    return float(squares**-0.5)
 
 
 def rest_multiplier(total: float, other: float) -> float:
@@ -201,7 +207,8 @@ def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     max(x, 0) + 1. `at` is infinite where the tail is 0 or 1 for certain.
     """
     is_finite = np.isfinite(at)
-    out = np.where(is_finite, np.maximum(at, 0.0), 0.0)
+    positive = np.maximum(at, 0.0)
+    out = np.where(is_finite, positive, 0.0)
     moved = np.where(is_finite, off, 0.0)
     hazard = out + 1.0 + moved
     with np.errstate(over="ignore"):

@@ -44,8 +44,11 @@ class GridVariable:
             )
         self.first = first + int(support[0])
         self.step = step
-        self.weights = weights[support[0] : support[-1] + 1]
-        self.values = (self.first + np.arange(len(self.weights))) * step
+        first_index = support[0]
+        last_index = support[-1]
+        self.weights = weights[first_index : last_index + 1]
+        indices = self.first + np.arange(len(self.weights))
+        self.values = indices * step
         with np.errstate(divide="ignore"):
             self.log_weights = np.log(self.weights)
         self.coarse_values, self.coarse_log_weights = _coarse(self)
@@ -56,7 +59,8 @@ class GridVariable:
         exponents += self.log_weights
         top = exponents.max()
         exponents -= top
-        return float(top + np.log(np.exp(exponents, out=exponents).sum()))
+        np.exp(exponents, out=exponents)
+        return float(top + np.log(exponents.sum()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,8 @@ class Kernel:
             square = self.bound**2 / (2.0 * theta * step)
         if self.lipschitz:
             peak = min(peak, 1.0 / (math.e * theta))
-            square = min(square, 1.0 / (4.0 * theta**3 * step))
+            square_if_lipschitz = 1.0 / (4.0 * theta**3 * step)
+            square = min(square, square_if_lipschitz)
         return peak, square + 2.0 * peak**2
 
 
@@ -181,7 +186,8 @@ class UpperTail:
             tilted /= total
             log_mgf = float(top) + float(np.log(total))
             self._log_mgfs.append(log_mgf)
-            transformed = scipy.fft.rfft(_fold(tilted, size), n=size)
+            folded = _fold(tilted, size)
+            transformed = scipy.fft.rfft(folded, n=size)
             power = _power(transformed, count)
             if spectrum is None:
                 spectrum = power
@@ -251,7 +257,8 @@ class UpperTail:
         self._firsts = _suffix_sums(untilted * kernel.a(points))
         self._seconds = _suffix_sums(untilted * kernel.b(points))
         peak, square = kernel.limits(self._theta, self._step)
-        self._error = self._fft_error * square**0.5 + self._outside * peak
+        outside_error = self._outside * peak
+        self._error = self._fft_error * square**0.5 + outside_error
 
     @property
     def theta(self) -> float:
@@ -278,10 +285,13 @@ class UpperTail:
         point = at
         if kernel.scaled:
             point = offset
-        second = kernel.c(point) * float(self._seconds[index])
+        suffix_sum = float(self._seconds[index])
+        second = kernel.c(point) * suffix_sum
         terms = len(self._offsets) - index
-        rounding = 1e-15 * terms * (abs(first) + abs(second))
-        untilting = math.exp(min(-self._theta * offset, 300.0))
+        size = abs(first) + abs(second)
+        rounding = 1e-15 * terms * size
+        exponent = min(-self._theta * offset, 300.0)
+        untilting = math.exp(exponent)
         error = self._error * untilting + rounding
         tail = max(first - second, 0.0)
         # Exponents of up to 700 were rounded once per copy when tilting.
@@ -357,7 +367,8 @@ def crossing(
         curve = curve_near(near)
 
         def excess(epsilon: float, curve: DeltaEnd = curve) -> float:
-            value = min(max(curve.delta(epsilon), 1e-300), 1e300)
+            value = max(curve.delta(epsilon), 1e-300)
+            value = min(value, 1e300)
             return math.log(value / delta)
 
         # Far below `near` a lower curve may know nothing.
@@ -455,12 +466,15 @@ def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.nd
     """
     weights = variable.weights
     length = len(weights)
-    fine_at_start = np.unique(np.geomspace(1, length, cells).astype(int)) - 1
+    rising = np.geomspace(1, length, cells).astype(int)
+    fine_at_start = np.unique(rising) - 1
     even = np.linspace(0, length - 1, cells).astype(int)
     fine_at_end = length - 1 - fine_at_start
-    edges = np.unique(np.concatenate([fine_at_start, even, fine_at_end]))
+    marks = np.concatenate([fine_at_start, even, fine_at_end])
+    edges = np.unique(marks)
     mass = np.add.reduceat(weights, edges)
-    moment = np.add.reduceat(weights * np.arange(length), edges)
+    moments = weights * np.arange(length)
+    moment = np.add.reduceat(moments, edges)
     keep = mass > 0
     means = moment[keep] / mass[keep]
     values = (variable.first + means) * variable.step
@@ -555,4 +569,5 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
 def log_sum(exponents: np.ndarray) -> np.ndarray:
     """Log of the sum of e^x over the last axis, none of which is all of -inf."""
     top = exponents.max(axis=-1, keepdims=True)
-    return np.squeeze(top, -1) + np.log(np.exp(exponents - top).sum(axis=-1))
+    total = np.exp(exponents - top).sum(axis=-1)
+    return np.squeeze(top, -1) + np.log(total)

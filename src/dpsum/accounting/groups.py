@@ -91,7 +91,8 @@ def squares_of_hypergeometrics(
     N_t of the k are among them.
     """
     law = scipy.stats.hypergeom(of, min(uses, of), cohort)
-    return _sum_of_squares(law.pmf, law.sf, min(uses, cohort), rounds)
+    most = min(uses, cohort)
+    return _sum_of_squares(law.pmf, law.sf, most, rounds)
 
 
 def squares_of_a_multinomial(
@@ -104,7 +105,8 @@ def squares_of_a_multinomial(
     to k, so any probability is at most the Poisson one over P(Poisson(k) = k). Returned
     as in `squares_of_binomials`; it adds up to more than one.
     """
-    factor = 1.0 / float(scipy.stats.poisson.pmf(uses, uses))
+    chance = float(scipy.stats.poisson.pmf(uses, uses))
+    factor = 1.0 / chance
     count = scipy.stats.poisson(uses / of)
     law, missing = _sum_of_squares(count.pmf, count.sf, uses, rounds)
     return law * factor, missing * factor
@@ -153,8 +155,10 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
     """
     law = np.maximum(law, 0.0)
     tail_mass = np.cumsum(law[::-1])[::-1]
-    keep = max(int(np.searchsorted(-tail_mass, -1e-17)), 1)
-    return law[:keep], float(law[keep:].sum())
+    keep = int(np.searchsorted(-tail_mass, -1e-17))
+    keep = max(keep, 1)
+    left_out = law[keep:].sum()
+    return law[:keep], float(left_out)
 
 
 def known_draws_epsilon(

@@ -60,7 +60,8 @@ class ImageUse:
         """
         assert self.rounds is not None
         done = len(multipliers)
-        taking = np.flatnonzero((self.rounds >= 0) & (self.rounds < done))
+        has_come = (self.rounds >= 0) & (self.rounds < done)
+        taking = np.flatnonzero(has_come)
         if not len(taking):
             return 0.0
         rounds_of_clients = self.rounds[taking]

@@ -100,9 +100,11 @@ class _Chain:
         in common.
         """
         size = len(gram)
-        rest = np.tril(np.maximum(gram - common, 0.0), -1)
+        rest = np.maximum(gram - common, 0.0)
+        rest = np.tril(rest, -1)
         # No column may rise again below its start: a chain of factors up to 1 could not follow.
-        highest_below = np.maximum.accumulate(rest[::-1], axis=0)[::-1]
+        highest_below = np.maximum.accumulate(rest[::-1], axis=0)
+        highest_below = highest_below[::-1]
         rest = np.tril(highest_below, -1)
         # The ratio of two roundings would be a factor for all columns: what all have in common
         # covers them.
@@ -147,7 +149,8 @@ class _Counts:
         levels = 1
         if top:
             levels = _LEVELS
-        self._levels = top * np.linspace(0.0, 1.0, levels) ** 2
+        shares = np.linspace(0.0, 1.0, levels)
+        self._levels = top * shares**2
         self._values = [self._idle_values(rounds)]
         for index in reversed(range(self._done)):
             terms = self._terms(index, self._values[-1])
@@ -155,7 +158,8 @@ class _Counts:
         self._values.reverse()
         log_weight = self._values[0][0, order]
         log_factorial = gammaln(order + 1.0)
-        self.log_total = float(log_weight + log_factorial - order * math.log(rounds))
+        log_tuples = order * math.log(rounds)
+        self.log_total = float(log_weight + log_factorial - log_tuples)
 
     def _idle_values(self, rounds: int) -> np.ndarray:
         """Log of the weight of what is left to place in rounds that were not run, float64
@@ -195,7 +199,8 @@ class _Counts:
         own_energy = self._own[index] * count * (count - 1)
         here = levels * count + own_energy - gammaln(count + 1.0)
         after = self._next(index, levels, count)
-        values_after = values[after[:, None, :], np.maximum(remaining, 0)]
+        remaining_index = np.maximum(remaining, 0)
+        values_after = values[after[:, None, :], remaining_index]
         weights = here[:, None, :] + values_after
         return np.where(remaining >= 0, weights, -np.inf)
 
@@ -212,14 +217,17 @@ class _Counts:
         for index in range(self._done):
             terms = self._terms(index, self._values[index + 1])
             with np.errstate(invalid="ignore"):
-                shares = np.exp(terms - terms.max(axis=2, keepdims=True))
+                top = terms.max(axis=2, keepdims=True)
+                shares = np.exp(terms - top)
             sums = np.cumsum(shares, axis=2)
             totals = sums[level, remaining, -1]
-            threshold = rng.random(size)[:, None] * totals[:, None]
+            uniform = rng.random(size)
+            threshold = uniform[:, None] * totals[:, None]
             is_passed = sums[level, remaining] <= threshold
             count = np.minimum(is_passed.sum(axis=1), remaining)
             field = self._levels[level]
-            energy += count * field + self._own[index] * count * (count - 1)
+            own_energy = self._own[index] * count * (count - 1)
+            energy += count * field + own_energy
             counts[:, index] = count
             level = self._next(index, field, count)
             remaining = remaining - count
@@ -237,7 +245,8 @@ def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     mean = float(values.mean())
     variance = float(values.var(ddof=1))
     deviation_off = math.sqrt(2 * variance * log / size)
-    range_off = 7 * most * log / (3 * (size - 1))
+    degrees = 3 * (size - 1)
+    range_off = 7 * most * log / degrees
     off = deviation_off + range_off
     low = max(mean - off, 0.0)
     high = min(mean + off, most)
@@ -278,7 +287,8 @@ class Pair:
         comes to delta.
         """
         a = counts.order
-        log_share = (a - 1) * math.log1p(-1 / a) - math.log(a)
+        log_power = (a - 1) * math.log1p(-1 / a)
+        log_share = log_power - math.log(a)
         log_ratio = counts.log_total + log_share - math.log(self._delta)
         epsilon = log_ratio / (a - 1) * (1 + _ROUNDING)
         return max(epsilon, 0.0)
@@ -286,14 +296,17 @@ class Pair:
     @functools.cached_property
     def _present(self) -> tuple[np.ndarray, np.ndarray]:
         """Draws of log f, and of the log of M e^(E - E') f^(1 - a)."""
-        rng = np.random.Generator(np.random.Philox(_SEED))
+        bits = np.random.Philox(_SEED)
+        rng = np.random.Generator(bits)
         counts, chain_energy = self._counts.draw(_DRAWS, rng)
         logs = np.empty(_DRAWS)
         for rows in self._parts(_DRAWS):
-            noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+            draws = rows.stop - rows.start
+            noise = rng.standard_normal((draws, len(self._gram)))
             moved = counts[rows] @ self._gram + noise @ self._encoder
             logs[rows] = self._log_ratio(moved)
-        square = ((counts @ self._gram) * counts).sum(axis=1)
+        products = (counts @ self._gram) * counts
+        square = products.sum(axis=1)
         energy = square / 2 - counts @ self._diagonal / 2
         energy_below = np.minimum(energy - chain_energy, 0.0)
         power = 1 - self._counts.order
@@ -332,27 +345,35 @@ class Pair:
 
     def absent(self, epsilon: float) -> float:
         """An upper end of E_Q (1 - e^eps f)+."""
-        share = np.full(len(self._gram), 1 / self._rounds)
+        rounds_run = len(self._gram)
+        share = np.full(rounds_run, 1 / self._rounds)
         square = float(share @ self._gram @ share)
         root = math.sqrt(square)
-        tau = (epsilon - float(share @ self._diagonal) / 2) / root
-        most = math.exp(-(max(tau, 0.0) ** 2) / 2)
+        half_variance = float(share @ self._diagonal) / 2
+        tau = (epsilon - half_variance) / root
+        distance = max(tau, 0.0)
+        most = math.exp(-(distance**2) / 2)
         if most <= self._delta / 2:
             return most
-        draws_needed = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
+        log_doubt = math.log(2 / self._doubt)
+        draws_needed = 7 * most * log_doubt / 3 / (0.3 * self._delta)
         if draws_needed > _MOST_DRAWS:
             return 1.0
-        rng = np.random.Generator(np.random.Philox(_SEED + 1))
+        bits = np.random.Philox(_SEED + 1)
+        rng = np.random.Generator(bits)
         draws = max(int(draws_needed), _DRAWS)
         values = np.empty(draws)
         shift = tau * (self._gram @ share) / root
         for rows in self._parts(draws):
-            noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+            rows_drawn = rows.stop - rows.start
+            noise = rng.standard_normal((rows_drawn, rounds_run))
             moved = noise @ self._encoder
-            log_weight = tau * (moved @ share) / root - tau**2 / 2
+            projection = moved @ share
+            log_weight = tau * projection / root - tau**2 / 2
             weight = np.exp(np.minimum(log_weight, 0.0))
             logs = self._log_ratio(moved - shift)
-            excess = -np.expm1(np.minimum(epsilon + logs, 0.0))
+            log_ratio = np.minimum(epsilon + logs, 0.0)
+            excess = -np.expm1(log_ratio)
             values[rows] = weight * excess
         _, high = _bernstein(values, most, self._doubt)
         return high
@@ -360,10 +381,12 @@ class Pair:
 
 def _least_chain(gram: np.ndarray) -> _Chain:
     """Return the chain above G with the least excess, of a few values of `common`."""
-    overlaps = gram[np.tril_indices(len(gram), -1)]
+    below_diagonal = np.tril_indices(len(gram), -1)
+    overlaps = gram[below_diagonal]
     commons = np.zeros(1)
     if len(overlaps):
-        quantiles = np.quantile(overlaps, np.linspace(0, 1, 9))
+        shares = np.linspace(0, 1, 9)
+        quantiles = np.quantile(overlaps, shares)
         commons = np.unique(quantiles)
     chains = [_Chain.over(gram, 0.0)]
     for common in commons:
@@ -385,7 +408,8 @@ def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
 
 @functools.lru_cache(maxsize=512)
 def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
-    pair = Pair(np.frombuffer(encoder).reshape(done, done), rounds, delta)
+    matrix = np.frombuffer(encoder).reshape(done, done)
+    pair = Pair(matrix, rounds, delta)
     remaining_delta = delta * (1 - DOUBT)
 
     def epsilon_at(step: int) -> float:

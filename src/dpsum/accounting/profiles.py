@@ -127,12 +127,14 @@ class Profiles:
             "image_level": self._image_level(proven),
             "tuning": self._tuning(proven),
         }
-        entries = {
-            name: entry for name, entry in answers.items() if isinstance(entry, Entry)
-        }
-        return entries, {
-            name: reason for name, reason in answers.items() if isinstance(reason, str)
-        }
+        entries = {}
+        reasons = {}
+        for name, answer in answers.items():
+            if isinstance(answer, Entry):
+                entries[name] = answer
+            else:
+                reasons[name] = answer
+        return entries, reasons
 
     def _entry(
         self, low: float, high: float, status: str, explanation: str, **others: Any
@@ -163,7 +165,8 @@ class Profiles:
                 schedule = events.claimed[0][0]
             else:
                 schedule = events.schedule
-            low, high = self.accountant.bracket(events.of_noise(schedule), self.delta)
+            counted = events.of_noise(schedule)
+            low, high = self.accountant.bracket(counted, self.delta)
             status = "proved"
             text = self.accountant.explain(events)
         else:
@@ -199,7 +202,9 @@ class Profiles:
         proofs = []
         if self.filter is not None:
             count = len(self.filter.orders)
-            orders = "one order" if count == 1 else f"{count} orders"
+            orders = f"{count} orders"
+            if count == 1:
+                orders = "one order"
             proofs.append(f"within a Renyi filter of {orders} fixed in advance")
         if self.floor is not None:
             proofs.append("never below the noise that falls at every chance")
@@ -208,7 +213,8 @@ class Profiles:
             f" {' and '.join(proofs)}: the high end holds for whatever noise came of"
             f" it; the schedule that was run would by itself be at most {high:.4g}"
         )
-        return self._entry(low, max(low, self._high(self.delta)), "proved", text)
+        high = max(low, self._high(self.delta))
+        return self._entry(low, high, "proved", text)
 
     def _with_width(self, proven: Entry) -> Entry:
         """Return the entry of `proven`, with how wide its bracket is and why."""
@@ -230,7 +236,8 @@ class Profiles:
         if self.filter is not None:
             bounds.append(self.filter.epsilon(delta))
         if self.floor is not None:
-            bounds.append(self.accountant.high(self.events.of_noise(self.floor), delta))
+            at_floor = self.events.of_noise(self.floor)
+            bounds.append(self.accountant.high(at_floor, delta))
         if bounds:
             return min(bounds)
         return self.accountant.high(self.events, delta)
@@ -257,7 +264,8 @@ class Profiles:
                 low = high
             reason = "the low end is that of a unit that is zeroed"
         else:
-            high = max(low, group_epsilon(self._high, 2, self.delta))
+            two_changes = group_epsilon(self._high, 2, self.delta)
+            high = max(low, two_changes)
             method = "the high end zeroes the unit and then puts another in its place"
             reason = (
                 "the low end is that of a unit that is zeroed, and the high end counts"
@@ -284,25 +292,23 @@ class Profiles:
             z = self.z
             if z:
                 high = gaussian_epsilon(z / size, self.delta)
+                method = "one Gaussian of sensitivity kC; exact"
             else:
                 high = group_epsilon(self._high, size, self.delta)
+                method = "one unit is changed after another"
             one_low = profiles["proven"].epsilon_low
             one_high = profiles["proven"].epsilon_high
             if z and one_low == one_high > 0:
                 low = high
             else:
                 low = min(one_low, high)
-            method = (
-                "one Gaussian of sensitivity kC; exact"
-                if z
-                else "one unit is changed after another"
-            )
             if "claimed" in profiles:
                 single_unit = profiles["claimed"].epsilon_high
-                share = (
-                    size * math.exp(min((size - 1) * single_unit, 600.0)) * self.delta
-                )
-                void = ", which says nothing" if share >= 1 else ""
+                exponent = min((size - 1) * single_unit, 600.0)
+                share = size * math.exp(exponent) * self.delta
+                void = ""
+                if share >= 1:
+                    void = ", which says nothing"
                 method += (
                     f"; claimed would be epsilon {size * single_unit:.4g} at delta"
                     f" {share:.3g}{void}"
@@ -369,7 +375,8 @@ class Profiles:
             # With no run at all nothing is published, which happens with probability
             # e^-K.
             share = delta / -math.expm1(-search.runs)
-            low = self.accountant.bracket(events.of_noise(events.schedule), share)[0]
+            as_run = events.of_noise(events.schedule)
+            low, _ = self.accountant.bracket(as_run, share)
         if search.several and not self.given.own_streams:
             text += (
                 "; its runs may have drawn the same cohorts and noise, which may"
@@ -395,7 +402,8 @@ class Profiles:
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {method}; {every}"
-        return self._entry(low, max(low, high), proven.status, text + remark)
+        high = max(low, high)
+        return self._entry(low, high, proven.status, text + remark)
 
 
 def width_text(low: float, high: float, reason: str) -> str:
@@ -404,7 +412,9 @@ def width_text(low: float, high: float, reason: str) -> str:
     """
     if math.isinf(high) or not is_wide(low, high):
         return ""
-    share = f" ({100 * (high - low) / low:.1f} % of it)" if low > 0 else ""
+    share = ""
+    if low > 0:
+        share = f" ({100 * (high - low) / low:.1f} % of it)"
     return (
         f"; the high end is {high - low:.3g} above the low end{share}, since {reason}"
     )

@@ -63,19 +63,24 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     j = order - i
     choose = gammaln(order + 1) - gammaln(i + 1) - gammaln(j + 1)
     twice_variance = 2 * z**2
-    lower_terms = choose + i * log_q + j * log_rest + (i * i - i) / twice_variance
+    log_density_ratio = (i * i - i) / twice_variance
+    lower_terms = choose + i * log_q + j * log_rest + log_density_ratio
     if is_whole:
         return float(np.logaddexp.reduce(lower_terms))
     # The integral to either side of where both densities are equal, each a series.
-    middle = z**2 * math.log(1 / rate - 1) + 0.5
-    upper_terms = choose + j * log_q + i * log_rest + (j * j - j) / twice_variance
+    log_odds = math.log(1 / rate - 1)
+    middle = z**2 * log_odds + 0.5
+    log_density_ratio = (j * j - j) / twice_variance
+    upper_terms = choose + j * log_q + i * log_rest + log_density_ratio
     deviation = math.sqrt(2) * z
     lower_terms = lower_terms + _log_normal_tail((i - middle) / deviation)
     upper_terms = upper_terms + _log_normal_tail((middle - j) / deviation)
     lower_totals = np.logaddexp.accumulate(lower_terms)
     upper_totals = np.logaddexp.accumulate(upper_terms)
     totals = np.logaddexp(lower_totals, upper_totals)
-    both_fall = (np.diff(lower_terms) < 0) & (np.diff(upper_terms) < 0)
+    lower_falls = np.diff(lower_terms) < 0
+    upper_falls = np.diff(upper_terms) < 0
+    both_fall = lower_falls & upper_falls
     larger_terms = np.maximum(lower_terms, upper_terms)
     is_negligible = larger_terms[1:] < totals[1:] - 30
     is_end = both_fall & is_negligible
@@ -88,7 +93,8 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
 def _log_normal_tail(at: np.ndarray) -> np.ndarray:
     """Return log erfc(at) / 2, rounded as dp-accounting rounds it."""
     log_tail = log_ndtr(-at * 2**0.5)
-    return np.asarray(math.log(0.5) + (math.log(2) + log_tail))
+    log_twice_tail = math.log(2) + log_tail
+    return np.asarray(math.log(0.5) + log_twice_tail)
 
 
 @lru_cache(maxsize=16)
@@ -96,8 +102,10 @@ def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.nda
     """log of C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, -inf beyond; and
     the k.
     """
-    alpha = np.array(orders, dtype=float)[:, None]
-    k = np.arange(max(orders) + 1, dtype=float)[None, :]
+    alpha = np.array(orders, dtype=float)
+    alpha = alpha[:, None]
+    k = np.arange(max(orders) + 1, dtype=float)
+    k = k[None, :]
     is_inside = k <= alpha
     rest = np.where(is_inside, alpha - k, 0.0)
     log_choose = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(rest + 1)
@@ -110,11 +118,13 @@ def _renyi_whole(
 ) -> np.ndarray:
     """The same for whole orders, by the sum that defines it, all at once."""
     logs, k = _binomials(rate, orders)
-    terms = logs + (k * k - k) / (2 * noise_multiplier**2)
+    twice_variance = 2 * noise_multiplier**2
+    terms = logs + (k * k - k) / twice_variance
     # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks
     # thousands of times.
     top = terms.max(axis=1)
-    total = np.exp(terms - top[:, None]).sum(axis=1)
+    weights = np.exp(terms - top[:, None])
+    total = weights.sum(axis=1)
     log_moments = top + np.log(total)
     return log_moments / (np.array(orders) - 1.0)
 
@@ -130,7 +140,8 @@ def epsilon_of(
     epsilons = divergences - log_delta / (alphas - 1.0)
     if tight:
         log_alphas = np.log(alphas)
-        epsilons = epsilons + np.log1p(-1.0 / alphas) - log_alphas / (alphas - 1.0)
+        log_ratio = log_alphas / (alphas - 1.0)
+        epsilons = epsilons + np.log1p(-1.0 / alphas) - log_ratio
     least = float(np.min(epsilons))
     return max(least, 0.0)
 

@@ -42,7 +42,8 @@ def heaviest(
     # In tables[k][t]: the largest sum of a set of at most k of the first t rounds.
     tables = [np.zeros(rounds + 1)]
     most_rounds = -(-rounds // separation)
-    last_allowed = np.maximum(np.arange(rounds) - separation + 1, 0)
+    last_allowed = np.arange(rounds) - separation + 1
+    last_allowed = np.maximum(last_allowed, 0)
     for _ in range(min(participations, most_rounds)):
         sums_before = tables[-1][last_allowed]
         best_so_far = np.maximum.accumulate(weights + sums_before)
@@ -52,7 +53,8 @@ def heaviest(
     for table in tables[:0:-1]:
         if table[at] <= 0.0:
             break
-        last = int(np.argmax(table[: at + 1] >= table[at])) - 1
+        reaches = table[: at + 1] >= table[at]
+        last = int(np.argmax(reaches)) - 1
         chosen.append(last)
         at = max(last - separation + 1, 0)
     chosen.reverse()
@@ -73,7 +75,8 @@ def sensitivity(
     rounds = len(gram)
     diagonal = np.diag(gram)
     indices = np.arange(rounds)
-    distances = np.abs(np.subtract.outer(indices, indices))
+    differences = np.subtract.outer(indices, indices)
+    distances = np.abs(differences)
     allowed_sizes = np.where(distances >= separation, sizes, 0.0)
     sums_with_others = []
     for row in allowed_sizes:
@@ -83,7 +86,10 @@ def sensitivity(
     high, pattern = heaviest(weights, separation, participations)
     _, heaviest_alone = heaviest(diagonal, separation, participations)
     first = indices[::separation][:participations]
-    low = max(_square_distance(gram, at) for at in (first, pattern, heaviest_alone))
+    squares = [_square_distance(gram, first)]
+    squares.append(_square_distance(gram, pattern))
+    squares.append(_square_distance(gram, heaviest_alone))
+    low = max(squares)
     if _falls(gram):
         high = min(high, _aligned_square(gram, first))
     if math.isclose(low, high, rel_tol=_ROUNDING):
@@ -99,7 +105,8 @@ def _aligned_square(gram: np.ndarray, rounds: np.ndarray) -> float:
 
 def _square_distance(gram: np.ndarray, rounds: np.ndarray) -> float:
     """Return the larger square distance of aligned and of orthogonal contributions."""
-    orthogonal_square = float(np.diag(gram)[rounds].sum())
+    diagonal = np.diag(gram)
+    orthogonal_square = float(diagonal[rounds].sum())
     return max(_aligned_square(gram, rounds), orthogonal_square)
 
 
@@ -107,12 +114,15 @@ def _falls(gram: np.ndarray) -> bool:
     """Whether G has no entry below 0 and falls along diagonals, and along rows from the
     diagonal on; up to rounding.
     """
-    slack = _ROUNDING * float(np.abs(gram).max())
+    largest = float(np.abs(gram).max())
+    slack = _ROUNDING * largest
     if not gram.min() >= -slack:
         return False
-    falls_along = gram[1:, 1:] <= gram[:-1, :-1] + slack
+    before = gram[:-1, :-1]
+    falls_along = gram[1:, 1:] <= before + slack
     if not falls_along.all():
         return False
-    falls_in_rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack
+    before_in_row = gram[:, :-1]
+    falls_in_rows = np.triu(gram)[:, 1:] <= before_in_row + slack
     from_the_diagonal = np.triu_indices(len(gram) - 1)
     return bool(falls_in_rows[from_the_diagonal].all())

@@ -67,11 +67,13 @@ class RoundLoss:
             left_out = float(scipy.stats.binom.sf(last, uses, rate))
             self.missing = left_out * (1 + 1e-9)
         self._counts = counts[1 : last + 1]
-        self._logs = scipy.stats.binom.logpmf(counts[: last + 1], uses, rate)
+        counts = counts[: last + 1]
+        self._logs = scipy.stats.binom.logpmf(counts, uses, rate)
         # Each is three logarithms of factorials and two products, rounded apart from one
         # another.
         log_factorials = 3 * gammaln(uses + 1)
-        log_powers = uses * (math.log(rate) + math.log1p(-rate))
+        log_chances = math.log(rate) + math.log1p(-rate)
+        log_powers = uses * log_chances
         size = log_factorials - log_powers
         self._off = FUNCTION * (1.0 + float(size))
 
@@ -97,7 +99,8 @@ class RoundLoss:
         without, share = tail_of(0.0)
         if self.uses == 1:
             present, present_share = tail_of(1.0)
-            mixed = (1.0 - self.q) * without + self.q * present
+            absent = (1.0 - self.q) * without
+            mixed = absent + self.q * present
             largest_share = np.maximum(share, present_share)
             return without, mixed, largest_share + 4 * ROUNDING
         mixed = math.exp(self._logs[0]) * without
@@ -138,7 +141,8 @@ class RoundLoss:
             safe_total = 0.0
         total = np.where(is_unknown, safe_total, total)
         ratio = np.maximum(total, 0.0) / self.q
-        logs = np.where(total > 0, np.log(ratio), -np.inf)
+        logs = np.log(ratio)
+        logs = np.where(total > 0, logs, -np.inf)
         # Beyond the range of exp, e^l - (1 - q) is e^l.
         far_logs = losses - math.log(self.q)
         logs = np.where(losses > 600.0, far_logs, logs)
@@ -166,12 +170,15 @@ class RoundLoss:
             safe_rise = 2 * off
         else:
             safe_rise = 0.0
-        rise = np.where(np.abs(rise) <= 2 * off, safe_rise, rise)
-        log_change = np.log(-np.expm1(-np.maximum(rise, 0.0)))
+        is_unknown = np.abs(rise) <= 2 * off
+        rise = np.where(is_unknown, safe_rise, rise)
+        share = -np.expm1(-np.maximum(rise, 0.0))
+        log_change = np.log(share)
         targets = np.where(rise > 0, rise + log_change, -np.inf)
         inside = np.isfinite(targets)
         target = targets[inside]
-        share_off = off / -np.expm1(-np.maximum(rise, 1e-300))
+        share = -np.expm1(-np.maximum(rise, 1e-300))
+        share_off = off / share
         target_off = 2 * share_off[inside] + 2 * self._off
         x, step = self._solve(target)
         variance = self.z**2
@@ -184,7 +191,8 @@ class RoundLoss:
         roots = np.full(rise.shape, -np.inf)
         error = np.zeros(rise.shape)
         roots[inside] = x
-        error[inside] = variance * function_off + most * np.abs(step)
+        step_off = most * np.abs(step)
+        error[inside] = variance * function_off + step_off
         return roots, error
 
     def _solve(self, target: np.ndarray) -> Rounded:
@@ -213,7 +221,8 @@ class RoundLoss:
             x -= step
             if not len(step):
                 break
-            relative_step = np.abs(step) / (1 + np.abs(x))
+            scale = 1 + np.abs(x)
+            relative_step = np.abs(step) / scale
             if np.max(relative_step) < 1e-15:
                 break
         return x, step
@@ -221,8 +230,10 @@ class RoundLoss:
     def loss(self, x: float) -> float:
         """The loss of removal at x."""
         if self.uses > 1:
-            exponents = self._counts * (x - self._counts / 2) / self.z**2
-            logs = np.append(self._logs[1:] + exponents, self._logs[0])
+            shifts = x - self._counts / 2
+            exponents = self._counts * shifts / self.z**2
+            present = self._logs[1:] + exponents
+            logs = np.append(present, self._logs[0])
             return float(logsumexp(logs))
         exponent = (x - 0.5) / self.z**2
         log_absent = math.log1p(-self.q)
@@ -256,5 +267,6 @@ class RoundLoss:
         farthest = float(self._counts[-1]) + reach
         if excess(farthest) >= 0:
             return farthest
-        root = float(scipy.optimize.brentq(excess, 0.0, farthest, xtol=1e-6))
+        root = scipy.optimize.brentq(excess, 0.0, farthest, xtol=1e-6)
+        root = float(root)
         return root + 2e-6

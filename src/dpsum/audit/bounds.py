@@ -91,11 +91,15 @@ def guess(
             for the highest.
     """
     order = np.argsort(scores, kind="stable")
-    low = count // 2 if both else 0
-    high = low if both else count
-    right = int(coins[order[len(order) - high :]].sum()) + int(
-        (~coins[order[:low]]).sum()
-    )
+    if both:
+        low = count // 2
+        high = low
+    else:
+        low = 0
+        high = count
+    highest = order[len(order) - high :]
+    lowest = order[:low]
+    right = int(coins[highest].sum()) + int((~coins[lowest]).sum())
     guessed = low + high
     return Guesses(coins=len(coins), guessed=guessed, right=right)
 
@@ -151,11 +155,10 @@ def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
             high = 2 * high
         while high - low > 1e-5:
             middle = (low + high) / 2
-            low, high = (
-                (middle, high)
-                if _chance(guesses, middle, delta) <= tau
-                else (low, middle)
-            )
+            if _chance(guesses, middle, delta) <= tau:
+                low = middle
+            else:
+                high = middle
         epsilon = low
     return Bound(
         name="one-run (eps, delta)-DP",
@@ -238,7 +241,9 @@ def clopper_pearson(
         "trials": trials,
         "nulls": nulls,
     }
-    reason = "" if epsilon > 0 else "no leak is told from chance"
+    reason = ""
+    if epsilon <= 0:
+        reason = "no leak is told from chance"
     return Bound(
         name=name,
         epsilon=max(epsilon, 0.0),
@@ -321,7 +326,9 @@ def _best_threshold(
     # Of all thresholds that are about as good, take the one in the widest gap: the best
     # of many looks better than it is.
     present_is_alarm = bool(says_present.max() >= says_absent.max())
-    bound = says_present if present_is_alarm else says_absent
+    bound = says_absent
+    if present_is_alarm:
+        bound = says_present
     good = np.flatnonzero(bound >= bound.max() - _SLACK)
     widest = good[np.argmax(gaps[good])]
     return float(candidates[widest]), present_is_alarm

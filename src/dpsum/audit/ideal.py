@@ -74,11 +74,9 @@ class Tally:
         elif self._once:
             self.scores = np.logaddexp(self.scores, ratio)
         else:
-            self.scores += (
-                np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
-                if rate < 1
-                else ratio
-            )
+            if rate < 1:
+                ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+            self.scores += ratio
 
     def ideal(
         self,
@@ -108,9 +106,10 @@ class Tally:
             )
         squares = np.zeros(coins.shape)
         for index, z in done:
-            squares[
-                ..., slice(None) if self._members is None else self._members[index]
-            ] += z**-2
+            if self._members is None:
+                squares += z**-2
+            else:
+                squares[..., self._members[index]] += z**-2
         return gaussian(coins, squares, generator)
 
 
@@ -154,11 +153,11 @@ def secret(
     else:
         drawn_rounds = None
     for number, z in enumerate(multipliers):
-        there = coins & (
-            generator.random(coins.shape) < rate
-            if drawn_rounds is None
-            else drawn_rounds == number
-        )
+        if drawn_rounds is None:
+            is_drawn = generator.random(coins.shape) < rate
+        else:
+            is_drawn = drawn_rounds == number
+        there = coins & is_drawn
         noise = z * generator.standard_normal(coins.shape)
         tally.add(number, there + noise, z, rate)
     return tally.scores

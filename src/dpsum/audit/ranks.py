@@ -125,14 +125,16 @@ def posteriors(deltas: Curve) -> np.ndarray:
         start = 0.0
         while envelope and not math.isinf(height):
             last_chance, top = envelope[-1]
-            start = (
-                (height - top) / (2 * (last_chance - p))
-                if last_chance > p
-                else (0.0 if height < top else math.inf)
-            )
+            if last_chance > p:
+                start = (height - top) / (2 * (last_chance - p))
+            elif height < top:
+                start = 0.0
+            else:
+                start = math.inf
             if start > starts[-1]:
                 break
-            envelope.pop(), starts.pop()
+            envelope.pop()
+            starts.pop()
             start = 0.0
         if math.isfinite(height) and math.isfinite(start):
             envelope.append((p, height))
@@ -167,17 +169,13 @@ class RankTest:
         self._place = -rank
         areas = np.cumsum(family.posteriors(1.0))
         area = np.concatenate([[0.0], areas]) / _CELLS
-        chances = (
-            np.diff(
-                np.interp(
-                    np.linspace(0, 1, canaries + 1), np.linspace(0, 1, _CELLS + 1), area
-                )
-            )
-            * canaries
-        )
-        self.weights = logit(
-            np.clip(chances, 0.5 / canaries, 1 - 0.5 / canaries)
-        ).astype(np.float32)
+        edges = np.linspace(0, 1, canaries + 1)
+        cell_edges = np.linspace(0, 1, _CELLS + 1)
+        area_at_edges = np.interp(edges, cell_edges, area)
+        chances = np.diff(area_at_edges) * canaries
+        margin = 0.5 / canaries
+        chances = np.clip(chances, margin, 1 - margin)
+        self.weights = logit(chances).astype(np.float32)
         total = float(np.abs(self.weights).sum())
         self._rounding = 1e-5 * total
         self.critical = functools.cache(self._critical)
@@ -188,12 +186,11 @@ class RankTest:
         The values are sorted.
         """
         chances = self._family.posteriors(leak).astype(np.float32)
-        return np.sort(
-            [
-                self.statistic(row < chances.take(at))
-                for row, at in zip(self._coins, self._cells, strict=True)
-            ]
-        )
+        statistics = []
+        for row, cells in zip(self._coins, self._cells, strict=True):
+            present = row < chances.take(cells)
+            statistics.append(self.statistic(present))
+        return np.sort(statistics)
 
     def statistic(self, present: np.ndarray) -> float:
         """Return T.
@@ -284,10 +281,11 @@ def rank_test(
 
     observed = statistic(scores)
     ledger_draws = test.draws(1.0)
-    leak, shown = (
-        test.refuted(value) for value in (observed, float(np.median(ledger_draws)))
-    )
-    reason = "" if leak > 0 else "no leak is told from chance"
+    leak = test.refuted(observed)
+    shown = test.refuted(float(np.median(ledger_draws)))
+    reason = ""
+    if leak <= 0:
+        reason = "no leak is told from chance"
     if leak == family.largest:
         reason = (
             "the largest leak that is looked at is refuted: the true bound is higher"

@@ -76,10 +76,8 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
                 "the image level of correlated noise takes the ledger's weights, not z"
                 " alone"
             )
-        low, high = (
-            _worst_square(use, gram)
-            for gram in (events.details, np.abs(events.details))
-        )
+        low = _worst_square(use, events.details)
+        high = _worst_square(use, np.abs(events.details))
         return epsilon_of_square(low, delta), epsilon_of_square(high, delta)
 
 
@@ -119,11 +117,10 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return (
-            high
-            if events.details is None
-            else min(gaussian_epsilon(1 / events.details, delta), high)
-        ), high
+        if events.details is None:
+            return high, high
+        low = gaussian_epsilon(1 / events.details, delta)
+        return min(low, high), high
 
 
 class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):

@@ -265,17 +265,14 @@ class OwnUpdateAccountant(Accountant):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if use.rounds is not None:
-            exact = epsilon_of_square(
-                use.worst_square(events.multipliers, apart=True), delta
-            )
+            square = use.worst_square(events.multipliers, apart=True)
+            exact = epsilon_of_square(square, delta)
             return exact, exact
         # Rounds are secret, and the same once all are over: everyone has taken part.
-        all_came = (
-            len(events.multipliers) * events.sampling["cohort"]
-            == events.sampling["clients"]
-        )
-        least, most = (
-            gaussian_epsilon(pick(events.multipliers) / use.most**0.5, delta)
-            for pick in (max, min)
-        )
-        return (least if all_came else 0.0), most
+        root = use.most**0.5
+        high = gaussian_epsilon(min(events.multipliers) / root, delta)
+        came = len(events.multipliers) * events.sampling["cohort"]
+        if came != events.sampling["clients"]:
+            return 0.0, high
+        low = gaussian_epsilon(max(events.multipliers) / root, delta)
+        return low, high

@@ -66,8 +66,10 @@ def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
 
 def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
     """Refuse numbers that no accountant passes on (ValueError)."""
-    counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
-    if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
+    is_valid = 0 < rate <= 1 and 0 < delta < 1 and uses >= 1
+    for z, count in schedule:
+        is_valid = is_valid and 0 < z < math.inf and count >= 1
+    if not is_valid:
         raise ValueError(
             "Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and"
             " uses >= 1"
@@ -183,9 +185,8 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
         return low, ceiling
     if is_unusual(each_stage, delta):
         return refined(tuple(each_stage), delta, 0.0, ceiling)
-    high = upper_end(
-        each_stage, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone))
-    )
+    start = min(sum(alone), 1.3 * max(alone))
+    high = upper_end(each_stage, delta, ceiling=ceiling, start=start)
     low = lower_end(each_stage, delta, upper=high)
     if is_wide(low, high):
         return refined(tuple(each_stage), delta, low, high)
@@ -226,16 +227,14 @@ class PoissonAccountant(Composed):
         return ends(least, events.rate, delta)
 
     def curve(self, events: Events) -> Curve:
-        return Curve(
-            EPSILONS,
-            *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS),
-        )
+        schedule = grouped(events.schedule, least=True)
+        deltas = upper_deltas(schedule, events.rate, EPSILONS)
+        return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
-        return np.sum(
-            [count * renyi(z, events.rate, orders) for z, count in schedule], axis=0
-        )
+        divergences = [count * renyi(z, events.rate, orders) for z, count in schedule]
+        return np.sum(divergences, axis=0)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most
@@ -250,12 +249,9 @@ class PoissonAccountant(Composed):
         low = lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
             low = lower_epsilon(low_schedule, rate, delta)
-            high = min(
-                high,
-                known_draws_epsilon(
-                    *squares_of_binomials(uses, rate, done), least, delta
-                ),
-            )
+            law, missing = squares_of_binomials(uses, rate, done)
+            known_draws = known_draws_epsilon(law, missing, least, delta)
+            high = min(high, known_draws)
         return low, high
 
 
@@ -327,6 +323,5 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
         rate = events.rate
         low_schedule = ((max(events.multipliers), steps),)
         low = lower_epsilon(low_schedule, rate, delta)
-        return low, upper_epsilon(
-            ((min(events.multipliers), steps * use.most),), rate, delta
-        )
+        high_schedule = ((min(events.multipliers), steps * use.most),)
+        return low, upper_epsilon(high_schedule, rate, delta)

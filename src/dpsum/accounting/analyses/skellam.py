@@ -79,7 +79,8 @@ def log_tails(variance: float) -> np.ndarray:
         if t <= far:
             ratios[t - 1] = ratio
     logs = np.cumsum(np.log(ratios))
-    chances = np.exp(np.concatenate([[0.0], logs]))
+    log_chances = np.concatenate([[0.0], logs])
+    chances = np.exp(log_chances)
     last_ratio = ratios[-1]
     beyond = chances[-1] * last_ratio / (1.0 - last_ratio)
     tails = np.cumsum(chances[::-1])[::-1]
@@ -95,14 +96,16 @@ def step(variance: float) -> float:
     """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at
     this distance.
     """
-    *_, last = logs = log_tails(variance)
+    logs = log_tails(variance)
+    last = logs[-1]
     scores = -ndtri_exp(logs[1:-1])
-    hazard = math.exp(
-        -0.5 * scores[-1] ** 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-scores[-1])
-    )
-    return (1 + _ROUNDING) * max(
-        2 * float(scores[0]), float(np.diff(scores).max()), -float(last) / hazard
-    )
+    farthest = scores[-1]
+    log_density = -0.5 * farthest**2 - 0.5 * math.log(2 * math.pi)
+    hazard = math.exp(log_density - log_ndtr(-farthest))
+    middle_step = 2 * float(scores[0])
+    largest_step = float(np.diff(scores).max())
+    far_step = -float(last) / hazard
+    return (1 + _ROUNDING) * max(middle_step, largest_step, far_step)
 
 
 def lower_epsilon(variance: float, shift: int, delta: float) -> float:
@@ -111,14 +114,17 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
     """
     logs = log_tails(variance)[:-1]
     upper = np.exp(logs)
-    tail_chances = np.concatenate([(1.0 - upper[1:])[::-1], upper])  # from 1 - far on
-    log_both = np.concatenate([np.log1p(-upper[1:])[::-1], logs])
+    below = (1.0 - upper[1:])[::-1]
+    tail_chances = np.concatenate([below, upper])  # from 1 - far on
+    log_below = np.log1p(-upper[1:])[::-1]
+    log_both = np.concatenate([log_below, logs])
     if shift >= len(tail_chances):
         return 0.0
     power = tail_chances[: len(tail_chances) - shift] - delta
     with np.errstate(divide="ignore", invalid="ignore"):
         epsilons = np.where(power > 0, np.log(power) - log_both[shift:], 0.0)
-    return max(0.0, float(epsilons.max()) * (1 - _ROUNDING))
+    best = float(epsilons.max()) * (1 - _ROUNDING)
+    return max(0.0, best)
 
 
 class SkellamOnePassAccountant(OnePassAccountant):
@@ -150,18 +156,16 @@ class SkellamOnePassAccountant(OnePassAccountant):
         events = super().read(lines)
         for number, event in enumerate(lines):
             _check(event, f"the ledger's release {number}")
-        worst = max(
-            lines, key=lambda event: _alone(event)[1] / math.sqrt(_alone(event)[0])
-        )
+        worst = max(lines, key=_distance)
         return dataclasses.replace(events, details=worst)
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
-        return (
-            0.0
-            if events.details is None
-            else min(lower_epsilon(*_alone(events.details), delta), high)
-        ), high
+        if events.details is None:
+            return 0.0, high
+        variance, shift = _alone(events.details)
+        low = lower_epsilon(variance, shift, delta)
+        return min(low, high), high
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
@@ -183,14 +187,21 @@ class SkellamOnePassAccountant(OnePassAccountant):
         )
 
 
+def _distance(event: Release) -> float:
+    """Return by how many deviations a client moves one coordinate by itself."""
+    variance, shift = _alone(event)
+    return shift / math.sqrt(variance)
+
+
 def _alone(event: Release) -> tuple[float, int]:
     """Variance of all shares' noise in units, and by how many a client can move one
     coordinate by itself.
     """
     lattice = event.secure or {}
-    return lattice["share_variance"] * lattice["clients"], math.floor(
-        float(np.max(event.threshold)) / lattice["granularity"]
-    )
+    variance = lattice["share_variance"] * lattice["clients"]
+    threshold = float(np.max(event.threshold))
+    shift = math.floor(threshold / lattice["granularity"])
+    return variance, shift
 
 
 def _check(event: Release, where: str) -> None:
@@ -235,7 +246,8 @@ def _check(event: Release, where: str) -> None:
             f" shares come to {unit * math.sqrt(variance):g}: its mechanism is not the"
             " one accounted for"
         )
-    if variance < LEAST_VARIANCE or step(variance) * math.sqrt(variance) > FACTOR:
+    deviation = math.sqrt(variance)
+    if variance < LEAST_VARIANCE or step(variance) * deviation > FACTOR:
         raise DpsumError(
             f"{where} has noise of variance {variance:.4g} units on a coordinate, below"
             f" the {LEAST_VARIANCE:g} of its analysis: raise noise.bits or"
