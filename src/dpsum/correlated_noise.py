@@ -134,7 +134,8 @@ class Correlated(Encoded):
             raise DpsumError(
                 "the weights of correlated noise need numbers, and a diagonal above 0"
             )
-        norms = np.linalg.norm(np.linalg.inv(weights), axis=0)
+        encoder = np.linalg.inv(weights)
+        norms = np.linalg.norm(encoder, axis=0)
         if (norms > 1 + 1e-9).any():
             raise DpsumError(
                 "a column of the encoder has a norm above 1, so that C is not the"

@@ -245,7 +245,8 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
     moved = np.frombuffer(workload).reshape(rounds, rounds)
     square = gram(moved.T @ moved)
     # square = C^T C with a lower triangular C: Cholesky of the reversed matrix.
-    lower = np.linalg.cholesky(square[::-1, ::-1])
+    reversed_square = square[::-1, ::-1]
+    lower = np.linalg.cholesky(reversed_square)
     encoder = lower[::-1, ::-1].T
     rounded = np.round(encoder / _DIGITS) * _DIGITS
     return scaled(inverted(rounded))
@@ -271,7 +272,8 @@ def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
 
     def error(entries: np.ndarray) -> tuple[float, np.ndarray]:
         unit, norms = columns(entries)
-        inverse = linalg.solve_triangular(unit, np.eye(rounds), lower=True)
+        identity = np.eye(rounds)
+        inverse = linalg.solve_triangular(unit, identity, lower=True)
         noised = squares @ inverse
         squared_error = float((inverse * noised).sum())
         slope = -2 * (inverse.T @ noised) @ inverse.T
@@ -315,7 +317,8 @@ def gram(squares: np.ndarray) -> np.ndarray:
     diagonal = np.sqrt(np.diag(squares))
     for _ in range(_STEPS):
         half = np.sqrt(diagonal)
-        values, vectors = np.linalg.eigh(half[:, None] * squares * half)
+        product = half[:, None] * squares * half
+        values, vectors = np.linalg.eigh(product)
         roots = np.sqrt(values.clip(min=0.0))
         root = (vectors * roots) @ vectors.T
         candidate = np.diag(root)

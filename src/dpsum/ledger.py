@@ -482,7 +482,8 @@ class Ledger:
         line = release.line(self.chain["head"])
         with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
             handle.write(line)
-        self.chain = {"lines": self.chain["lines"] + 1, "head": digest(line)}
+        lines = self.chain["lines"] + 1
+        self.chain = {"lines": lines, "head": digest(line)}
 
     def sync(self) -> None:
         """Flush the appended lines to the disk, so that they survive a power failure.
@@ -505,7 +506,8 @@ class Ledger:
         Raises:
             DpsumError: lines that the checkpoint recorded are missing or changed.
         """
-        lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        lines = lines[: chain["lines"]]
         known_lines = [line.decode("utf-8", "replace") for line in lines]
         if chain_of(known_lines) != chain:
             raise DpsumError(
@@ -515,5 +517,6 @@ class Ledger:
             )
         parse("".join(known_lines), str(self.path))
         with writing(self.path):
-            os.truncate(self.path, sum(map(len, lines)))
+            size = sum(map(len, lines))
+            os.truncate(self.path, size)
         self.chain = dict(chain)

@@ -328,7 +328,9 @@ class Mechanism:
         state = self.state_of(holder)
         extra = None
         extra_sum = None
-        if self.sum.private and (extra := self.extra_of(state)) is not None:
+        if self.sum.private:
+            extra = self.extra_of(state)
+        if extra is not None:
             extra_sum = self._new_extra_sum(extra, state)
         return Accumulator(
             described=self.sum,
@@ -534,7 +536,8 @@ class Mechanism:
         if noise.one_by_one and purpose == self.sum.stream:
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
-        named = streams(self.seed, purpose, *(at[name] for name in self._indices))
+        indices = [at[name] for name in self._indices]
+        named = streams(self.seed, purpose, *indices)
         dimension = total.dimension
         if purpose != self.sum.stream:
             assert total.extra_sum is not None

@@ -530,7 +530,8 @@ class RecordLots:
             sizes = [int(size) for size in records]
         self.alike = len(set(sizes)) == 1
         self.records = sum(sizes)
-        if len(sizes) != clients or not clients <= lot * clients <= self.records:
+        fits = clients <= lot * clients <= self.records
+        if len(sizes) != clients or not fits:
             if self.alike:
                 held = f"{sizes[0]}"
             else:

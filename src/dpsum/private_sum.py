@@ -131,7 +131,8 @@ class _Sum:
             DpsumError: the contributions are not real numbers of shape [n, d].
         """
         rows = self.checked_rows(contributions)
-        return self.add_by(functools.partial(add_rows, rows), len(rows))
+        add = functools.partial(add_rows, rows)
+        return self.add_by(add, len(rows))
 
     def checked_rows(self, contributions: ArrayLike) -> np.ndarray:
         """Return contributions as an array [n, d]; see `rows_of`."""
@@ -221,7 +222,8 @@ class PlainSum(_Sum):
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
     ) -> np.ndarray:
         norms = super().add_by(add, count)
-        self.norms += np.where(np.isfinite(norms), norms, 0.0).tolist()
+        finite_norms = np.where(np.isfinite(norms), norms, 0.0)
+        self.norms += finite_norms.tolist()
         return norms
 
 

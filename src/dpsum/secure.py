@@ -159,12 +159,14 @@ def rotated(values: np.ndarray) -> np.ndarray:
     D is a power of two. The transform is its own inverse.
     """
     bits = len(values).bit_length() - 1
-    table = np.array(values, dtype=float).reshape(1 << bits // 2, -1)
+    rows = 1 << bits // 2
+    table = np.array(values, dtype=float).reshape(rows, -1)
     # First the table's columns, then its rows, so that each sum runs over a whole row.
     for _ in range(2):
         half = 1
         while half < len(table):
-            pairs = table.reshape(-1, 2, half * table.shape[1])
+            columns = table.shape[1]
+            pairs = table.reshape(-1, 2, half * columns)
             less = pairs[:, 0] - pairs[:, 1]
             pairs[:, 0] += pairs[:, 1]
             pairs[:, 1] = less
@@ -323,7 +325,9 @@ class SecureSum(PrivateSum):
         generator = self._streams("", place)
         size = self.lattice.coordinates
         rate = self.secure["share_variance"] / 2
-        return generator.poisson(rate, size) - generator.poisson(rate, size)
+        plus = generator.poisson(rate, size)
+        minus = generator.poisson(rate, size)
+        return plus - minus
 
     def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
         """Return the sum that the server sees, with its noise, rotated back."""

@@ -12,7 +12,8 @@ def inverted(lower: np.ndarray) -> np.ndarray:
     """
     inverse = np.eye(len(lower))
     for row in range(len(lower)):
-        known_part = np.einsum("s,sj->j", lower[row, :row], inverse[:row])
+        factors = lower[row, :row]
+        known_part = np.einsum("s,sj->j", factors, inverse[:row])
         inverse[row] -= known_part
         inverse[row] /= lower[row, row]
     return inverse

@@ -458,7 +458,8 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
         )
     except DpsumError:
         raise refusal from None
-    high = epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
+    total = np.asarray(divergences)
+    high = epsilon_of(total, HOLDING_ORDERS, delta, tight=True)
     return least, high
 
 

@@ -173,7 +173,8 @@ def _grid(
     low, high = law.range(mass)
     first = math.floor(low / step)
     last = math.ceil(high / step)
-    losses = (first + np.arange(last - first + 1)) * step
+    indices = first + np.arange(last - first + 1)
+    losses = indices * step
     tail, second_tail, off = law.tails(losses)
     if upper:
         lean = 1 + off

@@ -117,7 +117,9 @@ def _halves(
 
 def _bulk(halves: _Halves) -> float | None:
     """Return the mean loss of the cell that has most of the mass; None without one."""
-    mass = halves.mass[::2] + halves.mass[1::2]
+    lower_mass = halves.mass[::2]
+    upper_mass = halves.mass[1::2]
+    mass = lower_mass + upper_mass
     second = halves.second
     at = int(np.argmax(mass))
     if mass[at] < 0.5:
@@ -196,7 +198,8 @@ def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray
     excess = halves.mass[side] - halves.mass_off[side]
     second_mass = halves.second[side] * (1 + 4 * FUNCTION)
     second_mass = second_mass + halves.other_off[side]
-    return np.asarray(np.maximum(excess - ratio * second_mass, 0.0))
+    excess = excess - ratio * second_mass
+    return np.asarray(np.maximum(excess, 0.0))
 
 
 def _upper(law: RoundLaw, halves: _Halves, step: float, offset: float) -> _Grid:
@@ -295,7 +298,8 @@ class _Sum:
             mean, variance = tilted_moments(self._parts, theta)
             log_mgf = self._log_mgf(theta)
             deviation = max(variance, 1e-300) ** 0.5
-            spread = math.log1p(theta * (1 + theta) * deviation * 2.5)
+            scale = theta * (1 + theta) * deviation
+            spread = math.log1p(scale * 2.5)
             log_tail = log_mgf - theta * mean - spread
             if log_tail > log_delta:
                 low = middle

@@ -158,7 +158,8 @@ class UpperTail:
         # sum.
         low = min(low, around)
         high = max(high, around)
-        self._start = int(np.floor(low / self._step)) - 1
+        first = int(np.floor(low / self._step))
+        self._start = first - 1
         end = int(np.ceil(high / self._step)) + 2
         length = end - self._start
         if length > MOST_POINTS:
@@ -222,7 +223,8 @@ class UpperTail:
         end = self._start + size
         self._outside = 0.0
         if self._start > least:
-            self._outside += self._chernoff(low_slope, self._start * self._step)
+            low_edge = self._start * self._step
+            self._outside += self._chernoff(low_slope, low_edge)
         if end <= most:
             self._outside += self._chernoff(high_slope, end * self._step)
 
@@ -301,7 +303,8 @@ class UpperTail:
 
 def _suffix_sums(values: np.ndarray) -> np.ndarray:
     """Return the sums of values[i:], float64 [n + 1]; the last is 0."""
-    sums = np.cumsum(values[::-1])[::-1]
+    sums = np.cumsum(values[::-1])
+    sums = sums[::-1]
     return np.append(sums, 0.0)
 
 
@@ -569,5 +572,6 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
 def log_sum(exponents: np.ndarray) -> np.ndarray:
     """Log of the sum of e^x over the last axis, none of which is all of -inf."""
     top = exponents.max(axis=-1, keepdims=True)
-    total = np.exp(exponents - top).sum(axis=-1)
+    weights = np.exp(exponents - top)
+    total = weights.sum(axis=-1)
     return np.squeeze(top, -1) + np.log(total)

@@ -90,7 +90,8 @@ def squares_of_hypergeometrics(
     """The same where each round's cohort is so many of the units, without replacement:
     N_t of the k are among them.
     """
-    law = scipy.stats.hypergeom(of, min(uses, of), cohort)
+    uses_at_most = min(uses, of)
+    law = scipy.stats.hypergeom(of, uses_at_most, cohort)
     most = min(uses, cohort)
     return _sum_of_squares(law.pmf, law.sf, most, rounds)
 
@@ -154,7 +155,8 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
     end.
     """
     law = np.maximum(law, 0.0)
-    tail_mass = np.cumsum(law[::-1])[::-1]
+    tail_mass = np.cumsum(law[::-1])
+    tail_mass = tail_mass[::-1]
     keep = int(np.searchsorted(-tail_mass, -1e-17))
     keep = max(keep, 1)
     left_out = law[keep:].sum()
@@ -181,7 +183,8 @@ def known_draws_epsilon(
     def excess(epsilon: float) -> float:
         first = log_ndtr(mu / 2 - epsilon / mu)
         second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        share = -np.expm1(np.minimum(second - first, 0.0))
+        log_ratio = np.minimum(second - first, 0.0)
+        share = -np.expm1(log_ratio)
         deltas = np.exp(first) * share
         return float(weights @ deltas) - rest
 

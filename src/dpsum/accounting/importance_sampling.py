@@ -103,7 +103,8 @@ class _Chain:
         rest = np.maximum(gram - common, 0.0)
         rest = np.tril(rest, -1)
         # No column may rise again below its start: a chain of factors up to 1 could not follow.
-        highest_below = np.maximum.accumulate(rest[::-1], axis=0)
+        from_below = rest[::-1]
+        highest_below = np.maximum.accumulate(from_below, axis=0)
         highest_below = highest_below[::-1]
         rest = np.tril(highest_below, -1)
         # The ratio of two roundings would be a factor for all columns: what all have in common
@@ -174,7 +175,8 @@ class _Counts:
         log_factorials = gammaln(self._count + 1.0)
         common_energy = self._chain.common / 2 * ran * (ran - 1)
         logs = idle_logs - log_factorials + common_energy
-        return np.broadcast_to(logs, (len(self._levels), len(logs)))
+        shape = len(self._levels), len(logs)
+        return np.broadcast_to(logs, shape)
 
     def _next(self, index: int, field: np.ndarray, count: np.ndarray) -> np.ndarray:
         """The level of the next round's field, rounded up, from this round's and its
@@ -334,7 +336,8 @@ class Pair:
         logs, weight = self._present
         a = self._counts.order
         log_power = (a - 1) * math.log1p(-1 / a)
-        log_most = self._counts.log_total - (a - 1) * epsilon + log_power - math.log(a)
+        log_scale = self._counts.log_total - (a - 1) * epsilon
+        log_most = log_scale + log_power - math.log(a)
         most = math.exp(min(log_most, 600.0))
         is_over = logs > epsilon
         excess = -np.expm1(epsilon - logs[is_over])

@@ -123,6 +123,7 @@ def _falls(gram: np.ndarray) -> bool:
     if not falls_along.all():
         return False
     before_in_row = gram[:, :-1]
-    falls_in_rows = np.triu(gram)[:, 1:] <= before_in_row + slack
+    upper = np.triu(gram)
+    falls_in_rows = upper[:, 1:] <= before_in_row + slack
     from_the_diagonal = np.triu_indices(len(gram) - 1)
     return bool(falls_in_rows[from_the_diagonal].all())

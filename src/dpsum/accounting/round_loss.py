@@ -64,7 +64,8 @@ class RoundLoss:
         last = int(np.searchsorted(-tails, -dropped))
         last = max(last, 1)
         if not self.add:
-            left_out = float(scipy.stats.binom.sf(last, uses, rate))
+            left_out = scipy.stats.binom.sf(last, uses, rate)
+            left_out = float(left_out)
             self.missing = left_out * (1 + 1e-9)
         self._counts = counts[1 : last + 1]
         counts = counts[: last + 1]
@@ -174,7 +175,8 @@ class RoundLoss:
         rise = np.where(is_unknown, safe_rise, rise)
         share = -np.expm1(-np.maximum(rise, 0.0))
         log_change = np.log(share)
-        targets = np.where(rise > 0, rise + log_change, -np.inf)
+        targets = rise + log_change
+        targets = np.where(rise > 0, targets, -np.inf)
         inside = np.isfinite(targets)
         target = targets[inside]
         share = -np.expm1(-np.maximum(rise, 1e-300))
@@ -261,7 +263,8 @@ class RoundLoss:
             return 1.0 + reach
 
         def excess(x: float) -> float:
-            _, mixed, _ = self._both(np.array(x), np.array(0.0), 1.0)
+            exact = np.array(0.0)
+            _, mixed, _ = self._both(np.array(x), exact, 1.0)
             return float(mixed) - mass
 
         farthest = float(self._counts[-1]) + reach

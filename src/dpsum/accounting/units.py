@@ -97,7 +97,9 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     Raises:
         DpsumError: some read a part and others all.
     """
-    kinds = {(event.name, event.part): event for event in reversed(events)}
+    kinds = {}
+    for event in reversed(events):
+        kinds[event.name, event.part] = event
     read = {
         key: part_of(event)
         for key, event in kinds.items()

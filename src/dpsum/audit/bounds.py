@@ -99,7 +99,8 @@ def guess(
         high = count
     highest = order[len(order) - high :]
     lowest = order[:low]
-    right = int(coins[highest].sum()) + int((~coins[lowest]).sum())
+    right = int(coins[highest].sum())
+    right += int((~coins[lowest]).sum())
     guessed = low + high
     return Guesses(coins=len(coins), guessed=guessed, right=right)
 
@@ -299,7 +300,8 @@ def _best_threshold(
     candidates = values
     gaps = np.zeros(1)
     if len(values) > 1:
-        candidates = (values[1:] + values[:-1]) / 2
+        sums = values[1:] + values[:-1]
+        candidates = sums / 2
         gaps = np.diff(values)
     if len(candidates) > 512:
         last = len(candidates) - 1

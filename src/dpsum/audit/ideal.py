@@ -75,7 +75,8 @@ class Tally:
             self.scores = np.logaddexp(self.scores, ratio)
         else:
             if rate < 1:
-                ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+                log_present = np.log(rate) + ratio
+                ratio = np.logaddexp(np.log1p(-rate), log_present)
             self.scores += ratio
 
     def ideal(
@@ -182,7 +183,8 @@ def chance_of_such(
             distance = np.searchsorted(observed, at, "right") / len(
                 observed
             ) - np.searchsorted(ideal, at, "right") / len(ideal)
-            size = len(observed) * len(ideal) / (len(observed) + len(ideal))
+            total = len(observed) + len(ideal)
+            size = len(observed) * len(ideal) / total
             chances.append(
                 2 * float(kolmogorov(np.sqrt(size) * np.abs(distance).max()))
             )

@@ -158,14 +158,15 @@ class RankTest:
     ) -> None:
         self._family = family
         # Sorted uniform numbers, without a sort.
-        least = math.ceil(10 / (1 - confidence) - 1e-9) - 1
+        doubt = 1 - confidence
+        least = math.ceil(10 / doubt - 1e-9) - 1
         draws = max(DRAWS, least)
         gaps = generator.exponential(size=(draws, canaries + 1))
         steps = np.cumsum(gaps, axis=1)
         uniform = steps[:, :-1] / steps[:, -1:]
         self._cells = (uniform * _CELLS).astype(np.int16)
         self._coins = generator.random((draws, canaries), dtype=np.float32)
-        rank = math.floor((1 - confidence) * (draws + 1) + 1e-9)
+        rank = math.floor(doubt * (draws + 1) + 1e-9)
         self._place = -rank
         areas = np.cumsum(family.posteriors(1.0))
         area = np.concatenate([[0.0], areas]) / _CELLS

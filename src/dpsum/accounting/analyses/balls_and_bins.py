@@ -109,7 +109,8 @@ class _LogNormal:
 
     def cut(self, mass: float) -> float:
         """The value above which E X 1{X > value} = mass."""
-        log_value = -self.s * ndtri(mass) + self.s**2 / 2
+        score = ndtri(mass)
+        log_value = -self.s * score + self.s**2 / 2
         return float(np.exp(log_value))
 
     def excess(self, at: float) -> float:
@@ -261,7 +262,8 @@ def _addition_delta(
     if all_small <= delta:
         return all_small
     grid = grid_of(noise_multiplier, rounds, delta, True, True)
-    tail = UpperTail([(grid.one, done)], around=-at, kernel=EXCESS)
+    parts = [(grid.one, done)]
+    tail = UpperTail(parts, around=-at, kernel=EXCESS)
     return _added(tail, rounds, done, epsilon)
 
 
@@ -299,7 +301,8 @@ def _addition_fits(
         log_least = math.log1p(-done / rounds)
         return log_least > -epsilon * (1 - 1e-12)
     s = 1.0 / noise_multiplier
-    score = (math.log(rounds) - epsilon) / s + s / 2
+    log_largest = math.log(rounds) - epsilon
+    score = log_largest / s + s / 2
     score_off = 1e-9 * (1 + abs(score))
     log_chance = rounds * float(log_ndtr(score + score_off))
     return log_chance <= math.log(delta)
@@ -375,7 +378,8 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     indices = np.arange(len(left))
     power = np.subtract.outer(indices, indices)
     is_term = power >= 0
-    terms = right[None, :] + left[np.maximum(power, 0)]
+    left_terms = left[np.maximum(power, 0)]
+    terms = right[None, :] + left_terms
     terms = np.where(is_term, terms, -np.inf)
     return np.asarray(logsumexp(terms, axis=1))
 

@@ -190,7 +190,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
                 f"the ledger's release {number} does not say which draws its noise"
                 f" combines, {number + 1} in all: {MEND}"
             )
-        if (event.threshold, event.noise_std) != (first.threshold, first.noise_std):
+        is_same = event.threshold == first.threshold
+        if not is_same or event.noise_std != first.noise_std:
             raise DpsumError(
                 f"the ledger's release {number} has another threshold or noise than the"
                 " first: correlated noise is accounted for at a constant one"

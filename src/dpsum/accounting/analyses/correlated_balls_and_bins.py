@@ -144,7 +144,8 @@ class _Composed:
         at = epsilons[:, None] - losses
 
         def end(curve: np.ndarray) -> np.ndarray:
-            inside = np.interp(np.exp(at), np.exp(grid), curve)
+            powers = np.exp(at)
+            inside = np.interp(powers, np.exp(grid), curve)
             rest = np.where(at < grid[0], 1.0, inside)
             delta = rest @ mass + beyond
             return np.minimum(delta * (1 + _OFF), 1.0)
@@ -246,7 +247,8 @@ def upper_deltas(
             if run:
                 composed = _Composed(common, alone, bins, run, balls_and_bins.SMALL)
                 ends.append(composed.deltas(epsilons))
-        least = np.minimum(least, np.max(ends, axis=0))
+        worst = np.max(ends, axis=0)
+        least = np.minimum(least, worst)
     return least
 
 
@@ -286,7 +288,8 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     """
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
-    squares = np.sort(np.diag(gram))[::-1]
+    squares = np.sort(np.diag(gram))
+    squares = squares[::-1]
     norms = squares**0.5
     counts = set()
     for quarters in (1, 2, 3, 4):

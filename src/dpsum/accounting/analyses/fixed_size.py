@@ -402,7 +402,8 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
 
     def log_density(x: np.ndarray, mean: float) -> np.ndarray:
         """Return the log density of (1 - q) N(0) + q N(mean)."""
-        normal = -(x**2) / (2 * z**2) - log_scale
+        exponent = -(x**2) / (2 * z**2)
+        normal = exponent - log_scale
         shift = mean * (x - mean / 2) / z**2
         log_absent = math.log1p(-q)
         log_present = math.log(q) + shift

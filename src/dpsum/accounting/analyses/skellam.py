@@ -83,7 +83,8 @@ def log_tails(variance: float) -> np.ndarray:
     chances = np.exp(log_chances)
     last_ratio = ratios[-1]
     beyond = chances[-1] * last_ratio / (1.0 - last_ratio)
-    tails = np.cumsum(chances[::-1])[::-1]
+    tails = np.cumsum(chances[::-1])
+    tails = tails[::-1]
     tails = tails + beyond
     logs = np.append(
         np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1])
@@ -100,7 +101,8 @@ def step(variance: float) -> float:
     last = logs[-1]
     scores = -ndtri_exp(logs[1:-1])
     farthest = scores[-1]
-    log_density = -0.5 * farthest**2 - 0.5 * math.log(2 * math.pi)
+    log_scale = 0.5 * math.log(2 * math.pi)
+    log_density = -0.5 * farthest**2 - log_scale
     hazard = math.exp(log_density - log_ndtr(-farthest))
     middle_step = 2 * float(scores[0])
     largest_step = float(np.diff(scores).max())
@@ -116,13 +118,15 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
     upper = np.exp(logs)
     below = (1.0 - upper[1:])[::-1]
     tail_chances = np.concatenate([below, upper])  # from 1 - far on
-    log_below = np.log1p(-upper[1:])[::-1]
+    log_below = np.log1p(-upper[1:])
+    log_below = log_below[::-1]
     log_both = np.concatenate([log_below, logs])
     if shift >= len(tail_chances):
         return 0.0
     power = tail_chances[: len(tail_chances) - shift] - delta
     with np.errstate(divide="ignore", invalid="ignore"):
-        epsilons = np.where(power > 0, np.log(power) - log_both[shift:], 0.0)
+        log_ratios = np.log(power) - log_both[shift:]
+        epsilons = np.where(power > 0, log_ratios, 0.0)
     best = float(epsilons.max()) * (1 - _ROUNDING)
     return max(0.0, best)
 
@@ -240,7 +244,8 @@ def _check(event: Release, where: str) -> None:
             " the one accounted for"
         )
     variance = stated["share_variance"] * stated["counted"]
-    if np.max(event.noise_std) > unit * math.sqrt(variance) * (1 + 1e-9):
+    std_of_shares = unit * math.sqrt(variance)
+    if np.max(event.noise_std) > std_of_shares * (1 + 1e-9):
         raise DpsumError(
             f"{where} has noise of deviation {event.noise_std}, but {stated['counted']}"
             f" shares come to {unit * math.sqrt(variance):g}: its mechanism is not the"
