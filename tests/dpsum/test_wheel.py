@@ -106,5 +106,5 @@ def test_wheels_work_in_an_empty_folder(wheels, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "dpsum.accounting.account" in done.stdout
-    assert "holds: 1.075 to 1.076\nnot refuted" in done.stdout
+    assert "proven: 1.075 to 1.076\nnot refuted" in done.stdout
     assert (tmp_path / "own.jsonl").read_text(encoding="utf-8").count("\n") == 20
