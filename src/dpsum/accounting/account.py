@@ -327,8 +327,8 @@ def _served(
                 event = seen_by(event, noises, who)
             before.append(event)
         context = dataclasses.replace(given, before=tuple(before))
-        seen = [seen_by(event, noises, who) for event in releases]
-        also.append(_worst_part(seen, delta, claims, context))
+        releases_seen = [seen_by(event, noises, who) for event in releases]
+        also.append(_worst_part(releases_seen, delta, claims, context))
     return dataclasses.replace(first, also=tuple(also))
 
 

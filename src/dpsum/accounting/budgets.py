@@ -352,12 +352,12 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         share = rounded_up((missing / remaining) ** 0.5)
         while joint_multiplier([*fixed, *[share] * missing]) < total:
             share = math.nextafter(share, math.inf)
-    found = []
+    filled = []
     for z in multipliers:
         if z is None:
             z = share
-        found.append(z)
-    return found
+        filled.append(z)
+    return filled
 
 
 def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> list[Any]:

@@ -103,8 +103,8 @@ def _profile(
     def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
         weight = 1 - negative_side
-        below = negative_side + weight * other[:0:-1]
-        return np.concatenate([below, values])
+        negative_values = negative_side + weight * other[:0:-1]
+        return np.concatenate([negative_values, values])
 
     grid_epsilons = np.concatenate([negative_epsilons, epsilons])
     return grid_epsilons, whole(present, absent), whole(absent, present)
@@ -375,10 +375,10 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
 
     def explain(self, events: Events) -> str:
         _, rounds = _of(events)
-        how = "bounded without draws"
+        method = "bounded without draws"
         if rounds <= importance_sampling.MOST:
-            how = importance_sampling.SAID
-        return f"{self.explanation}; {how}"
+            method = importance_sampling.SAID
+        return f"{self.explanation}; {method}"
 
     def curve(self, events: Events) -> Curve:
         encoder, rounds = _of(events)

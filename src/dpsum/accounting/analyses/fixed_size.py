@@ -238,9 +238,9 @@ class _OneDataSet:
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
             left_tail = normal_tail(lower, lower_off, mean, pair.z, -1.0)
             right_tail = normal_tail(upper, upper_off, mean, pair.z, 1.0)
-            left = _at_least(left_tail)
-            right = _at_least(right_tail)
-            chances += share * (left + right)
+            left_chance = _at_least(left_tail)
+            right_chance = _at_least(right_tail)
+            chances += share * (left_chance + right_chance)
         has_no_root = is_negative & (spread < 0)
         chances = np.where(has_no_root, 1.0, chances)
         chances = chances * (1 - 8 * ROUNDING)
@@ -433,9 +433,9 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
     """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the
     rest of the mass is at 0.
     """
-    above, below = halves
-    logs = np.concatenate((above[0], below[0]))
-    losses = np.concatenate((above[1], below[1]))
+    upper_half, lower_half = halves
+    logs = np.concatenate((upper_half[0], lower_half[0]))
+    losses = np.concatenate((upper_half[1], lower_half[1]))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         log_total = logsumexp(logs + powers)

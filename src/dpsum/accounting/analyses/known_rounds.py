@@ -271,8 +271,8 @@ class OwnUpdateAccountant(Accountant):
         # Rounds are secret, and the same once all are over: everyone has taken part.
         root = use.most**0.5
         high = gaussian_epsilon(min(events.multipliers) / root, delta)
-        came = len(events.multipliers) * events.sampling["cohort"]
-        if came != events.sampling["clients"]:
+        participations = len(events.multipliers) * events.sampling["cohort"]
+        if participations != events.sampling["clients"]:
             return 0.0, high
         low = gaussian_epsilon(max(events.multipliers) / root, delta)
         return low, high

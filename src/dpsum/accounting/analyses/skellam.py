@@ -116,8 +116,8 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
     """
     logs = log_tails(variance)[:-1]
     upper = np.exp(logs)
-    below = (1.0 - upper[1:])[::-1]
-    tail_chances = np.concatenate([below, upper])  # from 1 - far on
+    lower_chances = (1.0 - upper[1:])[::-1]
+    tail_chances = np.concatenate([lower_chances, upper])  # from 1 - far on
     log_below = np.log1p(-upper[1:])
     log_below = log_below[::-1]
     log_both = np.concatenate([log_below, logs])
