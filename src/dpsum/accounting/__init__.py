@@ -1,3 +1,4 @@
-"""Accountants: from what was released, and how its cohort was drawn, to epsilon. They
-read ledgers only.
+"""Accountants: from the releases and the sampler in a ledger to epsilon.
+
+Accountants read ledgers only.
 """

@@ -1,20 +1,20 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `claimed`: the accounting that the run's paper did (`claims`); what is proven, for a
-  sampler that the paper does not account for.
-- `proven`: what the sampler and the observer justify (`analyses`).
-- `replace_one`: the same where a unit's contribution becomes any other and not zero, so
-  that the sum moves by up to 2C.
-- `image_level`: what is proven for one image, which many simulated clients may use
+- `claimed`: the accounting of the run's paper (`claims`). For a sampler that the paper
+  does not account for, it is the proven epsilon.
+- `proven`: the epsilon that the sampler and the observer justify (`analyses`).
+- `replace_one`: the same under replace-one adjacency, where a unit's contribution
+  becomes any other, so that the sum moves by up to 2C.
+- `image_level`: the proven epsilon for one image, which many simulated clients may use
   (`image_level`).
-- `tuning`: what is proven for a declared search for hyper-parameters, this run among them
-  (`tuning`).
+- `tuning`: the proven epsilon for a declared search for hyper-parameters that includes
+  this run (`tuning`).
 
-Where a profile says nothing of a run, the account has a reason in place of a number.
-All but `replace_one` are for zero-out adjacency, with the sensitivity that the ledger
-states. Brackets are proved: the low end is below, the high end above the exact epsilon.
-Noise that followed a validation loss is covered by a proof of `filters`, or the account
-is of the schedule that was run, and says so.
+Where a profile does not apply to a run, the account has a reason instead of a number.
+All profiles but `replace_one` are for zero-out adjacency, with the sensitivity in the
+ledger. Brackets are proven: the low end is below, the high end above the exact epsilon.
+Noise that followed a validation loss is covered by a proof in `filters`; else the
+account is that of the schedule that was run, and says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
 
 PROFILES = ("claimed", "proven", "replace_one", "image_level", "tuning")
-"""What an account is read under, in this order; each has a number or a reason."""
+"""Profiles of an account, in order; each has a number or a reason."""
 
 _NOTHING_PRIVATE = "no release claims privacy"
 
@@ -50,16 +50,16 @@ class Account:
     """The account of a run, or of its releases that protect one unit from one observer.
 
     Attributes:
-        delta: at which epsilon is given.
-        unit: whom the releases protect; None where none claims privacy.
-        rounds: that were run.
-        noise_multiplier: the least of the releases that the paper counts.
+        delta: delta at which epsilon is stated.
+        unit: the unit that the releases protect; None where no release claims privacy.
+        rounds: number of rounds that were run.
+        noise_multiplier: the least multiplier of the releases that the paper counts.
         sampler: how the cohort was drawn.
-        profiles: by the names of `PROFILES`; `reasons` say why each of the others has
-            no number.
-        groups: what is proven for several units at once, by their number.
-        notices: what a reader must be told.
-        also: the same of another unit or observer.
+        profiles: entries by the names in `PROFILES`.
+        reasons: why each of the other profiles has no number.
+        groups: proven epsilon for several units at once, by their number.
+        notices: warnings for the reader.
+        also: account of another unit or observer.
     """
 
     delta: float
@@ -74,7 +74,7 @@ class Account:
     also: tuple[Account, ...] = ()
 
     def __str__(self) -> str:
-        """A line for each profile: its epsilon and status, or why it has none."""
+        """Return one line for each profile: epsilon and status, or the reason."""
         lines = [_NOTHING_PRIVATE]
         if self.unit:
             lines = [
@@ -87,7 +87,7 @@ class Account:
         return "\n".join(lines)
 
     def _statement(self, name: str) -> str:
-        """Return a profile's epsilon and status, or why it has none."""
+        """Return a profile's epsilon and status, or the reason why it has none."""
         entry = self.profiles.get(name)
         if entry is None:
             return self.reasons.get(name, "not asked")
@@ -95,7 +95,7 @@ class Account:
         return f"epsilon {epsilon} ({entry.status}); {entry.explanation}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the account as privacy.json holds it."""
+        """Return the account in the form of privacy.json."""
         if self.unit is None:
             return {
                 "delta": self.delta,
@@ -120,8 +120,14 @@ class Account:
     def from_json(
         cls, values: Mapping[str, Any], where: str = "the account"
     ) -> Account:
-        """The inverse of `to_json`, also of what a file has, where infinity is text;
-        DpsumError if it is neither.
+        """Return the account that `to_json` converted; infinity may be text.
+
+        Args:
+            values: the account, as from `to_json` or a JSON file.
+            where: name of the source, for messages.
+
+        Raises:
+            DpsumError: the values are not an account.
         """
         try:
             known = dict(values)
@@ -167,21 +173,23 @@ def account(
     own_delta: float | None = None,
     given: AccountContext | None = None,
 ) -> Account:
-    """All profiles of a run's releases, whose multipliers may differ between rounds.
+    """Return the account of a run's releases, with all profiles.
+
+    Noise multipliers may differ between rounds.
 
     Args:
-        releases: the run's ledger, or its path; empty for a run that released nothing
-            under privacy.
-        delta: at which epsilon is given.
-        claims: the accounting of the method's paper, by kind of sampler; None: it
-            claims no epsilon.
+        releases: the run's ledger, or its path; empty for a run without private
+            releases.
+        delta: delta at which epsilon is stated.
+        claims: the accounting of the method's paper, by kind of sampler; None: the
+            paper claims no epsilon.
         own_delta: delta of sums that clients take over their own examples, where the
-            server takes one too.
-        given: what else is known of the run.
+            server takes a sum too.
+        given: further inputs about the run.
 
     Raises:
-        DpsumError: an inconsistent ledger, one of a mechanism or sampler without an
-            analysis, or delta out of bounds.
+        DpsumError: the ledger is inconsistent, its mechanism or sampler has no
+            analysis, or delta is out of bounds.
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
@@ -210,16 +218,16 @@ def account(
     if not client_releases:
         return first
     if len(units) == 1:
-        # A unit is in either sum. The worse of both counts, so both are at one delta.
+        # A unit is in one of the sums. The worse of both counts, so both use one delta.
         return _either(first, _account_of(client_releases, delta, claims, of_clients))
     second = _account_of(client_releases, own_delta or delta, claims, of_clients)
     return dataclasses.replace(first, also=(second,))
 
 
 def _of_one_observer(lines: Sequence[Release]) -> Sequence[Release]:
-    """Return releases as the server sees them, where several observers see some.
+    """Return the releases with one observer: the server, if the observers differ.
 
-    The server sees what everyone sees, too.
+    The server also sees what everyone sees.
     """
     observers = {event.observer for event in lines}
     if len(observers) == 1:
@@ -228,9 +236,7 @@ def _of_one_observer(lines: Sequence[Release]) -> Sequence[Release]:
 
 
 def _check_rests_on(releases: Sequence[Release]) -> None:
-    """Refuse clients' own sums, and two units, in a run that rests on another's
-    releases.
-    """
+    """Refuse within-task sums, and two units, in a run that uses another's releases."""
     units = {event.unit for event in releases}
     accountants = [_accountant_of(event) for event in releases]
     has_own_sums = any(accountant.within_task for accountant in accountants)
@@ -246,8 +252,10 @@ def _accountant_of(event: Release) -> Accountant:
 
 
 def _check_composes(lines: Sequence[Release]) -> None:
-    """Refuse clients' own sums that read what another sum reads, or that tell rounds
-    which the account needs secret.
+    """Refuse within-task sums that no analysis composes with the others.
+
+    They may read what another sum reads, or reveal rounds that the account needs
+    secret.
     """
     own_sums = {}
     for event in lines:
@@ -297,7 +305,7 @@ def _account_of(
 
 
 def _notices_of_groups(releases: Sequence[Release]) -> list[str]:
-    """Say where the noise by groups is less than the multiplier that a paper counts."""
+    """Return a notice where noise by groups is less than the paper's multiplier."""
     for event in releases:
         if event.claimed_multiplier is not None and event.groups is not None:
             return [
@@ -312,8 +320,9 @@ def _notices_of_groups(releases: Sequence[Release]) -> list[str]:
 def _served(
     releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
 ) -> Account:
-    """The account of sums over clients, or over records (of the worst part), for each
-    observer.
+    """Return the account of sums over clients or records, for each observer.
+
+    For records it is that of the worst part.
     """
     first = _worst_part(releases, delta, claims, given)
     clients = releases[0].adds
@@ -321,8 +330,7 @@ def _served(
     for who, noises in others(releases).items():
         before = []
         for event in given.before:
-            # What came before was seen in the same way, where it came of as many
-            # clients.
+            # The same holds for earlier releases, if as many clients made them.
             if event.adds == clients:
                 event = seen_by(event, noises, who)
             before.append(event)
@@ -333,8 +341,10 @@ def _served(
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
-    """Return who else sees the added releases, with the number of clients whose noise
-    hides a record: a client knows its own noise.
+    """Return further observers of added releases, with the number of hiding noises.
+
+    It is the number of clients whose noise hides a record: a client knows its own
+    noise, everyone else knows none.
     """
     clients = releases[0].adds or 1
     if clients > 1:
@@ -361,9 +371,7 @@ def _worst_part(
 def _after(
     last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float
 ) -> Account:
-    """The account of releases together with those of another run on the same records,
-    which came before.
-    """
+    """Return the account of releases after an earlier run on the same records."""
     lows = []
     highs = []
     for part in dict.fromkeys(event.part for event in before):
@@ -407,16 +415,16 @@ def _after(
 
 
 def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
-    """Proved ends of epsilon of two runs' releases on the same units, whose draws are
-    apart from one another.
+    """Return proven ends of epsilon of two runs' releases on the same units.
 
-    Sampled rounds of both are composed as those of one run, known blocks of both are
-    one Gaussian for each unit. Of other pairs Renyi divergences add up, and the low end
-    is that of one run: to see less tells no more.
+    The runs draw independently. Sampled rounds of both are composed like those of one
+    run. Known blocks of both are one Gaussian for each unit. For other pairs, Renyi
+    divergences add up, and the low end is that of one run: fewer releases reveal no
+    more.
 
     Raises:
-        DpsumError: noise that is not independent Gaussian from round to round, or no
-            divergences of one of them.
+        DpsumError: the noise is not independent Gaussian from round to round, or an
+            accountant has no Renyi divergences.
     """
     accountants = [analyses.of(lines) for lines in ledgers]
     pairs = [" noise and ".join(accountant.pair) for accountant in accountants]
@@ -439,8 +447,7 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
     for accountant, events in stages:
         low, high = accountant.bracket(events, delta)
         lows.append(low)
-        # Of rounds of several z the unit that is worst off in one run need not be that
-        # of the other.
+        # With several z, the worst unit of one run may not be the worst of the other.
         if low != high or len(events.schedule) > 1:
             is_exact = False
         z = accountant.gaussian(events)
@@ -464,8 +471,14 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:
-    """The sum of so many clients' releases as one: one record moves it as before, and
-    all their noise is in it.
+    """Return the sum of several clients' releases as one release.
+
+    One record moves it as before, and it has the noise of all clients.
+
+    Args:
+        event: release of one client.
+        clients: number of clients.
+        observer: who sees the sum.
     """
     more = clients**0.5
     if isinstance(event.noise_std, list):
@@ -483,9 +496,7 @@ def _either(
     second: Account,
     of: str = "the support set's releases and the query set's",
 ) -> Account:
-    """One account of records of which each is in the first account's releases or in the
-    second's: the worse of both.
-    """
+    """Return the worse of two accounts, where each record is in the releases of one."""
     profiles = {}
     reasons = dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:

@@ -1,9 +1,8 @@
-"""The base of accountants: one for each pair of a mechanism and a way of sampling,
-found by place (`analyses`).
+"""Base of the accountants: one for each pair of a mechanism and a sampler.
 
-An accountant reads the lines of a ledger (`read`) and says what they tell of one unit:
-proved ends of epsilon (`bracket`) and the whole trade-off curve from above (`curve`).
-What it can say besides is optional.
+The package `analyses` finds them. An accountant reads the lines of a ledger (`read`)
+and returns proven ends of epsilon for one unit (`bracket`), and an upper bound on the
+whole trade-off curve (`curve`). Further analyses are optional.
 """
 
 from __future__ import annotations
@@ -31,17 +30,18 @@ from dpsum.ledger import Release
 from dpsum.sampling import Sampler, Sampling
 
 EPSILONS = np.append(0.0, np.geomspace(1e-3, 20.0, 160))
-"""Where a trade-off curve is found: losses of every size, each one sixteenth from the
-next.
-"""
+"""Epsilons at which a trade-off curve is computed: 0, and a geometric grid."""
 
 MEND = "delete the run's folder and train again"
 
 
 class Curve(NamedTuple):
-    """A trade-off curve: at each epsilon >= 0 an upper end of delta, float64 [n].
+    """A trade-off curve: at each epsilon >= 0 an upper bound on delta, float64 [n].
 
-    `present`: of a unit's presence against its absence; `absent`: the other way.
+    Attributes:
+        epsilons: the epsilons.
+        present: delta of a unit's presence against its absence.
+        absent: delta of its absence against its presence.
     """
 
     epsilons: np.ndarray
@@ -51,18 +51,18 @@ class Curve(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Events:
-    """Releases as an accountant needs them, read from a ledger or planned.
+    """Releases in the form for an accountant, read from a ledger or planned.
 
     Attributes:
-        schedule: the noise of all releases; those of one round that read the same
-            cohort as one Gaussian.
-        samplings: how the cohort of each name that was released was drawn.
-        multipliers: of each round's releases as one.
+        schedule: the noise of all releases; releases of one round over the same cohort
+            count as one Gaussian.
+        samplings: how the cohort was drawn, by name of the release.
+        multipliers: noise multiplier of each round, with its releases as one.
         claimed: noise and sampler of the releases that the method's paper counts; of
             several the worst is claimed.
         uncounted: names of the releases that the paper does not count.
-        details: what an accountant reads besides for itself; None of rounds that are
-            planned.
+        details: further data that an accountant reads for itself; None for planned
+            rounds.
     """
 
     schedule: Schedule
@@ -74,9 +74,7 @@ class Events:
 
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
-        """The events of rounds of independent noise that are planned, before there is a
-        ledger.
-        """
+        """Return the events of planned rounds of independent noise, without a ledger."""
         sampling_numbers = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
@@ -88,27 +86,29 @@ class Events:
 
     @property
     def sampling(self) -> Sampling:
-        """The sampler of the first name."""
+        """Sampler of the first name."""
         return next(iter(self.samplings.values()))
 
     @property
     def rate(self) -> float:
-        """A unit's chance of being in a given round."""
+        """Sampling rate: a unit's probability of being in a given round."""
         return float(self.sampling["rate"])
 
     @property
     def ends(self) -> tuple[float, float, int]:
-        """The least and the greatest multiplier, and the rounds."""
+        """Least and greatest noise multiplier, and number of rounds."""
         return ends(self.schedule)
 
     def of_noise(self, schedule: Schedule) -> Events:
-        """The same releases with other noise, of which nothing more is known."""
+        """Return the same releases with other noise, without details."""
         return dataclasses.replace(self, schedule=schedule, details=None)
 
 
 class Contradiction(DpsumError):
-    """The numbers of a sampler do not fit together; `why` says so in words that name no
-    ledger.
+    """Error of a sampler whose numbers contradict one another.
+
+    Attributes:
+        why: the contradiction, without the name of a ledger.
     """
 
     def __init__(self, message: str, why: str) -> None:
@@ -117,28 +117,27 @@ class Contradiction(DpsumError):
 
 
 class Accountant:
-    """Accounts for one mechanism under one way of sampling.
+    """Accountant of one mechanism with one sampler.
 
-    A subclass names its `pair` and has `bracket`, or `gaussian` where all releases are
-    one Gaussian to a unit; the rest follows, or has its own where that is tighter or
-    quicker.
+    A subclass names its `pair` and defines `bracket`, or `gaussian` where all releases
+    are one Gaussian for a unit. The other methods follow from these. A subclass
+    overrides them where its own analysis is tighter or faster.
 
     Attributes:
-        pair: what the ledger calls the noise, and the kind of its sampler.
-        adjacency: that its releases are for, and what it says of them.
+        pair: the ledger's name of the noise, and the kind of the sampler.
+        adjacency: adjacency of its releases and of its epsilon.
         known: whether the observer may know who is in which release.
-        within_task: whether its releases are those that few-shot clients make over their own
-            examples.
+        within_task: whether few-shot clients make its releases over their own examples.
         shared_records: whether its records are examples that several simulated clients
             may hold.
         follows_loss: whether its noise may follow a public validation loss
             (`accounting.filters`).
-        units: the key of its sampler for the units that a cohort is drawn from:
+        units: the sampler's key for the number of units that a cohort is drawn from:
             "clients" or "records".
-        records_too: whether that is "records" wherever the sampler has that key.
-        explanation, images: what it takes for granted, for people; in `images` "{uses}"
-            is the worst image's clients.
-        width: why the bracket is wide where it is, as a clause.
+        records_too: whether that key is "records" wherever the sampler has it.
+        explanation, images: assumptions, for people; in `images` "{uses}" is the number
+            of clients of the worst image.
+        width: why the bracket is wide, as a clause.
     """
 
     pair: ClassVar[tuple[str, str]]
@@ -156,8 +155,10 @@ class Accountant:
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or
-        `check` refuses it.
+        """Read the lines of a ledger with this mechanism and sampler.
+
+        Raises:
+            DpsumError: `rounds_of` or `check` refuses the ledger.
         """
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
@@ -176,22 +177,19 @@ class Accountant:
         )
 
     def bracket(self, events: Events, delta: float) -> Bracket:
-        """Proved ends of epsilon: the low one below, the high one above the exact
-        value.
-        """
+        """Return proven ends of epsilon, below and above the exact value."""
         z = self.gaussian(events)
         assert z is not None, "an accountant has a bracket or a Gaussian"
         return exact_bracket(z, delta)
 
     def high(self, events: Events, delta: float) -> float:
-        """The high end alone, which is much cheaper where the low end takes a finer
-        grid.
-        """
+        """Return the high end alone: cheaper where the low end needs a fine grid."""
         return self.bracket(events, delta)[1]
 
     def curve(self, events: Events) -> Curve:
-        """The whole trade-off curve, from above. By `high` it takes many searches, and
-        has few lines.
+        """Return an upper bound on the whole trade-off curve.
+
+        The default searches by `high`, which is slow, so that the curve has few points.
         """
         z = self.gaussian(events)
         if z is not None:
@@ -206,17 +204,20 @@ class Accountant:
             deltas,
         )
 
-    # What only some can say
+    # Optional analyses
 
     def gaussian(self, events: Events) -> float | None:
-        """The multiplier of one Gaussian that tells of a unit at least what all
-        releases tell; None for none.
+        """Return the multiplier of one Gaussian that dominates all releases.
+
+        None where there is no such Gaussian.
         """
         return None
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Upper ends of the Renyi divergence of all releases, at each order; DpsumError
-        where there are none.
+        """Return upper bounds on the Renyi divergence of all releases, at each order.
+
+        Raises:
+            DpsumError: this accountant has no Renyi divergences.
         """
         z = self.gaussian(events)
         if z is None:
@@ -227,14 +228,17 @@ class Accountant:
         return np.array(orders) / (2 * z**2)
 
     def replaced(self, events: Events, delta: float) -> Bracket | None:
-        """Both ends where the unit's contribution becomes any other; None: it is zeroed
-        and then another is put in.
+        """Return both ends under replace-one adjacency.
+
+        None: no such analysis. The caller composes zeroing out with its reverse.
         """
         return None
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        """Both ends for the worst image, all its clients contributing zero; DpsumError
-        without such an analysis.
+        """Return both ends for the worst image: all its clients are zeroed out.
+
+        Raises:
+            DpsumError: there is no such analysis.
         """
         raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
 
@@ -243,19 +247,21 @@ class Accountant:
         return self.explanation
 
     def width_reason(self, events: Events, delta: float) -> str:
-        """Return why the bracket is wide, as a clause: said where it is
-        (`fine_brackets.is_wide`).
+        """Return why the bracket is wide, as a clause.
+
+        The account states it for a wide bracket (`fine_brackets.is_wide`).
         """
         return self.width
 
-    # What fits together in a sampler
+    # Checks of a sampler's numbers
 
     def check(self, sampling: Sampler) -> None:
-        """Refuse a sampler whose numbers contradict one another: an account would
-        follow from whichever it reads.
+        """Refuse a sampler whose numbers contradict one another.
+
+        Without this check, the account would depend on which numbers it reads.
 
         Raises:
-            Contradiction: says which numbers, and what they should be.
+            Contradiction: the message names the numbers and the expected values.
         """
         numbers = Sampling.of(sampling)
         units = self.units_of(numbers)
@@ -273,8 +279,9 @@ class Accountant:
         self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Check how a sampler's numbers, each of them valid, relate; here the rate is
-        the cohort's share.
+        """Check the relations between a sampler's numbers, which are valid one by one.
+
+        By default the rate must be the cohort's share of the units.
         """
         units = self.units_of(sampling)
         share = sampling["cohort"] / sampling[units]
@@ -286,7 +293,7 @@ class Accountant:
             raise self.contradiction(sampling, text)
 
     def check_whole(self, sampling: Sampling, *keys: str) -> None:
-        """Refuse a sampler where one of these keys is not a whole number from 1 on."""
+        """Refuse a sampler where one of these keys is not an integer of at least 1."""
         for key in keys:
             value = sampling.get(key)
             if (
@@ -300,13 +307,13 @@ class Accountant:
                 )
 
     def units_of(self, sampling: Sampler) -> str:
-        """The key of a sampler that says how many units a cohort is drawn from."""
+        """Return the sampler's key for the number of units a cohort is drawn from."""
         if self.records_too and "records" in sampling:
             return "records"
         return self.units
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
-        """The error that refuses a sampler."""
+        """Return the error that refuses a sampler."""
         pairs = ", ".join(
             f"{key} {value}" for key, value in sampling.items() if key != "kind"
         )
@@ -317,13 +324,14 @@ class Accountant:
         return Contradiction(text, why)
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        """The sampler of a ledger, with what else `high` needs of it."""
+        """Return the sampler of a ledger, with further data that `high` needs."""
         return lines[0].sampler
 
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
-    """The noise of rounds as (z, rounds at it), ... in order; the releases of one round
-    count as one Gaussian.
+    """Return the noise of rounds as (z, number of rounds) pairs in order.
+
+    The releases of one round count as one Gaussian.
     """
     multipliers = [
         joint_or_only([event.noise_multiplier for event in events]) for events in rounds
@@ -332,10 +340,10 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
 
 
 def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
-    """Return the noise that the method's paper counts, as `schedule_of` gives it.
+    """Return the noise that the method's paper counts, in the form of `schedule_of`.
 
-    Releases that the paper leaves out are not in it, and of groups of coordinates it
-    has the multiplier that the paper counts.
+    It omits releases that the paper leaves out. For groups of coordinates it has the
+    multiplier that the paper counts.
     """
     return schedule_of(
         [
@@ -359,11 +367,11 @@ def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
 def rounds_of(
     releases: Sequence[Release], adjacency: str = "zero-out"
 ) -> list[list[Release]]:
-    """The releases round by round, after checking that the ledger is one mechanism's.
+    """Return the releases round by round, and check that one mechanism made them.
 
     Raises:
-        DpsumError: rounds are missing, doubled or out of order, samplers differ, or
-            noise does not fit z and C.
+        DpsumError: rounds are missing, repeated or out of order, samplers differ, or
+            the noise contradicts z and C.
     """
     first = releases[0]
     rounds = list[list[Release]]()

@@ -1,6 +1,4 @@
-"""Budget plans: the noise of a private run, the rounds that it allows, and the epsilon
-spent.
-"""
+"""Budget plans: noise, allowed rounds and spent epsilon of a private run."""
 
 from __future__ import annotations
 
@@ -23,28 +21,30 @@ from dpsum.sampling import Sampler
 
 
 class BudgetPlan:
-    """The noise of a run whose noise stays, and the rounds it may take, fixed before
-    the first round.
+    """Plan of a run with constant noise: its noise and its largest number of rounds.
+
+    Both are fixed before the first round.
 
     Args:
-        budget: what may be spent.
-        sampler: how units are drawn.
+        budget: limit on epsilon.
+        sampler: how the units are drawn.
         multiplier: z; None: the smallest that meets the budget.
-        claims: the method's.
-        mechanism: what the ledger will call the noise.
-        counted: whether every release has an event; without, no finite epsilon is proven.
-        every_round: whether both epsilons are wanted after every round (slow for a long
-            run of lots).
-        beside: z of a round's other sums that read the same units; all that are None,
-            `multiplier` too, cost the same.
-        ratios: of each sum, `multiplier`'s first: its multiplier as it is configured,
-            and as the paper counts it, over the one that is proven
-            (`CoordinateGroups.claimed_ratio`); none: 1.
+        claims: claims of the method's paper.
+        mechanism: name of the noise in the ledger.
+        counted: whether every release has a ledger entry. If not, no finite epsilon is
+            proven.
+        every_round: whether `spent` computes both epsilons after every round (slow for
+            a long run of lots).
+        beside: z of a round's other sums that read the same units. All sums whose z is
+            None, `multiplier` included, cost the same.
+        ratios: for each sum, starting with that of `multiplier`, the configured
+            multiplier, which the paper counts, divided by the proven one
+            (`CoordinateGroups.claimed_ratio`); empty: 1.
 
     Attributes:
-        noise_multiplier, beside: as above, with what was found.
-        lots_allowed: releases after which epsilon is still within the budget; training
-            stops before the next.
+        noise_multiplier, beside: as above, with the calibrated values.
+        lots_allowed: largest number of releases within the budget; training stops
+            before the next.
 
     Raises:
         DpsumError: no noise meets the budget, the pair has no analysis, or the paper
@@ -84,8 +84,8 @@ class BudgetPlan:
         self._ratios = tuple(ratios)
         if not ratios:
             self._ratios = (1.0,) * len(multipliers)
-        # A claim for this sampler counts configured multipliers; without one what is
-        # proven is claimed.
+        # A claim for this sampler counts configured multipliers; without a claim, the
+        # proven epsilon is claimed.
         self._has_claim = sampler["kind"] in claims
         if budget.profile == "claimed" and self._has_claim:
             configured = _shared(total, multipliers)
@@ -107,26 +107,23 @@ class BudgetPlan:
         return [self.noise_multiplier, *self.beside]
 
     def _counted(self, profile: str) -> list[float]:
-        """Return the multipliers of a round's releases as a profile counts them."""
+        """Return the multipliers of a round's releases that a profile counts."""
         if profile == "claimed" and self._has_claim:
             pairs = zip(self.multipliers, self._ratios, strict=True)
             return [z * ratio for z, ratio in pairs]
         return self.multipliers
 
     def allows(self, releases: int) -> bool:
-        """Whether epsilon is still within the budget after `releases` rounds (or lots)
-        in all.
-        """
+        """Return whether this total number of rounds (or lots) is within the budget."""
         return releases <= self.lots_allowed
 
     def took(self, lots: int) -> None:
-        """Take note that so many rounds (or lots) were released at the present
-        noise.
-        """
+        """Charge for rounds (or lots) that were released at the present noise."""
 
     def spent(self, done: int) -> tuple[float, float]:
-        """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is
-        claimed, or it takes long.
+        """Return the claimed and the proven epsilon after `done` rounds.
+
+        NaN where there is no claim, or the computation is too slow.
         """
         if self._given["claims"]:
             claimed = self._epsilon("claimed", done)
@@ -150,34 +147,34 @@ class BudgetPlan:
         )
 
     def observe(self, loss: float) -> None:
-        """Take note of the public validation loss; the noise stays as it is."""
+        """Ignore the public validation loss: the noise is constant."""
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs."""
+        """Return everything that a restart needs."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
 
 
 class DecayingBudget(BudgetPlan):
-    """Noise that decays by a public loss (Adap DP-FL, Section IV-B), spent release by
-    release.
+    """Plan of noise that decays with a public loss (Adap DP-FL, Section IV-B).
 
-    Renyi divergences add up, so that whether one more lot fits is known at once: under
-    `claimed` by the claim's orders and conversion; under `proven` by more orders and
-    the tighter conversion, and if the noise may decay by one order alone, chosen before
-    the first lot: a filter, so that the budget holds for whatever noise comes of it
-    (`accounting.filters`).
+    The budget is charged release by release. Renyi divergences add up, so that the plan
+    knows at once whether one more lot fits. Under `claimed` it uses the claim's orders
+    and conversion. Under `proven` it uses more orders and the tighter conversion. If
+    the noise may decay, it uses one order alone, chosen before the first lot: a filter,
+    so that the budget holds for all noise that may follow (`accounting.filters`).
 
     Args:
-        sampler: Poisson lots; what is not here is as in `BudgetPlan`.
+        sampler: sampler of the Poisson lots. `BudgetPlan` documents arguments that are
+            missing here.
         multiplier: z of the first lot.
-        decay: the noise is multiplied by it, after so many `falls` of the loss in a
-            row.
-        extra: releases a lot beside the gradients', of the same multiplier; the paper's
-            claim leaves them out.
-        beside: of noise that stays as it is.
+        decay: factor of the noise after a number of falls of the loss.
+        falls: number of falls in a row that trigger the decay.
+        extra: number of further releases of a lot besides the gradients', of the same
+            multiplier; the paper's claim omits them.
+        beside: z of a round's other sums, with constant noise.
     """
 
     def __init__(
@@ -236,7 +233,7 @@ class DecayingBudget(BudgetPlan):
                 epsilon=self._limit,
                 delta=self.delta,
             )
-        # Of a claim that does not add up divergences nothing is known from lot to lot.
+        # A claim that does not add up divergences gives no epsilon lot by lot.
         follows = bool(claims) and (claim is None or bool(claim.orders))
         self._claimed_orders: tuple[float, ...] = ()
         self._tight = False
@@ -259,9 +256,7 @@ class DecayingBudget(BudgetPlan):
         return renyi(z, self.sampler["rate"], orders)
 
     def allows(self, releases: int) -> bool:
-        """Whether lots up to `releases` in all, at the present noise, stay within the
-        budget.
-        """
+        """Return whether this total number of lots, at the present noise, fits."""
         if releases > self.lots_allowed:
             return False
         cost = self._cost(self._orders, counted_in_full=self._holds)
@@ -278,8 +273,9 @@ class DecayingBudget(BudgetPlan):
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
-        """Epsilon as claimed; infinity where a release has no event, else NaN: the
-        account says what is proven.
+        """Return the claimed epsilon, and NaN: the account computes the proven one.
+
+        The second value is infinity where a release has no ledger entry.
         """
         claimed = math.nan
         if self._claimed_orders:
@@ -291,11 +287,11 @@ class DecayingBudget(BudgetPlan):
         return claimed, math.inf
 
     def observe(self, loss: float) -> None:
-        """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the
-        noise is multiplied by the decay.
+        """Multiply the noise by the decay after a number of falls of the loss in a row.
 
-        J(w_0) = J(w_1) = J(w_2) = infinity (Section IV-B): the losses of the first two
-        rounds are not looked at.
+        For 3 falls the condition is J(t-3) > J(t-2) > J(t-1) > J(t). J(w_0) = J(w_1) =
+        J(w_2) = infinity (Section IV-B): the losses of the first two rounds are not
+        used.
         """
         self._seen += 1
         if self._seen < self._falls:
@@ -328,11 +324,10 @@ class DecayingBudget(BudgetPlan):
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
-    """Multipliers of releases that together cost at most what one of `total` does,
-    where None are to be found.
+    """Return multipliers of releases that together cost at most one of `total`.
 
-    Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 -
-    sum of z_i^-2))^1/2.
+    Multipliers that are None get equal values: with n of them besides fixed ones z_i,
+    each is (n / (total^-2 - sum of z_i^-2))^1/2.
     """
     fixed = [z for z in multipliers if z is not None]
     missing = multipliers.count(None)

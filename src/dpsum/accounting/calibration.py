@@ -1,6 +1,4 @@
-"""From noise to epsilon or delta, and back, for rounds that are planned: before there
-is a ledger.
-"""
+"""Calibration for planned rounds: from noise to epsilon or delta, and back."""
 
 from __future__ import annotations
 
@@ -20,8 +18,10 @@ _LEAST_DELTA = 1e-30
 
 
 class Given(TypedDict, total=False):
-    """Further arguments of a plan's account: the method's claims, and the ledger's name
-    of the noise ("gaussian" if missing).
+    """Further arguments of the account of a plan.
+
+    They are the claims of the method's paper, and the name of the noise in the ledger
+    (by default "gaussian").
     """
 
     claims: Claims
@@ -49,16 +49,19 @@ def epsilon_after(
     delta: float,
     **given: Unpack[Given],
 ) -> float:
-    """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the
-    first. Cached.
+    """Return epsilon (its high end) after a number of planned rounds. Cached.
 
     Args:
         profile: "claimed" or "proven".
+        sampler: sampler of the planned rounds.
+        noise_multiplier: z.
+        done: number of rounds; epsilon is 0 before the first.
+        delta: delta at which epsilon is stated.
         given: see `Given`; without claims "claimed" raises.
 
     Raises:
-        DpsumError: z or delta out of bounds, no analysis of the mechanism and sampler,
-            or nothing is claimed.
+        DpsumError: z or delta is out of bounds, the mechanism and sampler have no
+            analysis, or the paper claims no epsilon.
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
@@ -99,10 +102,10 @@ def delta_after(
     epsilon: float,
     **given: Unpack[Given],
 ) -> float:
-    """The smallest delta, up to one part in a thousand, at which epsilon fits after
-    `done` rounds; errors as above.
+    """Return the smallest delta at which `epsilon` suffices after `done` rounds.
 
-    1 where none does, and never below 1e-30.
+    It is accurate to one part in a thousand, and at least 1e-30; 1 if no delta
+    suffices. Arguments and errors as in `epsilon_after`.
     """
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"epsilon is {epsilon}: it must be finite and above 0")
@@ -135,9 +138,7 @@ def rounds_allowed(
     epsilon: float,
     **given: Unpack[Given],
 ) -> int:
-    """The most rounds, up to those planned, after which epsilon is still within the
-    budget.
-    """
+    """Return the largest number of planned rounds within the budget."""
     within = 0
     beyond = int(sampler["rounds"]) + 1
     while beyond - within > 1:
@@ -155,11 +156,18 @@ def rounds_allowed(
 def calibrate(
     profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]
 ) -> float:
-    """The smallest noise multiplier with which all planned rounds stay within (epsilon,
-    delta).
+    """Return the smallest noise multiplier for which all planned rounds fit the budget.
 
-    Rounded up to four significant digits, so that a run's configuration can name it.
-    DpsumError where none from 0.05 to 10,000 is enough.
+    It is rounded up to four significant digits, so that a configuration can state it.
+
+    Args:
+        profile: "claimed" or "proven".
+        sampler: sampler of the planned rounds.
+        epsilon, delta: the budget.
+        given: see `Given`.
+
+    Raises:
+        DpsumError: no multiplier from 0.05 to 10,000 suffices.
     """
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")

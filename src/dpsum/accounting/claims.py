@@ -1,8 +1,8 @@
-"""Claims of papers: the accounting that a method's paper did, whether or not it is of
-the mechanism that ran.
+"""Claims of papers: the accounting of a method's paper.
 
-A claim belongs to a method, which names one for each kind of sampler that its paper
-accounts for. Nothing heavy is imported here, since methods are read with every plan.
+A claim may be wrong for the mechanism that ran. A method names one claim for each kind
+of sampler that its paper accounts for. This module imports nothing heavy, since every
+plan reads the methods.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TF_PRIVACY_ORDERS = (
     256,
     512,
 )
-"""TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers'
-claims come out.
+"""Orders of TensorFlow Privacy (compute_dp_sgd_privacy), which reproduce the claims of
+the one-pass papers.
 """
 
 
@@ -43,19 +43,19 @@ class Claim:
     """A paper's accounting for one kind of sampler.
 
     Attributes:
-        epsilon: (schedule, sampler, delta) to the paper's epsilon. Of sums that a
-            client takes over its own examples the schedule is that of one client's
-            releases of one name.
+        epsilon: function from (schedule, sampler, delta) to the paper's epsilon. For
+            sums that a client takes over its own examples, the schedule is that of one
+            client's releases of one name.
         explanation: what the paper does.
-        status: "proved", or "void" where it is of another mechanism than the one that
-            runs.
-        void: what makes the claim void for a sampler, as words that follow the
-            explanation; "" where it stands.
-        orders: of Renyi divergences, where the claim adds them up and converts them by
-            epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept
-            lot by lot.
-        readings: epsilon by other readings of what the paper prints, by what each is;
-            said with the explanation.
+        status: "proved", or "void" where the claim is about another mechanism than the
+            one that runs.
+        void: function that returns why the claim is void for a sampler, as words after
+            the explanation; "" where it is valid.
+        orders: orders of Renyi divergences, where the claim adds them up and converts
+            them by epsilon = divergence + log(1/delta) / (order - 1), so that a budget
+            can be kept lot by lot.
+        readings: epsilon under other readings of the paper, by description; stated with
+            the explanation.
     """
 
     epsilon: Callable[[Schedule, Sampler, float], float]
@@ -68,14 +68,14 @@ class Claim:
     )
 
     def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
-        """The epsilon of each other reading, as words that follow the explanation."""
+        """Return the epsilon of each other reading, as words after the explanation."""
         return "".join(
             f"; {name}: {reading(schedule, sampler, delta):.4g}"
             for name, reading in self.readings.items()
         )
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
-        """The status and the explanation of the claim for a sampler."""
+        """Return the status and the explanation of the claim for a sampler."""
         if self.void is None:
             why = ""
         else:
@@ -86,8 +86,8 @@ class Claim:
 
 
 Claims = Mapping[str, Claim]
-"""A method's claims by kind of sampler. Empty: its paper claims no epsilon. For a kind
-that is missing among others, what is proven is claimed.
+"""A method's claims by kind of sampler. Empty: its paper claims no epsilon. If there
+are claims but none for a kind, the proven epsilon is claimed.
 """
 
 
@@ -119,12 +119,12 @@ def _counting_clients(claim: Claim, clients: int) -> Claim:
 def counting_clients(claims: Claims, clients: int) -> Claims:
     """Return claims that count another number of clients than took part.
 
-    They are void. Claims of a client's own sums stay, since they do not read the
-    number.
+    They are void. Claims of within-task sums do not change, since they do not read the
+    number of clients.
 
     Args:
-        claims: of a method.
-        clients: N, at least the cohort.
+        claims: claims of a method.
+        clients: N, at least the cohort size.
     """
     return {
         kind: claim
@@ -152,7 +152,7 @@ def renyi_claim(
     status: str = "proved",
     void: Callable[[Sampler], str] | None = None,
 ) -> Claim:
-    """Renyi accounting of Poisson sampling; arguments as the attributes of a claim."""
+    """Return a claim of Renyi accounting of Poisson sampling; arguments as `Claim`."""
     epsilon = functools.partial(_renyi, orders=orders)
     return Claim(
         epsilon=epsilon,
@@ -164,7 +164,7 @@ def renyi_claim(
 
 
 def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
-    """Epsilon of one Gaussian release, the least noisy of a schedule."""
+    """Return epsilon of one Gaussian release, the least noisy of a schedule."""
     from dpsum.accounting.gaussian import gaussian_epsilon
 
     return gaussian_epsilon(min(z for z, _ in schedule), delta)
@@ -203,7 +203,7 @@ ONE_RELEASE = Claim(
     void=_several_steps,
 )
 """DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts
-several steps as one.
+several steps as one step.
 """
 
 REPTILE_STEPS = renyi_claim(
@@ -211,8 +211,8 @@ REPTILE_STEPS = renyi_claim(
     "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy",
     void=_disjoint_batches,
 )
-"""Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by
-one, at q = batch / records.
+"""Task-global DP Reptile, for "own-records" and "own-records-poisson": each step is a
+sampled release at q = batch / records.
 """
 
 
@@ -236,12 +236,14 @@ def _gdp(
 def gdp_claim(
     explanation: str, readings: Mapping[str, Callable[[float, int], float]]
 ) -> Claim:
-    """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al.
-    2020): a limit and no bound.
+    """Return a claim of mu-GDP by the central limit theorem of sampled Gaussians.
+
+    The theorem (Bu et al. 2020) is a limit and not a bound.
 
     Args:
-        readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first
-            is the claim.
+        explanation: what the paper does.
+        readings: functions from (z, T) to (mu / q)^2 of T rounds, by description of the
+            reading; the first is the claim.
     """
     (_, square), *alternatives = readings.items()
     return Claim(
@@ -269,5 +271,5 @@ GDP_OF_HALVES = gdp_claim(
     },
 )
 """DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping
-constant.
+threshold.
 """

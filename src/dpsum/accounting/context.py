@@ -1,4 +1,4 @@
-"""Inputs of an account beside the ledger."""
+"""Inputs of an account besides the ledger."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class BudgetLimits(Protocol):
-    """Limits of a run; a configuration's section `budget` is one.
+    """Budget of a run, such as a configuration's section `budget`.
 
-    `profile` is "claimed" or "proven"; `epsilon` None is no limit; `stop` says
-    whether training stops at it.
+    `epsilon` is the limit (None: no limit) at `delta`; `profile` is the accounting that
+    it applies to, "claimed" or "proven"; `stop` says whether training stops at it.
     """
 
     @property
@@ -30,25 +30,25 @@ class BudgetLimits(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AccountContext:
-    """Inputs of an account beside the ledger.
+    """Inputs of an account besides the ledger.
 
     Attributes:
-        images: which clients use which image; None where that is unknown or says
-            nothing, for the reason `no_images`.
+        images: which clients use which image; None where that is unknown or does not
+            apply.
+        no_images: why `images` is None.
         search: the declared search for hyper-parameters; None: none was declared.
         own_streams: whether the run drew its cohorts and its noise from streams that no
-            other run of the search draws from; else nothing is known of several runs
-            together.
+            other run of the search uses. If not, no epsilon of several runs together is
+            proven.
         chosen: whether checkpoints were chosen by validation clients.
-        budget: what the run was allowed; noise that follows a validation loss is
-            accounted for by it.
-        adaptive: whether the noise was free to follow such a loss; None: told by
-            whether it moved.
-        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many
-            lots; None: no such rule.
-        before: releases of another run that this one rests on, and that read the same
-            records.
-        groups: numbers of records of one client that are to be protected together.
+        budget: budget of the run; it determines the account of noise that follows a
+            validation loss.
+        adaptive: whether the noise could follow such a loss; None: it did if it
+            changed.
+        fall: (beta, lots): the noise may be multiplied by beta at most once in this
+            number of lots; None: no such rule.
+        before: releases of an earlier run that this run uses, over the same records.
+        groups: numbers of records of one client that are protected together.
     """
 
     images: ImageUse | None = None

@@ -37,29 +37,34 @@ from dpsum.accounting.renyi import HOLDING_ORDERS, renyi
 from dpsum.errors import DpsumError
 
 _LEAST_FLOOR = 0.5
-"""A floor of noise below this says nothing that anyone would want to read."""
+"""Least useful floor of the noise; below it the account has no practical value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The filter that a run of adaptive noise kept: at each of the orders its budget,
-    fixed in advance.
+    """The Renyi filter of a run with adaptive noise.
+
+    Attributes:
+        orders: the orders.
+        budgets: the budget of each order, fixed in advance.
     """
 
     orders: tuple[float, ...]
     budgets: np.ndarray
 
     def epsilon(self, delta: float) -> float:
-        """A proved upper end, as `filtered_epsilon`."""
+        """Return a proven upper bound on epsilon; see `filtered_epsilon`."""
         return filtered_epsilon(self.budgets, self.orders, delta)
 
 
 def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:
-    """The orders of a budget that is kept lot by lot, and whether its conversion is the
-    tight one.
+    """Return the orders of a budget that is kept lot by lot.
 
-    Without a claim what is proven is claimed. DpsumError where the claim does not add up
-    divergences.
+    The second value says whether the conversion is the tight one. Without a claim, the
+    proven epsilon is claimed.
+
+    Raises:
+        DpsumError: the claim does not add up divergences.
     """
     if profile == "proven" or claim is None:
         return HOLDING_ORDERS, True
@@ -73,8 +78,9 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
 def order_budgets(
     epsilon: float, orders: Sequence[float], delta: float, *, tight: bool
 ) -> np.ndarray:
-    """B_a: the divergence at each order that converts to (epsilon, delta); below 0
-    where no lot fits.
+    """Return B_a: the divergence at each order that converts to (epsilon, delta).
+
+    It is below 0 where no lot fits.
     """
     alphas = np.asarray(orders, dtype=float)
     budgets = epsilon + math.log(delta) / (alphas - 1.0)
@@ -93,8 +99,9 @@ def filter_order(
     epsilon: float,
     delta: float,
 ) -> tuple[float, ...]:
-    """The one order of a filter: the order at which constant noise z, at rate q, would
-    last longest.
+    """Return the single order of a filter.
+
+    It is the order at which constant noise z, at rate q, allows the most lots.
     """
     budgets = order_budgets(epsilon, orders, delta, tight=True)
     lots = budgets / renyi(noise_multiplier, rate, tuple(orders))
@@ -105,12 +112,13 @@ def filter_order(
 def filtered_epsilon(
     budgets: np.ndarray, orders: Sequence[float], delta: float
 ) -> float:
-    """A proved upper end of epsilon where one order's budget, fixed in advance, was
-    kept, whatever the noise.
+    """Return a proven upper bound on epsilon where one order's budget was kept.
+
+    The budgets are fixed in advance. The bound holds for all noise.
     """
     alphas = np.asarray(orders, dtype=float)
     kept_budgets = np.asarray(budgets, dtype=float)
-    # An order whose budget is below 0 is kept by no run.
+    # No run keeps a budget below 0.
     is_kept = kept_budgets >= 0
     alphas = alphas[is_kept]
     kept_budgets = kept_budgets[is_kept]
@@ -132,16 +140,18 @@ def filtered_epsilon(
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
-    """Whether what was spent is within the budget at one of the orders, up to rounding
-    of the sums.
+    """Return whether the spent divergence is within the budget at one of the orders.
+
+    It allows for rounding of the sums.
     """
     limits = budgets * (1 + 1e-9) + 1e-12
     return bool(np.any(spent <= limits))
 
 
 def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | None:
-    """The filter that the budget of Poisson lots was, whose noise may follow a loss;
-    None if it was not kept.
+    """Return the filter of Poisson lots whose noise may follow a loss.
+
+    The budget defines the filter. None if the run did not keep it.
     """
     if budget.epsilon is None or not budget.stop:
         return None
@@ -164,13 +174,13 @@ def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | 
 
 
 def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
-    """The least noise that each planned lot can have had by the declared rule, if the
-    ledger kept to it.
+    """Return the least noise of each planned lot under the declared rule of decay.
 
-    That is the schedule that falls at every chance, where it is not too far down: the
-    noise may be multiplied by beta, at most once in so many lots (`fall`). A lot of
-    more noise tells no more than one of less, whatever went before, so that what is proven
-    for this fixed schedule holds for any that stays above.
+    The rule (`fall`) allows multiplying the noise by beta at most once in a number of
+    lots. The least noise is the schedule that decays as early as possible. More noise
+    in a lot reveals no more, whatever came before, so that the epsilon proven for this
+    fixed schedule holds for every schedule above it. None if the ledger did not follow
+    the rule, or the noise falls too low.
     """
     beta, every = fall
     lots = int(events.sampling["rounds"])

@@ -1,6 +1,4 @@
-"""Normal distributions: the Gaussian mechanism alone, several releases of one cohort as
-one, and tails with errors.
-"""
+"""The Gaussian mechanism, joint releases of one cohort, and tails with error bounds."""
 
 from __future__ import annotations
 
@@ -21,32 +19,36 @@ Bracket = tuple[float, float]
 """Low and high end of epsilon."""
 
 Rounded = tuple[np.ndarray, np.ndarray]
-"""Numbers, and by how much of itself each may be off; or points, and how far off."""
+"""Numbers with bounds on their relative errors, or points with absolute ones."""
 
 ROUNDING = 2.0**-53
-"""Of one operation, relative."""
+"""Relative rounding error of one operation."""
 
 FUNCTION = 8 * ROUNDING
-"""Of numpy's exp, log, expm1 and log1p, relative: four units in the last place, which
-is what numpy claims.
+"""Relative error of numpy's exp, log, expm1 and log1p: four units in the last place, as
+numpy states.
 """
 
 _GROUPS = 16
 _HIGH_GROUPS = 32
 _LOW_RATIO = 1.1
-"""The low end has a finer grid, so that each group costs it far more."""
+"""Ratio of a group's multipliers at the low end, whose fine grid makes groups slow."""
 
 
 def ends(schedule: Schedule) -> tuple[float, float, int]:
-    """The least and the greatest multiplier, and the rounds."""
+    """Return the least and the greatest noise multiplier, and the number of rounds."""
     multipliers = [z for z, _ in schedule]
     rounds = sum(count for _, count in schedule)
     return min(multipliers), max(multipliers), rounds
 
 
 def grouped(schedule: Schedule, *, least: bool) -> Schedule:
-    """A long schedule with near multipliers put together, at their least (for a high
-    end) or greatest (low end).
+    """Return a long schedule with similar multipliers merged.
+
+    Args:
+        schedule: the schedule.
+        least: whether a group gets its least multiplier (for a high end) or its
+            greatest (for a low end).
     """
     if len(schedule) <= _GROUPS:
         return schedule
@@ -71,7 +73,7 @@ def grouped(schedule: Schedule, *, least: bool) -> Schedule:
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """The smallest delta of one Gaussian release of sensitivity 1 and deviation z.
+    """Return the smallest delta of a Gaussian release of sensitivity 1, deviation z.
 
     Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy (2018),
     Theorem 8: delta = Phi(1/(2z) - eps z) - e^eps Phi(-1/(2z) - eps z).
@@ -84,14 +86,15 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_deltas(noise_multiplier: float, epsilons: np.ndarray) -> np.ndarray:
-    """The same at each epsilon, float64 [n]."""
+    """Return `gaussian_delta` at each epsilon, float64 [n]."""
     deltas = [gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons]
     return np.array(deltas)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at which one Gaussian release is (epsilon, delta);
-    exact to 1e-12.
+    """Return the smallest epsilon >= 0 of one Gaussian release at delta.
+
+    It is exact to 1e-12.
     """
     z = noise_multiplier
 
@@ -110,8 +113,11 @@ def exact_bracket(noise_multiplier: float, delta: float) -> Bracket:
 
 
 def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
-    """The epsilon >= 0 at which a falling function is 0, by scipy's brentq
-    (`tolerance`); 0 where it starts below.
+    """Return the root >= 0 of a falling function; 0 where it starts below 0.
+
+    Args:
+        excess: the function.
+        tolerance: tolerances of scipy's brentq.
     """
     if excess(0.0) <= 0:
         return 0.0
@@ -123,9 +129,7 @@ def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
 
 
 def rounded_up(noise_multiplier: float) -> float:
-    """A multiplier rounded up to four significant digits, so that a run's configuration
-    can name it.
-    """
+    """Return a multiplier rounded up to four significant digits, for a configuration."""
     digits = math.floor(math.log10(noise_multiplier))
     scale = 10.0 ** (digits - 3)
     rounded = math.ceil(noise_multiplier / scale - 1e-9)
@@ -135,10 +139,9 @@ def rounded_up(noise_multiplier: float) -> float:
 def guess_epsilon(
     noise_multiplier: float, rate: float, rounds: int, delta: float
 ) -> float:
-    """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large
-    loss, whichever is more.
+    """Return a rough epsilon of a sampled Gaussian, to start a search from.
 
-    Only a place to start a search from.
+    It is the larger of two guesses: by many small losses, and by one large loss.
     """
     s = 1.0 / noise_multiplier
     square = rounds * math.expm1(min(s * s, 60.0))
@@ -152,15 +155,13 @@ def guess_epsilon(
 
 
 def joint_multiplier(multipliers: Sequence[float]) -> float:
-    """The multiplier of several Gaussian releases of one cohort, as one: (sum of
-    z^-2)^-1/2.
-    """
+    """Return the multiplier of several releases of one cohort: (sum of z^-2)^-1/2."""
     squares = math.fsum(z**-2 for z in multipliers)
     return squares**-0.5
 
 
 def joint_or_only(multipliers: Sequence[float]) -> float:
-    """Return `joint_multiplier`, or the only multiplier as it is, to the bit."""
+    """Return `joint_multiplier`, or a single multiplier unchanged, to the bit."""
     if len(multipliers) == 1:
         return multipliers[0]
     return joint_multiplier(multipliers)
@@ -173,11 +174,13 @@ def joint_of(schedule: Schedule) -> float:
 
 
 def rest_multiplier(total: float, other: float) -> float:
-    """The multiplier beside one of `other` with which both releases of a cohort cost
-    what one of `total` does.
+    """Return the multiplier that remains after another release of the same cohort.
 
-    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded
-    up. DpsumError where the other release alone costs as much already.
+    Both releases together cost as much as one of multiplier `total`: (total^-2 -
+    other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), rounded up in the last digits.
+
+    Raises:
+        DpsumError: the other release alone costs as much already.
     """
     if not other > total:
         raise DpsumError(
@@ -192,8 +195,7 @@ def rest_multiplier(total: float, other: float) -> float:
 
 
 def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
-    """P(N > at) for a standard normal N, and by how much of itself it may be off: what
-    a proved end is made of.
+    """Return P(N > at) for a standard normal N, with a bound on the relative error.
 
     scipy's `ndtr` takes erfc of a = at/sqrt(2), which is exp(-a^2) times a function
     that is right to a few units in the last place. a is rounded twice and a^2 once

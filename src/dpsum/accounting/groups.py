@@ -1,13 +1,13 @@
 """From the privacy of one unit to that of several at once.
 
-Two upper ends that need nothing of the mechanism but what is said of each:
+Two upper bounds that need only the stated properties of the mechanism:
 
 - `group_epsilon`: one unit is changed after another. If each change alone is (eps_1,
   delta_1), k of them are (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))):
   P_0(A) <= e^eps_1 P_1(A) + delta_1, and so on to P_k.
-- `known_draws_epsilon`: whoever takes part when is told to the observer. Given the
-  draws the releases are one Gaussian, and by joint convexity delta(eps) is at most the
-  mean of its delta over the draws.
+- `known_draws_epsilon`: the observer learns who takes part when. Given the draws, the
+  releases are one Gaussian, and by joint convexity delta(eps) is at most the mean of
+  its delta over the draws.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from scipy.special import log_ndtr
 
 from dpsum.accounting.gaussian import least_root
 
-# A delta so small that an accountant's own bracket says nothing below it.
+# Smallest delta at which an accountant's own bracket is used.
 SMALLEST_DELTA = 1e-25
-# What may be cut off a law of counts; it is added to delta. (Sums are convolved without
-# FFT: to relative accuracy.)
+# Probability that may be cut off a law of counts; it is added to delta. (Sums are
+# convolved without FFT, to relative accuracy.)
 LEFT_OUT = 1e-13
 
 
@@ -35,15 +35,15 @@ def group_epsilon(
     *,
     ceiling: float = math.inf,
 ) -> float:
-    """A proved upper end of epsilon for `size` changes, one after another; infinite
-    where this way leads to none.
+    """Return a proven upper bound on epsilon for `size` changes, one after another.
 
     Args:
-        epsilon_at: delta to an upper end of epsilon for one change; both directions of
-            it.
-        delta: of all of them together.
-        ceiling: an upper end that is known already; given back where this way leads to
-            nothing lower.
+        epsilon_at: function from delta to an upper bound on epsilon for one change, in
+            both directions.
+        size: number of changes.
+        delta: delta of all changes together.
+        ceiling: an upper bound that is known already; returned where this argument
+            gives nothing lower. By default infinity.
     """
     if size == 1:
         return epsilon_at(delta)
@@ -63,7 +63,7 @@ def group_epsilon(
 
 
 def _ladder(epsilon: float, size: int) -> float:
-    """1 + e^eps + ... + e^((k-1) eps)."""
+    """Return 1 + e^eps + ... + e^((k-1) eps)."""
     if size * epsilon > 600.0:
         return math.inf
     if epsilon > 1e-12:
@@ -74,11 +74,10 @@ def _ladder(epsilon: float, size: int) -> float:
 def squares_of_binomials(
     uses: int, rate: float, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """The law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) apart from one
-    another.
+    """Return the law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) independent.
 
     Returns:
-        The probability of 0, 1, 2, ..., and what is missing from it at most.
+        The probabilities of 0, 1, 2, ..., and a bound on the missing probability.
     """
     law = scipy.stats.binom(uses, rate)
     return _sum_of_squares(law.pmf, law.sf, uses, rounds)
@@ -87,8 +86,10 @@ def squares_of_binomials(
 def squares_of_hypergeometrics(
     uses: int, cohort: int, of: int, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """The same where each round's cohort is so many of the units, without replacement:
-    N_t of the k are among them.
+    """Return the law of the sum over rounds of N_t^2 for cohorts of fixed size.
+
+    N_t of the k units are in a cohort that is drawn from all units without replacement.
+    Returns as `squares_of_binomials`.
     """
     uses_at_most = min(uses, of)
     law = scipy.stats.hypergeom(of, uses_at_most, cohort)
@@ -99,12 +100,12 @@ def squares_of_hypergeometrics(
 def squares_of_a_multinomial(
     uses: int, of: int, rounds: int
 ) -> tuple[np.ndarray, float]:
-    """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k
-    balls fall into the bins.
+    """Return an upper bound on the law of the sum of n_t^2 for balls in bins.
 
-    Counts of balls in bins are Poisson counts of the same mean given that they add up
-    to k, so any probability is at most the Poisson one over P(Poisson(k) = k). Returned
-    as in `squares_of_binomials`; it adds up to more than one.
+    k balls fall into `of` bins, and the sum is over `rounds` of the bins. Counts of
+    balls in bins are Poisson counts of the same mean, conditioned on their sum k, so
+    that any probability is at most the Poisson one over P(Poisson(k) = k). Returns as
+    `squares_of_binomials`; the bound adds up to more than one.
     """
     chance = float(scipy.stats.poisson.pmf(uses, uses))
     factor = 1.0 / chance
@@ -151,9 +152,7 @@ def _sum_of_squares(
 
 
 def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
-    """A law without its far end, which hardly ever happens, and the chance of that
-    end.
-    """
+    """Return a law without its far tail, and the probability of that tail."""
     law = np.maximum(law, 0.0)
     tail_mass = np.cumsum(law[::-1])
     tail_mass = tail_mass[::-1]
@@ -166,12 +165,16 @@ def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
 def known_draws_epsilon(
     law: np.ndarray, missing: float, noise_multiplier: float, delta: float
 ) -> float:
-    """A proved upper end: the observer learns the draws too, and so sees one Gaussian
-    of mu = sqrt(sum n_t^2) / z.
+    """Return a proven upper bound on epsilon where the observer also learns the draws.
+
+    The observer then sees one Gaussian of mu = sqrt(sum n_t^2) / z.
 
     Args:
-        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2,
-            ...; the rest is `missing`.
+        law: probability (or an upper bound on it) that the sum of squares is 0, 1, 2,
+            ...
+        missing: probability of all other values.
+        noise_multiplier: z.
+        delta: delta at which epsilon is stated.
     """
     rest = delta - missing
     if rest <= 0:

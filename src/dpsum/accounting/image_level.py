@@ -14,7 +14,7 @@ the same way. So, in units of C, the releases move by a vector of length c_t in 
   are told (`groups`).
 
 Each accountant has its bracket (`Accountant.image`). Only images in a client's support
-or query set count: the others it holds enter nothing. The partition is public.
+or query set count: its other images affect no release. The partition is public.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class ImageUse:
     """Images that each client of a run uses, and the round in which it took part.
 
     Attributes:
-        images: integers [clients, images of a client that enter its support or query
-            set]; equal numbers are the same image.
-        rounds: for each client the round of its block (from 0; -1: in none), where the
-            plan fixes it; else None.
+        images: integers [clients, images of a client in its support or query set];
+            equal numbers are the same image.
+        rounds: the round of each client's block (from 0; -1: in none), where the plan
+            fixes it; else None.
     """
 
     images: np.ndarray
     rounds: np.ndarray | None
 
     def counts(self) -> np.ndarray:
-        """Return the number of clients of each image that is used at all."""
+        """Return the number of clients of each image that any client uses."""
         uses = np.bincount(self.images.ravel())
         return uses[uses > 0]
 
@@ -52,11 +52,14 @@ class ImageUse:
     def worst_square(
         self, multipliers: Sequence[float], *, apart: bool = False
     ) -> float:
-        """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients'
-        rounds are known.
+        """Return the greatest sum over rounds of c_t^2 / z_t^2 of any image.
 
-        Of c_t / z_t^2 where clients of a round release `apart`: one by one, each with
-        noise of its own, and not their sum.
+        The clients' rounds are known.
+
+        Args:
+            multipliers: z_t of each round.
+            apart: whether the clients of a round release separately, each with its own
+                noise, and not as a sum. The sum is then over c_t / z_t^2.
         """
         assert self.rounds is not None
         done = len(multipliers)

@@ -1,5 +1,6 @@
-"""The profiles of the releases of one mechanism and sampler, one method each; all read
-the same schedules.
+"""The profiles of the releases of one mechanism and sampler.
+
+Each profile has one method; all methods read the same schedules.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ class Entry:
     """Epsilon of one profile, with its status and assumptions.
 
     Attributes:
-        epsilon_low, epsilon_high: proved ends at delta, equal where they are exact.
-        unit, adjacency, observer: of the guarantee.
-        status: "proved"; "as run": of the noise that was run, not of its choice;
-            "void": not of this mechanism, or not finite.
-        explanation: what it takes for granted.
-        uses_max, uses_mean: clients that use an image, for the image level.
-        audit: what an audit says against it, where it says something.
+        epsilon_low, epsilon_high: proven ends at delta, equal where they are exact.
+        unit, adjacency, observer: unit, adjacency and observer of the guarantee.
+        status: "proved"; "as run": proven for the noise that was run, but not for its
+            choice; "void": about another mechanism, or not finite.
+        explanation: assumptions of the guarantee.
+        uses_max, uses_mean: largest and mean number of clients that use an image, for
+            the image level.
+        audit: objection of an audit, if there is one.
     """
 
     epsilon_low: float
@@ -58,14 +60,14 @@ class Entry:
 
     @property
     def stands(self) -> str:
-        """The status, with what an audit says against it."""
+        """Status, with the objection of an audit."""
         if self.audit:
             return f"{self.status}, {self.audit}"
         return self.status
 
 
 class Profiles:
-    """The profiles of releases; arguments as of `account.account`."""
+    """Computation of all profiles of releases; arguments as in `account.account`."""
 
     def __init__(
         self,
@@ -109,12 +111,12 @@ class Profiles:
             if given.fall is not None:
                 self.floor = floor_of(events, given.fall)
         if self.filter is not None or self.floor is not None:
-            # The proof is of all schedules that the loss may choose, and not of the one
+            # The proof covers all schedules that the loss may choose, not only the one
             # Gaussian of the schedule that was run.
             self.z = None
 
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
-        """Each profile's entry, or the reason why it has none."""
+        """Return each profile's entry, or the reason why it has none."""
         proven = self._proven_entry()
         replace_one = self._replace_one(proven)
         proven = self._with_width(proven)
@@ -217,7 +219,7 @@ class Profiles:
         return self._entry(low, high, "proved", text)
 
     def _with_width(self, proven: Entry) -> Entry:
-        """Return the entry of `proven`, with how wide its bracket is and why."""
+        """Return the entry of `proven`, with the width of its bracket and the reason."""
         if self.missing:
             return proven
         reason = _FOLLOWED
@@ -229,7 +231,7 @@ class Profiles:
         return dataclasses.replace(proven, explanation=text)
 
     def _high(self, delta: float) -> float:
-        """The high end of `proven` at another delta."""
+        """Return the high end of `proven` at another delta."""
         if self.missing:
             return math.inf
         bounds = []
@@ -243,9 +245,7 @@ class Profiles:
         return self.accountant.high(self.events, delta)
 
     def _replace_one(self, proven: Entry) -> Entry:
-        """One unit's contribution becomes any other: the sum moves by up to twice the
-        threshold.
-        """
+        """Return the entry under replace-one: the sum moves by up to twice C."""
         if self.accountant.adjacency == "replace-one":
             return proven
         low = proven.epsilon_low
@@ -280,12 +280,11 @@ class Profiles:
         )
 
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
-        """Return the proven epsilon of several units that become zero at once, by their
-        number, and the claimed one in words.
+        """Return the proven epsilon of several units that are zeroed out at once.
 
-        Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth
-        2014), of eps as claimed: void where that delta is not below 1, which says
-        nothing.
+        The entries are by number of units k. Their explanation states the claim (k eps,
+        k e^((k-1) eps) delta) for the claimed eps (Li et al. 2020, after Dwork and Roth
+        2014). It is void where that delta is not below 1.
         """
         by_size = {}
         for size in self.given.groups:
@@ -322,7 +321,7 @@ class Profiles:
         return by_size
 
     def _image_level(self, proven: Entry) -> Entry | str:
-        """One image: all clients that use it contribute zero."""
+        """Return the entry for one image: all clients that use it are zeroed out."""
         use = self.given.images
         accountant = self.accountant
         if self.first.unit == "record" and not accountant.shared_records:
@@ -346,7 +345,7 @@ class Profiles:
         return self._entry(low, high, "proved", text, unit="image", **uses)
 
     def _tuning(self, proven: Entry) -> Entry | str:
-        """This run and the search that its hyper-parameters came from."""
+        """Return the entry for the search of which this run is a part."""
         search = self.given.search
         events = self.events
         delta = self.delta
@@ -372,8 +371,7 @@ class Profiles:
             )
         low = proven.epsilon_low
         if search.number == "poisson":
-            # With no run at all nothing is published, which happens with probability
-            # e^-K.
+            # With probability e^-K there is no run, and nothing is published.
             share = delta / -math.expm1(-search.runs)
             as_run = events.of_noise(events.schedule)
             low, _ = self.accountant.bracket(as_run, share)
@@ -407,8 +405,9 @@ class Profiles:
 
 
 def width_text(low: float, high: float, reason: str) -> str:
-    """Return a clause that says how wide a bracket is and why; nothing of a narrow or
-    infinite one.
+    """Return a clause with a bracket's width and its reason.
+
+    It is empty for a narrow or an infinite bracket.
     """
     if math.isinf(high) or not is_wide(low, high):
         return ""

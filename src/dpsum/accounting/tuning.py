@@ -1,27 +1,26 @@
-"""The cost of having chosen hyper-parameters by looking at the runs of a search.
+"""The privacy cost of choosing hyper-parameters by comparing the runs of a search.
 
-A search whose runs were trained on public data costs the clients nothing. One whose
-runs read the clients' data is a release of its own, whatever they are compared on:
-which of K models is published follows from all K. What it costs depends on how the
-number of runs came about (Papernot and Steinke, Hyperparameter Tuning with Renyi
+A search whose runs were trained on public data costs the clients nothing. A search
+whose runs read the clients' data is a release of its own, whatever the runs are
+compared on: the choice among K models depends on all K. The cost depends on how the
+number of runs is determined (Papernot and Steinke, Hyperparameter Tuning with Renyi
 Differential Privacy, 2022):
 
-- "fixed": K runs and the best is taken. All of them together are a composition of K,
-  and that is what is given: for a fixed K nothing substantially better holds in
-  general.
-- "geometric": run, stop with probability 1/K, else run again; the best is taken, the
-  others are never shown (Theorem 2 with eta = 1).
+- "fixed": K runs, of which the best is taken. The account is that of a composition of
+  K: for a fixed K nothing substantially better holds in general.
+- "geometric": run, stop with probability 1/K, else run again. The best run is taken,
+  and the others are never shown (Theorem 2 with eta = 1).
 - "poisson": the number of runs is Poisson of mean K (Theorem 6); with none, nothing is
   published.
 
-Runs of the search are taken to be as private as the run that is accounted for, and to
-draw their cohorts, lots and noise apart from one another. Streams are named by the seed
-and what they are for, so two runs of one seed share them: a client is in the same
-rounds of both, and of two runs that differ in C alone the difference of the sums over C
-has no noise at all. So nothing finite is proven for a search on private data unless each
-run's streams are its own (`Run.streams`), named by seed and key. For the second and
-third each run draws its hyper-parameters anew from the candidates; one that is drawn
-twice has to be run with another seed, since the same run again is the same numbers.
+The account assumes that all runs of the search are as private as the accounted run, and
+that they draw their cohorts, lots and noise independently. Streams are named by seed
+and purpose, so that two runs with one seed share them: a client is in the same rounds
+of both, and if the runs differ in C alone, the difference of their sums over C has no
+noise. So no finite epsilon is proven for a search on private data unless each run has
+its own streams (`Run.streams`), named by seed and key. For "geometric" and "poisson",
+each run draws its hyper-parameters anew from the candidates. Candidates that are drawn
+twice must run with another seed, since a repeated run gives the same numbers.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Search:
     """A declared search for hyper-parameters.
 
     Attributes:
-        runs: K >= 1, how many runs there were, or their mean number.
-        data: "public" or "private": what the runs that were compared were trained on.
-        number: "fixed", "geometric" or "poisson": how the number of runs came about.
+        runs: K >= 1, the number of runs, or its mean.
+        data: "public" or "private": training data of the compared runs.
+        number: "fixed", "geometric" or "poisson": law of the number of runs.
     """
 
     runs: int
@@ -65,21 +64,19 @@ class Search:
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None) -> Search | None:
-        """The search of an entry of the configuration's `tuning`; None for none."""
+        """Return the search of a configuration's `tuning` entry; None if it is None."""
         if values is None:
             return None
         return cls(**values)
 
     @property
     def several(self) -> bool:
-        """Whether there can have been another run beside the one that is accounted
-        for.
-        """
+        """Whether the search can have had a run besides the accounted one."""
         return self.runs > 1 or self.number != "fixed"
 
     @property
     def text(self) -> str:
-        """For people: what was searched."""
+        """Description of the search, for people."""
         if self.number == "fixed":
             return f"a search of {self.runs} runs, all of them counted"
         return f"a search whose number of runs is {self.number} of mean {self.runs}"
@@ -88,8 +85,12 @@ class Search:
 def searched_divergences(
     divergences: np.ndarray, orders: Sequence[float], search: Search
 ) -> np.ndarray:
-    """Renyi divergences of a search, from an upper end for one of its runs at each
-    order > 1, in both directions.
+    """Return Renyi divergences of a search.
+
+    Args:
+        divergences: upper bounds for one of its runs at each order, in both directions.
+        orders: the orders, above 1.
+        search: the search.
     """
     alphas = np.asarray(orders, dtype=float)
     runs = search.runs
@@ -116,8 +117,9 @@ def searched_divergences(
 def searched_epsilon(
     divergences: np.ndarray, orders: Sequence[float], search: Search, delta: float
 ) -> float:
-    """An upper end of epsilon of a search, by the tighter conversion; arguments as
-    above.
+    """Return an upper bound on epsilon of a search, by the tighter conversion.
+
+    Arguments as in `searched_divergences`.
     """
     return epsilon_of(
         searched_divergences(divergences, orders, search), orders, delta, tight=True

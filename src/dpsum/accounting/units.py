@@ -1,19 +1,20 @@
-"""Rules of composition: sums of a run that read the same units compose, sums that read
-disjoint parts of them take the maximum.
+"""Rules of composition of the sums of a run.
 
-A run's plan, its budgets and its account ask this one file, of `sums.SumSpec` and of ledger
-lines alike. The rules:
+Sums that read the same units are composed. For sums that read disjoint parts of the
+units, the maximum counts. Plans, budgets and accounts use these rules, for `SumSpec`
+and for lines of a ledger alike:
 
 - Sums of the same unit compose, whoever sees them. Where one is for the server alone,
-  the account is against the server, which sees what everyone sees too; it is an upper
-  end for everyone.
-- Only disjoint parts of the records take the maximum: no record is in two parts. A sum
-  that names no part reads all of every unit, and so composes with the sums of every
-  part.
-- Sums of records and sums of clients are two guarantees only if no observer has both
-  kinds: records against the server, to whom clients send what follows from their own
-  releases, and clients against everyone else, who sees what the server releases.
-  Otherwise a client is as many records as it holds, and no analysis has that.
+  the account is against the server, which also sees what everyone sees. It is an upper
+  bound for everyone.
+- The maximum counts only for disjoint parts of the records: no record is in two parts.
+  A sum that names no part reads all of every unit, and so composes with the sums of
+  every part.
+- Sums over records and sums over clients are two guarantees only if no observer sees
+  both kinds. Records are then protected against the server, to which clients send
+  functions of their own releases, and clients against everyone else, who sees the
+  server's releases. Otherwise a client counts as all its records, which no analysis
+  covers.
 - Independent Gaussian releases of one round, of units that were sampled together, are
   one Gaussian of multiplier (sum of z^-2)^-1/2. Nothing else composes here.
 """
@@ -30,7 +31,7 @@ RECORD = "record"
 
 
 class Read(Protocol):
-    """The properties that sums and lines of a ledger share."""
+    """Properties that sums and lines of a ledger share."""
 
     @property
     def name(self) -> str: ...
@@ -49,16 +50,16 @@ _SETS = {
     "client-query-gradient-sum": "query set",
     "query-gradient-sum": "query set",
 }
-"""The part of a few-shot client's examples that sums of these names read; their lines
-have never named it.
+"""Part of a few-shot client's examples that sums of these names read; their lines do
+not name it.
 """
 
 _BESIDE = ("below-threshold-count", "clipped-norm-sum")
-"""What clipping rules release beside a sum, of the units that the sum reads."""
+"""Names of clipping rules' own releases, which read the units of their sum."""
 
 
 def part_of(event: Read) -> str:
-    """The part of the records that a sum reads; "": all of every unit."""
+    """Return the part of the records that a sum reads; "": all of every unit."""
     if event.part:
         return event.part
     if event.unit != RECORD:
@@ -67,8 +68,10 @@ def part_of(event: Read) -> str:
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
-    """Sums, or lines of a ledger, by their unit; DpsumError where one observer has sums
-    of both units.
+    """Return sums, or lines of a ledger, grouped by their unit.
+
+    Raises:
+        DpsumError: one observer sees sums of both units.
     """
     units: dict[str, list[One]] = {}
     for event in events:
@@ -91,11 +94,12 @@ def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
 
 
 def by_part(events: Sequence[One]) -> dict[str, list[One]]:
-    """Sums of one unit, or their lines, by the part of the records that they read; ""
-    where they read all.
+    """Return sums of one unit, or their lines, grouped by the part that they read.
+
+    The part is "" where they read all records.
 
     Raises:
-        DpsumError: some read a part and others all.
+        DpsumError: some sums read a part and others all records.
     """
     kinds = {}
     for event in reversed(events):
@@ -132,16 +136,14 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
 
 
 def _sampler(event: Read) -> object:
-    """The sampler of a line of a ledger; a sum has none yet."""
+    """Return the sampler of a line of a ledger; None for a sum, which has none yet."""
     return getattr(event, "sampler", None)
 
 
 def cannot_compose(
     one: str, other: str, unit: str, part: str, why: str = "are not sampled alike"
 ) -> str:
-    """The message about two sums that read the same units, and that no analysis
-    composes.
-    """
+    """Return the message about two sums of the same units that no analysis composes."""
     return (
         f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but"
         f" {why}: no analysis composes them; let each read a part of the records of its"
@@ -150,8 +152,9 @@ def cannot_compose(
 
 
 def tells_rounds(own: Read, kind: str) -> str:
-    """The message about clients' own releases beside a sum whose account needs secret
-    who takes part when.
+    """Return the message about within-task releases that reveal secret rounds.
+
+    The account of another sum needs these rounds secret.
     """
     return (
         f"each client's {own.name} is seen by {own.observer}, which tells the rounds"
