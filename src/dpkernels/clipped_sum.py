@@ -91,5 +91,5 @@ def add_clipped(rows, limit, total, norms):
 
 @compiled
 def add_rows(rows, limit, total, norms):
-    """`add_clipped`, for Python to call."""
+    """Call `add_clipped` from Python."""
     add_clipped(rows, limit, total, norms)

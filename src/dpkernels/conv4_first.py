@@ -20,7 +20,7 @@ from dpkernels.conv4_room import (
 # The first layer. With patches of mean m and covariance S, the outputs of weights w
 # have mean m.w and variance w.S.w. The normalised layer is therefore the plain layer
 # with weights A = k w and shift a = shift - k m.w, where k = scale / sqrt(w.S.w + eps);
-# gradients in A and a are carried to w, scale and shift by these formulas. Each group
+# these formulas carry gradients of A and a to w, scale and shift. Each group
 # has its own m, S, A and a, and its own gradient.
 
 

@@ -17,7 +17,7 @@ from dpfedbench.models.gradients import Measured, Total
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_PIECE = 16  # records whose squares stay in the cache
+_PIECE = 16  # number of records whose squares stay in the cache
 
 
 class LinearHeadGradients(TorchGradients):

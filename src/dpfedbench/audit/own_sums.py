@@ -172,7 +172,7 @@ def one_run_of_examples(
     squares, drawn = (
         np.zeros(coins.shape),
         dict[float, list[float]](),
-    )  # of known releases; z of those drawn at a rate
+    )  # sums of z^-2 over known releases; z of secret releases by sampling rate
 
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         # The observer does not know which examples were sampled secretly.

@@ -69,8 +69,9 @@ class TorchGradients(Gradients):
 
     @property
     def way(self) -> str:
-        """Name of the computation of records' gradients: "torch" (`vmap`), "torch-
-        opacus" or "torch-loop".
+        """Name of the computation of records' gradients.
+
+        It is "torch" (`vmap`), "torch-opacus" or "torch-loop".
         """
         return "torch" if self.net.mixes_records else self._way[0]
 
