@@ -70,6 +70,15 @@ class DpAgr(ClientLevelMethod):
     query gradients.
 
     It protects a client against everyone who receives the meta-model.
+
+    **Claimed.** The moments accountant of Poisson sampling at the rate L/N: epsilon =
+    1.5 at z = 1, delta = 1e-6, L = 1,600, N = 400,000. The cohorts are disjoint blocks,
+    and no Poisson samples, so the claim is void.
+
+    **Proven.** A client takes part in one round, so it is in one Gaussian release with
+    the multiplier z: epsilon = 4.887 at z = 1 and delta = 1e-6, for any L and N. The
+    next threshold follows from released sums alone (step 5), which costs nothing. With
+    the released code's percentile of raw norms no finite epsilon is proven.
     """
 
     name = "dp-agr"
