@@ -1,8 +1,9 @@
-"""Accountants, found by place: one for each pair of a mechanism and a way of sampling.
+"""Registry of accountants: one for each pair of a mechanism and a sampler.
 
-Each says what it takes for granted (`explanation`); `docs/privacy.md` has a table of
-all, with their guarantees. Another pair raises and prints no number. A new one is a
-class that names its pair: in a new file here, or anywhere and given to `add`.
+Each states its assumptions (`explanation`); `docs/privacy.md` has a table of all, with
+their guarantees. A pair without an accountant raises an error and gets no number. A new
+accountant is a class that names its pair: in a new file in this package, or anywhere
+and registered with `add`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _added: dict[type[Accountant], bool] = {}
 
 
 def add(accountant: type[Accountant], *, replaces: bool = False) -> None:
-    """Add the accountant of a pair that has none here; if it `replaces`, also of one
-    that has.
+    """Register an accountant of another package.
+
+    Args:
+        accountant: the class.
+        replaces: whether it replaces the accountant of this package for its pair.
     """
     _added[accountant] = replaces
     _known.cache_clear()
@@ -66,8 +70,10 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
 
 def find(mechanism: str, kind: str) -> Accountant:
-    """The analysis of a mechanism under a kind of sampler; DpsumError where there is
-    none.
+    """Return the accountant of a mechanism and a kind of sampler.
+
+    Raises:
+        DpsumError: there is none.
     """
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
@@ -84,21 +90,21 @@ def find(mechanism: str, kind: str) -> Accountant:
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Every mechanism and kind of sampler that there is an analysis of, by name."""
+    """Return all pairs of a mechanism and a kind of sampler that have an accountant."""
     return sorted(_known())
 
 
 def known(mechanism: str, kind: str) -> bool:
-    """Whether there is such an analysis that holds even where everybody knows who is in
-    which release.
-    """
+    """Return whether a pair has an analysis that allows public participation."""
     accountant = _known().get((mechanism, kind))
     return accountant is not None and accountant.known
 
 
 def of(releases: Sequence[Release]) -> Accountant:
-    """The analysis of a ledger's releases, found by the first of them; DpsumError where
-    one of them has none.
+    """Return the accountant of a ledger's first release.
+
+    Raises:
+        DpsumError: one of the releases has no accountant.
     """
     accountants = [
         find(*pair)

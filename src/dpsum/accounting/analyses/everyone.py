@@ -20,7 +20,7 @@ def check_rate(accountant: Accountant, sampling: Sampling) -> None:
 
 
 class EveryoneAccountant(OnePassAccountant):
-    """Compose the releases of all rounds, exactly; they may differ in noise."""
+    """Accountant that composes the releases of all rounds exactly, at any noise."""
 
     pair = "gaussian", "everyone"
     records_too = True
@@ -31,7 +31,7 @@ class EveryoneAccountant(OnePassAccountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """The rate is 1."""
+        """Check that the rate is 1."""
         Accountant.check_numbers(self, sampling)
         check_rate(self, sampling)
 

@@ -1,10 +1,8 @@
-"""The privacy of fixed-size cohorts: each round's cohort is b of n units, every such
-set with the same chance.
+"""Privacy of fixed-size cohorts: each round's cohort is a uniform set of b of n units.
 
 In units of the threshold, a unit in the cohort moves the sum by x with |x| <= 1, and q
-= b/n. Unlike under Poisson participation, whoever is in the cohort takes another unit's
-place there, so that the sum moves by up to 2 where the unit comes in, also under
-zero-out adjacency.
+= b/n. Unlike under Poisson participation, a unit in the cohort replaces another unit,
+so that the sum moves by up to 2 where the unit is drawn, also under zero-out adjacency.
 
 **One round.** Let T be a set of b - 1 of the other units, j one more of them, both
 drawn uniformly, s the sum over T and N(m) a normal law of mean m and deviation z.
@@ -93,19 +91,19 @@ from dpsum.sampling import Sampling
 ZERO_OUT = "zero-out"
 REPLACE_ONE = "replace-one"
 _LEAST_NOISE_APART = 0.05
-"""Below this noise the low end is Poisson's alone."""
+"""Noise multiplier below which the low end is Poisson's alone."""
 
 
 class _Pulled:
-    """P = (1 - q) N(0, z^2) + q N(2, z^2) against Q = (1 - q) N(0, z^2) + q N(1, z^2),
-    where log dP/dQ is above 0.
+    """Losses above 0 of the pair P against Q of one round under zero-out.
 
-    That is where x > 3/2, and dP/dQ grows there. With y = exp((x - 1/2) / z^2) and c =
-    exp(-1/z^2),
+    P = (1 - q) N(0, z^2) + q N(2, z^2) and Q = (1 - q) N(0, z^2) + q N(1, z^2). The
+    loss log dP/dQ is above 0 where x > 3/2, and grows there. With y = exp((x - 1/2) /
+    z^2) and c = exp(-1/z^2),
 
         dP/dQ = (1 - q + q c y^2) / (1 - q + q y) = e^l  where  c y^2 - e^l y = (1/q - 1) (e^l - 1).
 
-    Where `turned`, of the losses of Q against P, where they are below 0.
+    If `turned`, the losses are those of Q against P, below 0.
     """
 
     missing = 0.0
@@ -138,7 +136,7 @@ class _Pulled:
         return present, zeroed, share
 
     def where(self, losses: np.ndarray) -> Rounded:
-        """The x > 3/2 of a loss >= 0 of P against Q, and how far it may be off."""
+        """Return the x > 3/2 of a loss >= 0 of P against Q, with an error bound."""
         square = self.z**2
         least = np.maximum(losses, 0.0)
         odds = 1 / self.q - 1
@@ -153,7 +151,7 @@ class _Pulled:
         return x, square * logs_off + 4 * ROUNDING * x
 
     def loss(self, x: float) -> float:
-        """log dP/dQ at x."""
+        """Return log dP/dQ at x."""
         log_q = math.log(self.q)
         log_rest = math.log1p(-self.q)
         shift_one = (x - 0.5) / self.z**2
@@ -172,8 +170,9 @@ class _Pulled:
 
 
 class _Dominating:
-    """The dominating pair of one round in one order: losses above 0 of one pair, below
-    0 of another, the rest at 0.
+    """The dominating pair of one round in one order.
+
+    It has losses above 0 from one pair, below 0 from another, and the rest at 0.
     """
 
     missing = 0.0
@@ -198,12 +197,12 @@ class _Dominating:
 
 
 class _OneDataSet:
-    """Lower ends of the tails of all losses of `_Pulled`'s pair: one data set, in which
-    x = 1 and all others are -1.
+    """Lower bounds on the tails of all losses of `_Pulled`'s pair.
 
-    A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l),
-    and everywhere where it has none. Everything that is rounded is taken to make the
-    interval between them wider.
+    The pair belongs to one data set, in which x = 1 and all others are -1. A loss l
+    below 0 is exceeded outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l), and
+    everywhere if there are no roots. Rounding errors only widen the interval between
+    the roots.
     """
 
     missing = 0.0
@@ -248,7 +247,7 @@ class _OneDataSet:
         return chances, chances, np.zeros(len(losses))
 
     def _point(self, log: np.ndarray) -> Rounded:
-        """Return the x of a root whose logarithm is given."""
+        """Return the x of a root from its logarithm, with a bound on its error."""
         square = self._pair.z**2
         log_off = 8 * FUNCTION + FUNCTION * np.abs(log)
         off = square * log_off + 4 * ROUNDING * (1 + square)
@@ -262,15 +261,16 @@ class _OneDataSet:
 
 
 def _at_least(tail: Rounded) -> np.ndarray:
-    """Return the least that a tail can be."""
+    """Return a lower bound on a tail."""
     chance, off = tail
     return chance * np.maximum(1 - off, 0.0)
 
 
 @lru_cache(maxsize=256)
 def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
-    """The dominating pairs of one round in each order; under replace-one both orders
-    have the same pair.
+    """Return the dominating pairs of one round in each order.
+
+    Under replace-one both orders have the same pair.
     """
     if adjacency == REPLACE_ONE:
         half = z / 2
@@ -285,8 +285,10 @@ def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw,
 
 
 def moved(adjacency: str) -> float:
-    """By how many thresholds a unit moves the sum at most; ValueError for an adjacency
-    without an analysis.
+    """Return the largest distance, in thresholds, by which a unit moves the sum.
+
+    Raises:
+        ValueError: the adjacency has no analysis.
     """
     if adjacency == ZERO_OUT:
         return 1.0
@@ -309,11 +311,11 @@ def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
 def upper_epsilon(
     schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT
 ) -> float:
-    """A proved upper end of epsilon, for both orders.
+    """Return a proven upper bound on epsilon, for both orders.
 
     Args:
         schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for
-            replace-one too; empty means nothing.
+            replace-one too; empty: no release.
         rate: q = b/n in (0, 1].
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
@@ -333,8 +335,9 @@ def upper_epsilon(
 def upper_deltas(
     schedule: Schedule, rate: float, epsilons: np.ndarray
 ) -> list[np.ndarray]:
-    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed,
-    and the other way.
+    """Return upper bounds on delta under zero-out at each epsilon >= 0.
+
+    They are for present against zeroed, and for the reverse order.
     """
     poisson.check(schedule, rate, 0.5)
     stage = _stage(schedule, rate)
@@ -349,12 +352,12 @@ def upper_deltas(
 def lower_epsilon(
     schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT
 ) -> float:
-    """A proved lower end of epsilon: of one data set in all rounds; arguments as in
-    `upper_epsilon`.
+    """Return a proven lower bound on epsilon; arguments as in `upper_epsilon`.
 
-    Under zero-out the unit contributes 1 and all others -1; where all contribute the
-    same the pair is Poisson's, whose low end is taken if it is larger. Under
-    replace-one the unit's 1 becomes the -1 of all others.
+    It is that of one data set in all rounds. Under zero-out the unit contributes 1 and
+    all others -1. Where all contribute the same, the pair is Poisson's, whose low end
+    is taken if it is larger. Under replace-one the unit's 1 becomes the -1 of all
+    others.
     """
     wide = tuple((z / 2, count) for z, count in schedule)
     if moved(adjacency) == 2.0:
@@ -382,12 +385,12 @@ _NODES = np.polynomial.legendre.leggauss(16)
 
 @lru_cache(maxsize=64)
 def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
-    """Upper ends of the Renyi divergence of one round under zero-out, the greater of
-    both orders', at each order > 1.
+    """Return upper bounds on the Renyi divergence of one round under zero-out.
 
-    Of the dominating pairs: E (dP/dQ)^(a - 1) under P, by Gauss and Legendre's rule on
-    panels of half a deviation. What it is off by is far below the margin that is added
-    (the integrands are analytic on every panel).
+    They are at each order a > 1 the greater of both directions, for the dominating
+    pairs: E (dP/dQ)^(a - 1) under P, by Gauss-Legendre quadrature on panels of half a
+    deviation. The quadrature error is far below the margin that is added (the
+    integrands are analytic on every panel).
     """
     z = noise_multiplier
     q = rate
@@ -430,8 +433,9 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
 
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
-    """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the
-    rest of the mass is at 0.
+    """Return log E e^((a - 1) L) from log masses and losses on either side of 0.
+
+    The rest of the mass is at 0.
     """
     upper_half, lower_half = halves
     logs = np.concatenate((upper_half[0], lower_half[0]))
@@ -448,11 +452,10 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
 
 
 class Redrawn(Composed):
-    """Cohorts in which a unit takes another's place, so that replace-one has an
-    analysis of its own.
+    """Base of accountants of cohorts in which a unit replaces another.
 
-    Accounts by the privacy loss distribution of the dominating pair; rounds of
-    different noise are composed as they were.
+    Replace-one adjacency has its own analysis. The account uses the privacy loss
+    distribution of the dominating pair. Rounds may have different noise.
     """
 
     def width_reason(self, events: Events, delta: float) -> str:
@@ -468,7 +471,7 @@ class Redrawn(Composed):
 
 
 class FixedSizeAccountant(Redrawn):
-    """Each cohort has the same size, and each such set of units the same chance."""
+    """Accountant of uniformly random cohorts of fixed size."""
 
     pair = "gaussian", "fixed-size"
     records_too = True
@@ -490,7 +493,7 @@ class FixedSizeAccountant(Redrawn):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A cohort is of a whole number of units, and its share is the rate."""
+        """Check that the cohort is a whole number of units, and its share the rate."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "cohort")
 

@@ -1,9 +1,8 @@
-"""Participation in rounds that the observer may know: to each unit all releases are one
-Gaussian, and the rest follows.
+"""Participation in rounds that the observer may know.
 
-A unit that is in several releases of independent noise is in one of multiplier (sum of
-z^-2)^-1/2. With correlated noise see `correlated`, which finds that multiplier from the
-encoder.
+All releases are one Gaussian for each unit: several releases of independent noise are
+one of multiplier (sum of z^-2)^-1/2. For correlated noise, `correlated` finds that
+multiplier from the encoder.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from dpsum.sampling import Sampling
 
 
 def epsilon_of_square(square: float, delta: float) -> float:
-    """Exact epsilon of one Gaussian at a square distance, in deviations of the noise; 0
-    where it is 0.
+    """Return the exact epsilon of one Gaussian.
+
+    Args:
+        square: squared distance of the means, in deviations of the noise.
+        delta: delta at which epsilon is stated.
     """
     if square > 0:
         return gaussian_epsilon(square**-0.5, delta)
@@ -31,8 +33,10 @@ def epsilon_of_square(square: float, delta: float) -> float:
 
 
 class OnePassAccountant(Accountant):
-    """Disjoint known blocks, exactly. Where noise differs, the client in the least
-    noisy round is worst off.
+    """Accountant of disjoint known blocks, exact.
+
+    If the noise differs between rounds, the worst client is that of the least noisy
+    round.
     """
 
     pair = "gaussian", "one-pass"
@@ -47,7 +51,7 @@ class OnePassAccountant(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Blocks are disjoint, so that the clients must last for all rounds."""
+        """Check that there are enough clients for disjoint blocks in all rounds."""
         super().check_numbers(sampling)
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
             raise self.contradiction(
@@ -63,8 +67,9 @@ class OnePassAccountant(Accountant):
 
 
 class MinSeparationAccountant(Accountant):
-    """Several participations, at least so many rounds apart: exact, for the worst set
-    of rounds that is allowed.
+    """Accountant of several participations with a minimal separation, exact.
+
+    It is that of the worst allowed set of rounds.
     """
 
     pair = "gaussian", "min-separation"
@@ -80,8 +85,9 @@ class MinSeparationAccountant(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """No unit comes twice within the separation, so that the cohorts of so many
-        rounds must fit among the units.
+        """Check that disjoint cohorts of as many rounds as the separation are possible.
+
+        No unit takes part twice within the separation.
         """
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
@@ -108,13 +114,13 @@ class MinSeparationAccountant(Accountant):
             )
 
     def times(self, sampling: Sampling, done: int) -> int:
-        """In how many of the rounds that were run a unit can be."""
+        """Return the largest number of the run rounds in which a unit can take part."""
         return min(
             int(sampling["participations"]), -(-done // int(sampling["separation"]))
         )
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
-        """The largest sum of z^-2 over the rounds that a unit can be in."""
+        """Return the largest sum of z^-2 over an allowed set of rounds of a unit."""
         separation = int(sampling["separation"])
         times = int(sampling["participations"])
         weights = np.array(multipliers) ** -2.0
@@ -131,7 +137,7 @@ class MinSeparationAccountant(Accountant):
             return events
         done = len(events.multipliers)
         worst = self.worst(events.sampling, events.multipliers)
-        # The constant noise whose `gaussian` is that of the worst set of rounds.
+        # Constant noise with the same `gaussian` as the worst set of rounds.
         return dataclasses.replace(
             events,
             schedule=(((self.times(events.sampling, done) / worst) ** 0.5, done),),
@@ -145,12 +151,12 @@ class MinSeparationAccountant(Accountant):
 
 
 class ShuffledEpochsAccountant(MinSeparationAccountant):
-    """Epochs over disjoint batches of a list that is shuffled anew: a unit is in at
-    most one batch of each.
+    """Accountant of epochs over disjoint batches of a list that is shuffled anew.
 
-    Where batches are known, a unit is in one Gaussian release an epoch: exact. Where
-    they are secret, that is a high end: telling them can only help. (`dpwatch` has a
-    low end.) Of rounds of different noise the least noisy one of each epoch counts.
+    A unit is in at most one batch of each epoch. Where batches are known, that is one
+    Gaussian release for each epoch: exact. Where they are secret, it is a high end,
+    since revealing them can only help the observer. (`dpwatch` has a low end.) If the
+    noise differs between rounds, the least noisy round of each epoch counts.
     """
 
     pair = "gaussian", "shuffled-epochs"
@@ -160,8 +166,9 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
     width = "no theory says how much secret batches of an epoch hide"
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """An epoch goes through the units once; the last of them may be left out, or
-        come in a smaller batch.
+        """Check that an epoch is one pass over the units.
+
+        The last units may be left out, or form a smaller batch.
         """
         Accountant.check_numbers(self, sampling)
         self.check_whole(sampling, "cohort", "epoch")
@@ -197,7 +204,7 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
 
     def _ends(self, events: Events, delta: float, multiplier: float) -> Bracket:
         high = gaussian_epsilon(multiplier, delta)
-        # An epoch of one batch of all units hides nothing.
+        # An epoch that is one batch of all units keeps nothing secret.
         if events.sampling["batches"] == "known" or events.rate == 1:
             return high, high
         return min(self.low_of_secret_batches(events, delta), high), high
@@ -219,13 +226,12 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
 
 
 class OwnUpdateAccountant(Accountant):
-    """A client's own update, clipped and noised by itself (local privacy): what it
-    tells of all that the client holds.
+    """Accountant of a client's own update, clipped and noised locally (local privacy).
 
-    The client takes part once, and what it sends is one Gaussian release. It is always
-    there, so neighbours differ in what it holds: the update becomes any other of norm
-    C, which moves it by up to 2C, the ledger's sensitivity. What the server makes of it
-    follows.
+    It protects everything that the client holds. The client takes part once, and its
+    message is one Gaussian release. The client is always present, so that neighbours
+    differ in its data: the update becomes any other of norm C, which moves it by up to
+    2C, the ledger's sensitivity. What the server computes is post-processing.
     """
 
     pair = "gaussian", "own-update"
@@ -242,7 +248,7 @@ class OwnUpdateAccountant(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A client takes part once, and is in its own update for certain."""
+        """Check that each client makes one update at rate 1."""
         if sampling["rate"] != 1 or sampling.get("steps") != 1:
             raise self.contradiction(
                 sampling, "a client's own update is one release, at rate 1"
@@ -268,7 +274,7 @@ class OwnUpdateAccountant(Accountant):
             square = use.worst_square(events.multipliers, apart=True)
             exact = epsilon_of_square(square, delta)
             return exact, exact
-        # Rounds are secret, and the same once all are over: everyone has taken part.
+        # Rounds are secret; after the last, everyone has taken part.
         root = use.most**0.5
         high = gaussian_epsilon(min(events.multipliers) / root, delta)
         participations = len(events.multipliers) * events.sampling["cohort"]

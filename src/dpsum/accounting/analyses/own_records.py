@@ -1,11 +1,10 @@
-"""Private sums that a few-shot client takes over its own examples: what they tell of
-one of them.
+"""Within-task sums: a few-shot client's private sums over its own examples.
 
-A client takes part once, in a round that the observer may know, and each of its
-examples is in its support set or in its query set. So an example is in a known number
-of Gaussian releases of sensitivity C_0, and in no others: exact. (Simulated clients
-share images. An image that several clients hold is in each one's releases.) Where each
-step reads each example with some chance, see `poisson.OwnRecordsPoissonAccountant`.
+A client takes part once, in a round that the observer may know. Each of its examples is
+in its support set or in its query set. So an example is in a known number of Gaussian
+releases of sensitivity C_0, and in no others: the account is exact. (Simulated clients
+share images. An image that several clients hold is in the releases of each.) Where each
+step samples the examples, see `poisson.OwnRecordsPoissonAccountant`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ from dpsum.sampling import Sampler, Sampling
 
 
 def releases_with(sampler: Sampler) -> int:
-    """Return in how many of its client's releases one record is: all of them where each
-    reads all records, else one.
+    """Return the number of its client's releases that contain one record.
+
+    It is all of them where each reads all records, else one.
     """
     records = sampler.get("records", sampler["cohort"])
     if sampler["cohort"] == records:
@@ -42,10 +42,9 @@ def releases_with(sampler: Sampler) -> int:
 
 
 def joint(lines: Iterable[Release]) -> float:
-    """The multiplier of the one Gaussian that tells of a record what all of its
-    client's releases tell.
+    """Return the multiplier of one Gaussian equivalent to all releases of a record.
 
-    A record is in the releases of one name: each name is a set of records of its own.
+    A record is in the releases of one name: each name has its own set of records.
     """
     return min(
         event.noise_multiplier / releases_with(event.sampler) ** 0.5 for event in lines
@@ -53,18 +52,14 @@ def joint(lines: Iterable[Release]) -> float:
 
 
 def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
-    """The noise of one client's releases of one name, as one of its records meets
-    it.
-    """
+    """Return the noise of one client's releases of one name, for one of its records."""
     if sampler["kind"] == "own-records-poisson":
         return ((noise_multiplier, int(sampler["steps"])),)
     return ((noise_multiplier / releases_with(sampler) ** 0.5, 1),)
 
 
 def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float:
-    """The epsilon (high end) of one record after all of its client's releases of one
-    name.
-    """
+    """Return epsilon (high end) of a record after its client's releases of one name."""
     events = Events.planned(one_client(sampler, noise_multiplier), sampler)
     accountant = find("gaussian", sampler["kind"])
     return accountant.high(events, delta)
@@ -99,14 +94,18 @@ def calibrate(
     profile: str,
     claims: Claims,
 ) -> float:
-    """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded
-    up to four digits.
+    """Return the smallest z_0 for which every record's epsilon is at most `epsilon`.
 
-    `samplers` are of the releases that are made, by their names; `profile` is "proven",
-    or "claimed" for the paper's own count.
+    It is rounded up to four digits.
+
+    Args:
+        samplers: samplers of the releases, by their names.
+        epsilon, delta: the budget.
+        profile: "proven", or "claimed" for the paper's accounting.
+        claims: claims of the method's paper.
 
     Raises:
-        DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no
+        DpsumError: no multiplier from 0.05 to 10,000 suffices, or the paper claims no
             epsilon.
     """
     if profile == "claimed" and not claims:
@@ -133,8 +132,9 @@ def calibrate(
 
 
 class OwnRecordsAccountant(Accountant):
-    """Releases of several names, each over its own set of records: one Gaussian for
-    each name, exactly.
+    """Accountant of releases of several names, each over its own set of records.
+
+    Each name is one Gaussian, exactly.
     """
 
     pair = "gaussian", "own-records"
@@ -152,8 +152,10 @@ class OwnRecordsAccountant(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A record is in all of its client's releases, or in one of them where these
-        divide the records.
+        """Check the records of the releases.
+
+        A record is in all of its client's releases, or in one of them where the
+        releases divide the records.
         """
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")

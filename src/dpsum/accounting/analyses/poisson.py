@@ -1,5 +1,4 @@
-"""Poisson participation: each client, or record, is in each round with probability q,
-independently.
+"""Poisson participation: each unit is in each round with probability q, independently.
 
 One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N(0, z^2)
 + q N(1, z^2) against Q = N(0, z^2), in both directions. Where k clients that take part
@@ -49,11 +48,15 @@ _law = lru_cache(maxsize=256)(RoundLoss)
 
 @lru_cache(maxsize=256)
 def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
-    """Rounds in which each unit takes part with chance `rate`, for the removal and the
-    addition of `uses` units.
+    """Return the stage of Poisson-sampled rounds, for removing and adding units.
 
-    Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are
-    looked at all the same.
+    Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0). Both orders
+    are computed all the same.
+
+    Args:
+        schedule: noise of the rounds.
+        rate: probability that a unit takes part in a round.
+        uses: number of units that are removed or added together.
     """
     return Stage(
         schedule,
@@ -65,7 +68,7 @@ def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
 
 
 def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
-    """Refuse numbers that no accountant passes on (ValueError)."""
+    """Refuse invalid numbers; ValueError, since no accountant passes them on."""
     is_valid = 0 < rate <= 1 and 0 < delta < 1 and uses >= 1
     for z, count in schedule:
         is_valid = is_valid and 0 < z < math.inf and count >= 1
@@ -80,13 +83,14 @@ def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
 def upper_epsilon(
     schedule: Schedule, rate: float, delta: float, uses: int = 1
 ) -> float:
-    """A proved upper end of epsilon, for both directions of add-or-remove.
+    """Return a proven upper bound on epsilon, for both directions of add-or-remove.
 
     Args:
-        schedule: (z, rounds) pairs with z > 0; empty means nothing was released.
+        schedule: (z, rounds) pairs with z > 0; empty: no release.
         rate: q in (0, 1].
         delta: in (0, 1).
-        uses: k >= 1, how many clients are zeroed together (or added, or removed).
+        uses: k >= 1, number of clients that are zeroed out (or added, or removed)
+            together.
     """
     check(schedule, rate, delta, uses)
     if not schedule:
@@ -105,8 +109,9 @@ def upper_epsilon(
 def upper_deltas(
     schedule: Schedule, rate: float, epsilons: np.ndarray
 ) -> list[np.ndarray]:
-    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where
-    they are not small.
+    """Return upper bounds on delta by removal and by addition at each epsilon >= 0.
+
+    They are sharp where they are not small.
     """
     check(schedule, rate, 0.5)
     stage = stage_of(schedule, rate)
@@ -119,7 +124,7 @@ def upper_deltas(
 def lower_epsilon(
     schedule: Schedule, rate: float, delta: float, uses: int = 1
 ) -> float:
-    """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
+    """Return a proven lower bound on epsilon (by removal); see `upper_epsilon`."""
     upper = upper_epsilon(schedule, rate, delta, uses)
     if not schedule or rate == 1.0 or upper == 0.0:
         return upper
@@ -133,10 +138,10 @@ def lower_epsilon(
 
 
 def ends(schedule: Schedule, rate: float, delta: float) -> Bracket:
-    """Return proved ends of epsilon for one unit, arguments as in `upper_epsilon`.
+    """Return proven ends of epsilon for one unit; arguments as in `upper_epsilon`.
 
-    The high end is at most `upper_epsilon`. It is below it where the bracket is wide
-    and finer grids, made for the low end, gave a smaller one.
+    The high end is at most `upper_epsilon`. It is lower where the bracket is wide and
+    the finer grids of the low end give a lower one.
     """
     upper = upper_epsilon(schedule, rate, delta)
     low = lower_epsilon(schedule, rate, delta)
@@ -147,7 +152,7 @@ def ends(schedule: Schedule, rate: float, delta: float) -> Bracket:
 
 @lru_cache(maxsize=256)
 def _refined_ends(stage: Stage, delta: float, upper: float) -> Bracket:
-    """Return proved ends on the usual grid, and on finer ones where those are wide."""
+    """Return proven ends on the usual grid, and on finer grids where these are wide."""
     low = 0.0
     if not is_unusual([stage], delta):
         with contextlib.suppress(WindowTooWide):
@@ -159,17 +164,17 @@ def _refined_ends(stage: Stage, delta: float, upper: float) -> Bracket:
 
 @lru_cache(maxsize=256)
 def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> Bracket:
-    """Proved ends of the epsilon of several stages one after another: a search, say,
-    and the training that follows.
+    """Return proven ends of epsilon of several stages, one after another.
 
-    A unit is in all stages or in none, and each stage's rounds draw apart from the
-    others', given what was released before: the pairs of all rounds are composed,
-    whatever their noise and rate, as those of one stage are.
+    The stages may be a search and the training that follows. A unit is in all stages or
+    in none. Each stage draws its rounds independently of the others, given the earlier
+    releases. The pairs of all rounds are composed like those of one stage, whatever
+    their noise and rate.
 
-    Where a stage has no grid (rate 1, or very little noise) the high end is that of
-    composed Gaussians, which sampling can only improve on. The low end is then that of
-    the stages that are Gaussians, as one, and at least that of any stage alone: to see
-    fewer releases tells no more.
+    Where a stage has no grid (rate 1, or very little noise), the high end is that of
+    composed Gaussians, which sampling can only improve. The low end is then that of the
+    Gaussian stages together, and at least that of any stage alone: fewer releases
+    reveal no more.
     """
     if len(stages) == 1:
         return ends(*stages[0], delta)
@@ -194,7 +199,7 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
 
 
 def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:
-    """Epsilon of all rounds where everyone is in each."""
+    """Return epsilon of all rounds if every unit were in each."""
     squares = 0.0
     for schedule, _ in stages:
         for z, count in schedule:
@@ -203,8 +208,9 @@ def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> flo
 
 
 class PoissonAccountant(Composed):
-    """Accounts by the privacy loss distribution; rounds of different noise are composed
-    as they were.
+    """Accountant of Poisson sampling by the privacy loss distribution.
+
+    Rounds may have different noise.
     """
 
     pair = "gaussian", "poisson"
@@ -241,8 +247,7 @@ class PoissonAccountant(Composed):
         done = len(events.multipliers)
         rate = events.rate
         least = min(events.multipliers)
-        # The server's noise stays as it is; were it not so, each end would take its
-        # safe side.
+        # The server's noise is constant; otherwise each end would take its safe side.
         low_schedule = ((max(events.multipliers), done),)
         high_schedule = ((least, done),)
         high = upper_epsilon(high_schedule, rate, delta, uses)
@@ -256,10 +261,10 @@ class PoissonAccountant(Composed):
 
 
 class PoissonLotsAccountant(PoissonAccountant):
-    """As Poisson participation, for each client's records; no record is at two clients.
+    """Accountant of Poisson lots of each client's records.
 
-    The noise of lots may follow a public validation loss. Two proofs cover that
-    (`accounting.filters`).
+    No two clients hold the same record. The noise of lots may follow a public
+    validation loss, which two proofs cover (`accounting.filters`).
     """
 
     pair = "gaussian", "poisson-lots"
@@ -275,12 +280,11 @@ class PoissonLotsAccountant(PoissonAccountant):
 
 
 class OwnRecordsPoissonAccountant(PoissonAccountant):
-    """Sums that a few-shot client takes over samples of its own examples: each with the
-    same chance, in each step.
+    """Accountant of a few-shot client's sums over Poisson samples of its own examples.
 
-    A client takes part once, and what it does is known but for the samples: to one of
-    its examples its releases are as many sampled Gaussians as it takes steps. Of rounds
-    of different noise the least noisy one counts.
+    A client takes part once, and only its samples are secret. For one of its examples,
+    its releases are one sampled Gaussian for each step. If the noise differs between
+    rounds, the least noisy round counts.
     """
 
     pair = "gaussian", "own-records-poisson"
@@ -297,7 +301,7 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
     units = "records"
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Each of the steps reads a record with the chance one over their number."""
+        """Check that each step reads a record with probability 1 / number of steps."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
         share = sampling["rate"] * sampling["steps"]

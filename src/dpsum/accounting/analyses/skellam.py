@@ -1,11 +1,10 @@
-"""Skellam noise in shares under a secure sum, in one pass over blocks that the server
-knows.
+"""Skellam noise under secure aggregation, in one pass over blocks the server knows.
 
-A client is in one release. There it moves whole numbers by at most the bound after
-rounding, which is at most one Gaussian release of multiplier z / `FACTOR`, in any
-number of dimensions. Nothing is taken on trust: bound, variance and shares are found
-again from the ledger's threshold, granularity and coordinates. The low end is a client
-whose rotated contribution is one coordinate of norm C, under the noise of all shares.
+A client is in one release. There it moves a vector of integers by at most the bound
+after rounding, which is at most one Gaussian release of multiplier z / `FACTOR`, in any
+number of dimensions. The accountant recomputes bound, variance and shares from the
+ledger's threshold, granularity and coordinates. The low end is that of a client whose
+rotated contribution is one coordinate of norm C, under the noise of all shares.
 
 X is Skellam of variance mu, the difference of two Poisson variables of mean mu / 2;
 sums of it are Skellam again.
@@ -48,13 +47,13 @@ from dpsum.ledger import Release
 from dpsum.secure import Lattice
 
 LEAST_VARIANCE = 256.0
-"""Of the noise on a coordinate in units; sums of 1,000 coordinates have it from z = 1
-on, whatever the modulus.
+"""Least variance of the noise on a coordinate, in squared units. Sums of 1,000
+coordinates reach it from z = 1 on, whatever the modulus.
 """
 
 FACTOR = 1.0007
-"""How much more deviation than normal noise Skellam noise of that variance needs.
-Checked at each ledger's variance.
+"""Factor by which Skellam noise of that variance needs more deviation than normal noise
+of the same privacy. The accountant checks it at each ledger's variance.
 """
 
 _KEYS = ("granularity", "bits", "coordinates", "clients", "counted", "share_variance")
@@ -64,8 +63,9 @@ _ROUNDING = 1e-8  # relative, of a step; far above what double precision loses
 
 @functools.lru_cache(maxsize=64)
 def log_tails(variance: float) -> np.ndarray:
-    """log P(X >= t) for t from 0 to `_FAR` deviations; last is the log of P(X = t) /
-    P(X = t - 1) of the last t.
+    """Return log P(X >= t) for t from 0 to `_FAR` deviations.
+
+    The last entry is the log of P(X = t) / P(X = t - 1) at the last t.
     """
     deviation = math.sqrt(variance)
     far = math.ceil(_FAR * deviation) + 20
@@ -94,8 +94,9 @@ def log_tails(variance: float) -> np.ndarray:
 
 
 def step(variance: float) -> float:
-    """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at
-    this distance.
+    """Return g at the variance mu > 0 of X.
+
+    X and X + 1 are at most as far apart as two normals at this distance.
     """
     logs = log_tails(variance)
     last = logs[-1]
@@ -111,8 +112,9 @@ def step(variance: float) -> float:
 
 
 def lower_epsilon(variance: float, shift: int, delta: float) -> float:
-    """At least the epsilon of X + shift against X in one dimension: by the best event
-    "X >= t"; at least 0.
+    """Return a lower bound on epsilon of X + shift against X in one dimension.
+
+    It uses the best event "X >= t", and is at least 0.
     """
     logs = log_tails(variance)[:-1]
     upper = np.exp(logs)
@@ -132,8 +134,9 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
 
 
 class SkellamOnePassAccountant(OnePassAccountant):
-    """Known blocks: one Gaussian release for a high end, one coordinate's Skellam noise
-    for a low one.
+    """Accountant of Skellam noise in known blocks.
+
+    The high end is that of one Gaussian release, the low end that of one coordinate.
     """
 
     pair = "skellam", "one-pass"
@@ -154,8 +157,9 @@ class SkellamOnePassAccountant(OnePassAccountant):
         return events.ends[0] / FACTOR
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest the release whose client moves it most, over its noise
-        (`details`).
+        """Read the ledger, and keep the least noisy release (`details`).
+
+        It is the release that a client moves most, relative to its noise.
         """
         events = super().read(lines)
         for number, event in enumerate(lines):
@@ -198,8 +202,9 @@ def _distance(event: Release) -> float:
 
 
 def _alone(event: Release) -> tuple[float, int]:
-    """Variance of all shares' noise in units, and by how many a client can move one
-    coordinate by itself.
+    """Return the variance of all shares' noise, and a client's largest move.
+
+    The variance is in squared units, the move that of one coordinate in units.
     """
     lattice = event.secure or {}
     variance = lattice["share_variance"] * lattice["clients"]
@@ -209,9 +214,7 @@ def _alone(event: Release) -> tuple[float, int]:
 
 
 def _check(event: Release, where: str) -> None:
-    """Refuse a release that is not what a `SecureSum` makes, or that has too little
-    noise for the analysis.
-    """
+    """Refuse a release that no `SecureSum` makes, or with too little noise."""
     stated = event.secure
     if stated is None or set(stated) != set(_KEYS):
         raise DpsumError(
