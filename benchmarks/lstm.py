@@ -1,11 +1,11 @@
-"""Clipped sums of the LSTM's records: the kernel beside Opacus' ghost clipping, its
-hooks and torch's vmap.
+"""Measure clipped sums over the LSTM's records, beside Opacus and torch's vmap.
 
     python benchmarks/lstm.py [WORDS WIDTH]
 
-Prints records of 10 words a second of one CPU thread's time (default: the paper's size,
-10,000 words and width 200). Opacus refuses tied weights with ghost clipping, so its
-network has a softmax of its own.
+Prints records of 10 words per second of CPU time of one thread, for the kernel, Opacus'
+ghost clipping, Opacus' hooks and torch's vmap. The default is the paper's size: 10,000
+words and width 200. Opacus refuses tied weights with ghost
+clipping, so its network has a separate softmax layer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dpfedbench.models.torch_sums import Adding
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpsum.private_sum import PrivateSum
 
-RECORD = 10
-COUNT = 80
+RECORD_WORDS = 10
+RECORDS = 80
 
 
 class Untied(nn.Module):
-    """The network of Opacus' layers."""
+    """LSTM of Opacus' layers, with untied weights."""
 
     def __init__(self, words: int, width: int) -> None:
         super().__init__()
@@ -42,32 +42,42 @@ class Untied(nn.Module):
         self.softmax = nn.Linear(width, words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Each record's loss."""
+        """Return the loss of each record [n], for records [n, words]."""
         inputs = functional.pad(x[:, :-1], (1, 0), value=self.words)
         logits = self.softmax(self.lstm(self.embedding(inputs))[0])
-        each = functional.cross_entropy(
+        word_losses = functional.cross_entropy(
             logits.flatten(0, 1), x.flatten(), reduction="none"
         ).view(x.shape)
-        loss: torch.Tensor = each.mean(1)
-        return loss
+        losses: torch.Tensor = word_losses.mean(1)
+        return losses
 
 
-def seconds(work: Callable[[], None]) -> float:
-    """Of one thread, the better of two."""
+def measure_seconds(work: Callable[[], None]) -> float:
+    """Return the CPU seconds of a call, the better of two after one that warms up."""
     work()
-    found = []
+    seconds = []
     for _ in range(2):
-        started = time.process_time()
+        start = time.process_time()
         work()
-        found.append(time.process_time() - started)
-    return min(found)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
-def kernel(
+def make_kernel_sum(
     words: int, width: int, x: np.ndarray, *, tied: bool = True, enabled: bool = True
 ) -> Callable[[], None]:
-    """The clipped sum, by the kernel or by torch."""
-    net = LstmModel(width=width, tied=tied).net(input_shape=(RECORD,), outputs=words)
+    """Return the clipped sum by the kernel, or by torch.
+
+    Args:
+        words: of the vocabulary.
+        width: of the layers.
+        x: records, integers [n, words of a record].
+        tied: whether embedding and softmax share their weights.
+        enabled: whether the kernel computes it; false: torch's vmap.
+    """
+    net = LstmModel(width=width, tied=tied).net(
+        input_shape=(RECORD_WORDS,), outputs=words
+    )
     theta = net.initial(np.random.default_rng(0))
     gradients = choose(net, enabled=enabled).make()
 
@@ -78,9 +88,11 @@ def kernel(
     return work
 
 
-def ghost(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
-    """Opacus' fast gradient clipping: norms without gradients, then a second backward
-    pass of the weighted loss.
+def make_ghost_clipping(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
+    """Return Opacus' ghost clipping.
+
+    It computes the norms without the gradients, and the clipped sum by a second
+    backward pass of the weighted loss.
     """
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
@@ -106,8 +118,8 @@ def ghost(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
     return work
 
 
-def hooks(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
-    """Opacus' gradient of each record, eight records at a time."""
+def make_hooks(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
+    """Return Opacus' gradients of single records, eight records at a time."""
     from opacus import GradSampleModule
 
     module = GradSampleModule(Untied(words, width), loss_reduction="sum")
@@ -121,23 +133,31 @@ def hooks(words: int, width: int, x: np.ndarray) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Print a line for each way."""
+    """Print the rate of each implementation."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    words, width = (
-        (int(value) for value in sys.argv[1:3]) if len(sys.argv) > 2 else (10_000, 200)
-    )
-    x = np.random.default_rng(1).integers(0, words, size=(COUNT, RECORD))
-    few = x[:8]
-    ways = {
-        "kernel, tied": (kernel(words, width, x), COUNT),
-        "kernel, untied": (kernel(words, width, x, tied=False), COUNT),
-        "Opacus ghost clipping, untied": (ghost(words, width, x), COUNT),
-        "Opacus hooks, untied": (hooks(words, width, few), len(few)),
-        "torch.func.vmap, tied": (kernel(words, width, few, enabled=False), len(few)),
+    words = 10_000
+    width = 200
+    if len(sys.argv) > 2:
+        words, width = map(int, sys.argv[1:3])
+    x = np.random.default_rng(1).integers(0, words, size=(RECORDS, RECORD_WORDS))
+    first_records = x[:8]
+    works = {
+        "kernel, tied": (make_kernel_sum(words, width, x), len(x)),
+        "kernel, untied": (make_kernel_sum(words, width, x, tied=False), len(x)),
+        "Opacus ghost clipping, untied": (make_ghost_clipping(words, width, x), len(x)),
+        "Opacus hooks, untied": (
+            make_hooks(words, width, first_records),
+            len(first_records),
+        ),
+        "torch.func.vmap, tied": (
+            make_kernel_sum(words, width, first_records, enabled=False),
+            len(first_records),
+        ),
     }
-    for name, (work, count) in ways.items():
-        print(f"{name}: {count / seconds(work):.1f} records a second", flush=True)
+    for name, (work, count) in works.items():
+        rate = count / measure_seconds(work)
+        print(f"{name}: {rate:.1f} records a second", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,28 @@
-"""Tasks per second and peak memory of a cohort's private meta-gradient, beside
-learn2learn's loop.
+"""Measure a cohort's private meta-gradient beside learn2learn's loop over tasks.
 
     uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--torch]
         [--out results/benchmarks/meta_gradient.csv]
     uv run python benchmarks/meta_gradient.py --device cuda [--chunks 64 256 1024] [--cases 1]
 
-Same network, same data, same machine, in turns: each pair times ours (contributions,
-clipping, private sum with noise) and then learn2learn's loop over tasks (no clipping),
-and the ratio is taken pair by pair, so that a machine that slows down slows both.
-Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
-order x {64, 32} filters. The last column sets our rate against the machine's measured
-matrix-multiply rate, counting the multiplications of plain 3x3 convolutions (ours does
-16 for 36 of them, so it may exceed what that suggests). Peak memory is that of a
-process of its own, for cohorts of 32 and 256 tasks. `--torch` times the implementation
-for any module in the place of the hand-written passes.
+Both use the same network, data and machine, and take turns. Each pair times ours
+(contributions, clipping, private sum with noise) and then learn2learn's loop (without
+clipping). The ratio is computed for each pair, so that a machine that slows down slows
+both. Cases: 5-way tasks with 1 support and 1 query image a class; {1, 5} inner steps x
+{first, second} order x {64, 32} filters. The last column divides our rate by the
+machine's measured matrix-multiply rate, and counts the multiplications of plain 3x3
+convolutions. Ours needs 16 multiplications for 36 of those, so the share may exceed 1.
+Peak memory is that of a separate process, for cohorts of 32 and 256 tasks. `--torch`
+times the implementation for any torch module instead of the hand-written passes.
 
-With `--device cuda` both are on the GPU, and peak memory is the GPU's. `--chunks` then
-gives, in the place of learn2learn's loop, clients per second and peak memory for each
-number of tasks that are gathered at once.
+With `--device cuda` both run on the GPU, and peak memory is the GPU's. With `--chunks`
+the benchmark leaves learn2learn out and measures clients per second and peak memory for
+each number of tasks that are gathered at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import itertools
 import resource
 import statistics
@@ -33,6 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.data.images import load_dataset
+from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.registry import prepare
 from dpfedbench.files import atomic_path
 from dpfedbench.models.choose import choose
@@ -56,29 +55,29 @@ WAYS = 5
 CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))
 
 
-def dataset(folder: Path):
-    """The glyphs; drawn into `folder` where the workflow has not drawn them yet."""
+def load_glyphs(folder: Path) -> ImageDataset:
+    """Return the glyphs, and draw them into `folder` if it does not have them."""
     if not (folder / "summary.json").exists():
         prepare("glyphs", folder, None, None)
     return load_dataset(folder)
 
 
-class _Held:
-    """What the clients hold: the tasks of the moment."""
+class _Holdings:
+    """Tasks that the clients hold during one call."""
 
     tasks: Any = None
 
     def gather(self, ids: np.ndarray) -> Any:
-        """The tasks of some clients."""
-        return self.tasks.chunk(ids)
+        """Return the tasks of some clients."""
+        return self.tasks.select(ids)
 
 
-class Ours:
-    """A cohort's private sum."""
+class CohortSum:
+    """Private sum of a cohort's meta-gradients, as a function of the cohort's tasks."""
 
     def __init__(
         self,
-        data,
+        data: ImageDataset,
         filters: int,
         steps: int,
         order: int,
@@ -92,29 +91,27 @@ class Ours:
 
         self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
-        self._held = _Held()
-        run: Any = SimpleNamespace(
-            own_sums=tuple, model=SimpleNamespace(record_level=False)
-        )
-        enter: Any = None
+        self._holdings = _Holdings()
+        model = SimpleNamespace(record_level=False, adapted=lambda names: None)
+        run: Any = SimpleNamespace(client_sums=(), model=model)
+        unused: Any = None
         setup = Setup(
             run=run,
             net=self.net,
-            held=self._held,
-            own=(),
-            enter=enter,
-            plan=enter,
+            held=self._holdings,
+            client_sums=(),
+            enter=unused,
+            plan=unused,
             threads=threads,
             gradients=choose(self.net, device=device, enabled=kernels),
         )
-        self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(
-            setup
-        )
+        update = Maml(inner_steps=steps, inner_rate=0.1, order=order)
+        self._clients = update.clients(setup)
         if chunk is not None:
             self._clients._workers.chunk = chunk
 
-    def __call__(self, tasks) -> None:
-        self._held.tasks = tasks
+    def __call__(self, tasks: Any) -> None:
+        self._holdings.tasks = tasks
         total = PrivateSum(
             dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0
         )
@@ -126,9 +123,13 @@ class Ours:
 
 
 class Tasks:
-    """A cohort's images, gathered before the clock starts."""
+    """Images of a cohort's tasks, gathered before the clock starts.
 
-    def __init__(self, data, count: int) -> None:
+    The attributes are images [tasks, ways, height, width, channels] and labels
+    [tasks, ways] of support and query sets with one example a class.
+    """
+
+    def __init__(self, data: ImageDataset, count: int) -> None:
         rng = np.random.default_rng(0)
         images = np.asarray(data.images)
         classes = np.stack(
@@ -147,18 +148,20 @@ class Tasks:
         )
         self.support_y = self.query_y = np.tile(np.arange(WAYS), (count, 1))
 
-    def chunk(self, ids: np.ndarray) -> Tasks:
-        """The tasks of some clients."""
-        part = object.__new__(Tasks)
-        part.support_x = self.support_x[ids]
-        part.support_y = self.support_y[ids]
-        part.query_x = self.query_x[ids]
-        part.query_y = self.query_y[ids]
-        return part
+    def select(self, ids: np.ndarray) -> Tasks:
+        """Return the tasks of some clients."""
+        selection = object.__new__(Tasks)
+        selection.support_x = self.support_x[ids]
+        selection.support_y = self.support_y[ids]
+        selection.query_x = self.query_x[ids]
+        selection.query_y = self.query_y[ids]
+        return selection
 
 
-def learn2learn_loop(data, filters: int, steps: int, order: int, device: str):
-    """learn2learn's MAML over tasks, on Conv-4 of torch's own layers."""
+def make_learn2learn_loop(
+    data: ImageDataset, filters: int, steps: int, order: int, device: str
+) -> Callable[[Tasks], None]:
+    """Return learn2learn's loop of MAML over tasks, on Conv-4 of torch's layers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import learn2learn as l2l
@@ -183,20 +186,22 @@ def learn2learn_loop(data, filters: int, steps: int, order: int, device: str):
         for sx, sy, qx, qy in zip(
             tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y, strict=True
         ):
-            x, y, rest, labels = (
-                torch.from_numpy(part).to(device) for part in (sx, sy, qx, qy)
+            support_images, query_images = (
+                torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous()
+                for images in (sx, qx)
             )
-            x, rest = (images.permute(0, 3, 1, 2).contiguous() for images in (x, rest))
+            support_labels = torch.from_numpy(sy).to(device)
+            query_labels = torch.from_numpy(qy).to(device)
             learner = maml.clone()
             for _ in range(steps):
-                learner.adapt(loss(learner(x), y))
-            loss(learner(rest), labels).backward()
+                learner.adapt(loss(learner(support_images), support_labels))
+            loss(learner(query_images), query_labels).backward()
 
     return run
 
 
-def seconds(work, tasks: Tasks) -> float:
-    """Wall seconds per task."""
+def measure_seconds(work: Callable[[Tasks], None], tasks: Tasks) -> float:
+    """Return the wall seconds per task of one call."""
     start = time.perf_counter()
     work(tasks)
     if torch.cuda.is_available():
@@ -204,9 +209,10 @@ def seconds(work, tasks: Tasks) -> float:
     return (time.perf_counter() - start) / len(tasks.support_y)
 
 
-def multiply_rate(device: str) -> float:
-    """Matrix-multiply rate of this machine in single precision, in GFLOP/s: the best of
-    several products.
+def measure_multiply_rate(device: str) -> float:
+    """Return the matrix-multiply rate of this machine in single precision, in GFLOP/s.
+
+    It is the best rate of several products.
     """
     side = 2048 if device == "cpu" else 8192
     a, b = torch.randn(2, side, side, device=device)
@@ -218,9 +224,10 @@ def multiply_rate(device: str) -> float:
     return best
 
 
-def plain_gflop(filters: int, steps: int, order: int) -> float:
-    """GFLOP of one task with plain convolutions: 3 passes for a gradient, 9 with a
-    Hessian-vector product.
+def count_gflop(filters: int, steps: int, order: int) -> float:
+    """Return the GFLOP of one task with plain convolutions.
+
+    A gradient counts as 3 forward passes, and as 9 with a Hessian-vector product.
     """
     forward = 0.0
     side = 28
@@ -232,7 +239,7 @@ def plain_gflop(filters: int, steps: int, order: int) -> float:
     return forward * (3 * (steps + 1) + (6 * steps if order == 2 else 0))
 
 
-def peak_memory(
+def measure_peak_memory(
     folder: Path,
     filters: int,
     steps: int,
@@ -241,31 +248,31 @@ def peak_memory(
     kernels: bool,
     cohort: int,
 ) -> float:
-    """Peak resident MiB of a fresh process that computes one cohort's private sum."""
+    """Return the peak resident MiB of a new process that computes one private sum."""
     arguments = [folder, filters, steps, order, threads, int(kernels), cohort]
     command = [sys.executable, __file__, "--memory-of", *map(str, arguments)]
-    return float(
-        subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.split()[-1]
-    )
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
 
 
-def device_peak(work, tasks: Tasks) -> float:
-    """Peak MiB that torch takes of the GPU for one cohort's private sum."""
+def measure_device_peak(work: CohortSum, tasks: Tasks) -> float:
+    """Return the peak MiB of GPU memory that torch uses for one private sum."""
     torch.cuda.reset_peak_memory_stats()
     work(tasks)
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
-    """Clients per second, share of the multiply rate and peak memory over the tasks
-    that are gathered at once.
+def measure_chunks(
+    data: ImageDataset, options: argparse.Namespace, multiply_rate: float
+) -> list[dict[str, Any]]:
+    """Return a row for each case and number of tasks that are gathered at once.
+
+    A row has clients per second, share of the multiply rate and peak memory.
     """
     rows = []
     for filters, steps, order in CASES[: options.cases]:
         for chunk in options.chunks:
-            ours = Ours(
+            cohort_sum = CohortSum(
                 data,
                 filters,
                 steps,
@@ -276,24 +283,90 @@ def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
                 chunk,
             )
             tasks = Tasks(data, max(2 * chunk, 8))
-            seconds(ours, Tasks(data, chunk))
-            each = statistics.median(seconds(ours, tasks) for _ in range(options.pairs))
+            measure_seconds(cohort_sum, Tasks(data, chunk))  # warms up
+            seconds = statistics.median(
+                measure_seconds(cohort_sum, tasks) for _ in range(options.pairs)
+            )
+            gflop_rate = count_gflop(filters, steps, order) / seconds
+            peak: int | str = ""
+            if options.device == "cuda":
+                peak = round(measure_device_peak(cohort_sum, tasks))
             row = {
                 "filters": filters,
                 "inner_steps": steps,
                 "order": order,
                 "chunk": chunk,
-                "clients_per_second": round(1 / each, 1),
-                "share_of_multiply_rate": round(
-                    plain_gflop(filters, steps, order) / each / rate, 3
-                ),
-                "peak_mib": (
-                    round(device_peak(ours, tasks)) if options.device == "cuda" else ""
-                ),
+                "clients_per_second": round(1 / seconds, 1),
+                "share_of_multiply_rate": round(gflop_rate / multiply_rate, 3),
+                "peak_mib": peak,
             }
             rows.append(row)
-            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+            print_row(row)
     return rows
+
+
+def measure_pairs(
+    data: ImageDataset,
+    folder: Path,
+    case: tuple[int, int, int],
+    options: argparse.Namespace,
+    multiply_rate: float,
+) -> dict[str, Any]:
+    """Return the row of one case: ours beside learn2learn's loop, in turns.
+
+    Args:
+        data: the glyphs.
+        folder: the folder of `data`, which the processes for peak memory read.
+        case: filters, inner steps and order.
+        options: the command line.
+        multiply_rate: of this machine, in GFLOP/s.
+    """
+    filters, steps, order = case
+    on_gpu = options.device == "cuda"
+    ours = CohortSum(data, *case, options.threads, not options.torch, options.device)
+    peer = make_learn2learn_loop(data, *case, options.device)
+    our_count, peer_count = (96, 32) if steps == 1 else (48, 12)
+    if on_gpu:
+        our_count, peer_count = 512, 12
+    our_tasks = Tasks(data, our_count)
+    peer_tasks = Tasks(data, peer_count)
+    measure_seconds(ours, peer_tasks)  # both warm up
+    measure_seconds(peer, peer_tasks)
+    pairs = [
+        (measure_seconds(ours, our_tasks), measure_seconds(peer, peer_tasks))
+        for _ in range(options.pairs)
+    ]
+    ratios = sorted(peer_time / our_time for our_time, peer_time in pairs)
+    our_seconds, peer_seconds = (
+        statistics.median(column) for column in zip(*pairs, strict=True)
+    )
+    peaks = {}
+    for cohort in (32, 256):
+        if on_gpu:
+            peaks[cohort] = measure_device_peak(ours, Tasks(data, cohort))
+        else:
+            peaks[cohort] = measure_peak_memory(
+                folder, *case, options.threads, not options.torch, cohort
+            )
+    gflop_rate = count_gflop(*case) / our_seconds
+    return {
+        "filters": filters,
+        "inner_steps": steps,
+        "order": order,
+        "ms_per_task": round(1e3 * our_seconds, 2),
+        "learn2learn_ms_per_task": round(1e3 * peer_seconds, 2),
+        "ratio_median": round(statistics.median(ratios), 2),
+        "ratio_min": round(ratios[0], 2),
+        "ratio_max": round(ratios[-1], 2),
+        "peak_mib_32_tasks": round(peaks[32]),
+        "peak_mib_256_tasks": round(peaks[256]),
+        "share_of_multiply_rate": round(gflop_rate / multiply_rate, 2),
+    }
+
+
+def print_row(row: Mapping[str, Any]) -> None:
+    """Print the values of a row in one line."""
+    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
 
 def main() -> None:
@@ -306,14 +379,14 @@ def main() -> None:
         "--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv")
     )
     parser.add_argument(
-        "--torch", action="store_true", help="not the hand-written passes"
+        "--torch", action="store_true", help="time the implementation for any module"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--cases",
         type=int,
         default=len(CASES),
-        help="so many of the cases, the largest first",
+        help="number of cases, from the largest",
     )
     parser.add_argument(
         "--chunks",
@@ -327,10 +400,12 @@ def main() -> None:
         folder, *numbers = options.memory_of
         filters, steps, order, threads, kernels, cohort = map(int, numbers)
         data = load_dataset(folder)
-        drawn = SimpleNamespace(
-            support_y=np.empty(cohort), chunk=lambda ids: Tasks(data, len(ids))
+        # Gathers a chunk's tasks when they are needed, so that the peak is not that of
+        # all tasks at once.
+        tasks = SimpleNamespace(
+            support_y=np.empty(cohort), select=lambda ids: Tasks(data, len(ids))
         )
-        Ours(data, filters, steps, order, threads, bool(kernels))(drawn)
+        CohortSum(data, filters, steps, order, threads, bool(kernels))(tasks)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     torch.set_num_threads(options.threads)
@@ -340,66 +415,23 @@ def main() -> None:
             if (options.data / "summary.json").exists()
             else Path(temporary) / "glyphs"
         )
-        data = dataset(folder)
-        rate = multiply_rate(options.device)
-        on_gpu = options.device == "cuda"
-        where = torch.cuda.get_device_name() if on_gpu else f"{options.threads} threads"
+        data = load_glyphs(folder)
+        multiply_rate = measure_multiply_rate(options.device)
+        device = f"{options.threads} threads"
+        if options.device == "cuda":
+            device = torch.cuda.get_device_name()
         print(
-            f"{where}, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case"
+            f"{device}, matrix multiply {multiply_rate:.0f} GFLOP/s,"
+            f" {options.pairs} pairs a case"
         )
-        rows = over_chunks(data, options, rate) if options.chunks else []
-        for filters, steps, order in () if options.chunks else CASES[: options.cases]:
-            ours = Ours(
-                data,
-                filters,
-                steps,
-                order,
-                options.threads,
-                not options.torch,
-                options.device,
-            )
-            theirs = learn2learn_loop(data, filters, steps, order, options.device)
-            cohorts = (512, 12) if on_gpu else (96, 32) if steps == 1 else (48, 12)
-            many, few = (Tasks(data, count) for count in cohorts)
-            seconds(ours, few), seconds(theirs, few)
-            pairs = [
-                (seconds(ours, many), seconds(theirs, few))
-                for _ in range(options.pairs)
-            ]
-            ratios = sorted(b / a for a, b in pairs)
-            peak = functools.partial(
-                peak_memory,
-                folder,
-                filters,
-                steps,
-                order,
-                options.threads,
-                not options.torch,
-            )
-            mine, peer = (
-                statistics.median(column) for column in zip(*pairs, strict=True)
-            )
-            row = {
-                "filters": filters,
-                "inner_steps": steps,
-                "order": order,
-                "ms_per_task": round(1e3 * mine, 2),
-                "learn2learn_ms_per_task": round(1e3 * peer, 2),
-                "ratio_median": round(statistics.median(ratios), 2),
-                "ratio_min": round(ratios[0], 2),
-                "ratio_max": round(ratios[-1], 2),
-                "peak_mib_32_tasks": round(
-                    device_peak(ours, Tasks(data, 32)) if on_gpu else peak(32)
-                ),
-                "peak_mib_256_tasks": round(
-                    device_peak(ours, Tasks(data, 256)) if on_gpu else peak(256)
-                ),
-                "share_of_multiply_rate": round(
-                    plain_gflop(filters, steps, order) / mine / rate, 2
-                ),
-            }
-            rows.append(row)
-            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        if options.chunks:
+            rows = measure_chunks(data, options, multiply_rate)
+        else:
+            rows = []
+            for case in CASES[: options.cases]:
+                row = measure_pairs(data, folder, case, options, multiply_rate)
+                rows.append(row)
+                print_row(row)
     with (
         atomic_path(options.out) as path,
         open(path, "w", newline="", encoding="utf-8") as handle,

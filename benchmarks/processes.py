@@ -1,12 +1,12 @@
-"""Clients per second of one training by one process and by two of one core each, and by
-one of two threads.
+"""Measure the rate of one training by one process, two processes, and two threads.
 
     uv run python benchmarks/processes.py [--pairs 3] [--rounds 6] [--cohort 64] [--filters 64] [--steps 5]
 
-DP-AGR on random images, 5-way 1-shot, second order, as the workflow trains it by
-torchrun; in turns, ratio to one process pair by pair. The first two rounds, in which
-loops are read and processes come together, do not count. Each case is held to as many
-cores as it has threads in all.
+The rate is in clients per second. Each of two processes has one core. The training is
+DP-AGR on random images, 5-way 1-shot, second order, started by torchrun as in the
+workflow. The cases take turns, and the ratio to one process is computed for each pair.
+The first two rounds do not count: in them compiled loops are loaded and the processes
+connect. Each case may use as many cores as it has threads in all.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dpfedbench.method import Method
 from dpfedbench.papers import read_run
 from workflow_jobs.launch import train_together
 
-WARM = 2
+WARM_UP_ROUNDS = 2
 CASES = {"1 process": (1, 1), "2 processes": (2, 1), "1 process, 2 threads": (1, 2)}
+"""Processes and threads of each process, by case."""
 
 
-def run_of(asked: argparse.Namespace) -> Method:
-    """The run that is timed."""
+def make_run(options: argparse.Namespace) -> Method:
+    """Return the run that is timed."""
     examples = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
     return read_run(
         {
@@ -39,20 +40,20 @@ def run_of(asked: argparse.Namespace) -> Method:
             "seed": 0,
             "dataset": "omniglot",
             "task": {"ways": 5, "shots": 1},
-            "clients": {"count": asked.cohort * asked.rounds} | examples,
-            "model": {"kind": "conv4", "filters": asked.filters},
+            "clients": {"count": options.cohort * options.rounds} | examples,
+            "model": {"kind": "conv4", "filters": options.filters},
             "participation": {
                 "kind": "one-pass",
-                "cohort": asked.cohort,
-                "rounds": asked.rounds,
+                "cohort": options.cohort,
+                "rounds": options.rounds,
             },
-            "client_update": {"kind": "maml", "inner_steps": asked.steps, "order": 2},
+            "client_update": {"kind": "maml", "inner_steps": options.steps, "order": 2},
         }
     )
 
 
-def data_of(run: Method, folder: Path) -> None:
-    """Random images of Omniglot's size, and the run's clients."""
+def write_data(run: Method, folder: Path) -> None:
+    """Write random images of Omniglot's size, and the run's clients."""
     images = np.random.default_rng(0).integers(
         0, 256, size=(40, 20, 28, 28, 1), dtype=np.uint8
     )
@@ -64,17 +65,24 @@ def data_of(run: Method, folder: Path) -> None:
     run.clients.make(folder / "data", ways=5, seed=0).save(folder / "clients")
 
 
-def rate_of(run: Method, folder: Path, processes: int, threads: int) -> float:
-    """Clients per second of the rounds that count."""
+def measure_rate(run: Method, folder: Path, processes: int, threads: int) -> float:
+    """Train the run, and return the clients per second of the rounds that count.
+
+    Args:
+        run: the run.
+        folder: folder of its data and clients.
+        processes: number of processes.
+        threads: threads of each process.
+    """
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[: processes * threads])
-    place = folder / "results" / "runs" / run.folder
-    write_text(place / "config.yaml", run.to_yaml())
-    given = {
-        "config": str(place / "config.yaml"),
+    run_folder = folder / "results" / "runs" / run.folder
+    write_text(run_folder / "config.yaml", run.to_yaml())
+    arguments = {
+        "config": str(run_folder / "config.yaml"),
         "data_dir": str(folder / "data"),
         "clients_dir": str(folder / "clients"),
-        "run_dir": str(place),
+        "run_dir": str(run_folder),
         "threads": threads,
         "checkpoint_seconds": 1e9,
         "device": "cpu",
@@ -82,12 +90,14 @@ def rate_of(run: Method, folder: Path, processes: int, threads: int) -> float:
         "references": [],
     }
     try:
-        train_together(given, processes=processes, log=folder / "processes.log")
+        train_together(arguments, processes=processes, log=folder / "processes.log")
     finally:
         os.sched_setaffinity(0, cores)
-    with open(place / "history.csv", newline="") as file:
-        seconds = [float(row["seconds"]) for row in csv.DictReader(file)][WARM:]
-    return run.participation.cohort * len(seconds) / sum(seconds)  # type: ignore[attr-defined,no-any-return]
+    with open(run_folder / "history.csv", newline="") as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+    seconds = seconds[WARM_UP_ROUNDS:]
+    cohort: int = run.participation.cohort  # type: ignore[attr-defined]
+    return cohort * len(seconds) / sum(seconds)
 
 
 def main() -> None:
@@ -101,23 +111,25 @@ def main() -> None:
         ("steps", 5),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    asked = parser.parse_args()
-    run = run_of(asked)
-    rates = {name: list[float]() for name in CASES}
-    with tempfile.TemporaryDirectory() as name:
-        data_of(run, Path(name))
-        for _ in range(asked.pairs):
+    options = parser.parse_args()
+    run = make_run(options)
+    rates: dict[str, list[float]] = {name: [] for name in CASES}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_data(run, folder)
+        for _ in range(options.pairs):
             for case, (processes, threads) in CASES.items():
-                rates[case].append(rate_of(run, Path(name), processes, threads))
+                rates[case].append(measure_rate(run, folder, processes, threads))
     print(
         "| started as | clients/s, median | ratio, median (min to max) |\n|---|---|---|"
     )
-    for case, found in rates.items():
+    for case, case_rates in rates.items():
         ratios = [
-            one / other for one, other in zip(found, rates["1 process"], strict=True)
+            rate / reference
+            for rate, reference in zip(case_rates, rates["1 process"], strict=True)
         ]
         print(
-            f"| {case} | {statistics.median(found):.1f} |"
+            f"| {case} | {statistics.median(case_rates):.1f} |"
             f" {statistics.median(ratios):.2f} ({min(ratios):.2f} to"
             f" {max(ratios):.2f}) |"
         )

@@ -1,19 +1,19 @@
-"""Records per second of per-record gradients, clipped and added up, beside Opacus.
+"""Measure rates of per-record gradients, clipped and added up, beside Opacus.
 
     uv run python benchmarks/record_gradients.py [--pairs 7] [--threads 2] [--torch]
 
-Same network, same records, same machine, in turns: each pair times a round of ours and
-then one of Opacus's, and the ratio is taken pair by pair, so that a machine that slows
-down slows both. A round is 10 lots of 78 records for Adap DP-FL's CNN (`models.cnn`),
-and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`),
-each lot clipped record by record and added up, without noise. Ours gives each thread a
-lot at a time (`add_each` to a `PrivateSum`); Opacus runs its GradSampleModule and
-DPOptimizer.clip_and_accumulate with torch's threads. "gradients alone" is ours without
-clipping and adding up. `--torch` times the implementation for any module in the place
-of the hand-written passes.
+Both use the same network, records and machine, and take turns. Each pair times a round
+of ours and then one of Opacus's. The ratio is computed for each pair, so that a machine
+that slows down slows both. A round is 10 lots of 78 records for Adap DP-FL's CNN
+(`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record
+(`models.conv4`). Each record's gradient is clipped, and those of a lot are added up,
+without noise. Ours gives each thread a lot at a time (`add_each` to a `PrivateSum`).
+Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's
+threads. "gradients alone" is ours without clipping and adding up. `--torch` times the
+implementation for any torch module instead of the hand-written passes.
 
-Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty
-pixels, images without any.
+Records are drawings (the glyphs). The CNN's passes skip empty pixels, so images without
+empty pixels are measured too.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ THRESHOLD = 1.0
 Lots = list[tuple[np.ndarray, np.ndarray]]
 
 
-def drawings(count: int = LOTS * LOT) -> np.ndarray:
-    """A round's records, uint8 [count, 28, 28, 1], from the glyphs; drawn where the
-    workflow has not drawn them yet.
+def choose_drawings(count: int = LOTS * LOT) -> np.ndarray:
+    """Return random glyphs, uint8 [count, 28, 28, 1].
+
+    The function draws the glyphs where the workflow has not drawn them yet.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path("results/data/glyphs")
@@ -64,8 +65,8 @@ def drawings(count: int = LOTS * LOT) -> np.ndarray:
         return np.ascontiguousarray(flat[np.sort(chosen)])
 
 
-def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
-    """Records with labels of no meaning, in lots."""
+def make_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
+    """Return images with random labels, in lots of `size` records."""
     labels = np.random.default_rng(1).integers(0, classes, len(images))
     return [
         (images[start : start + size], labels[start : start + size])
@@ -73,27 +74,28 @@ def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
     ]
 
 
-class Ours:
-    """A round; each thread has its own gradients and its own place for those of a
-    lot.
+class LotSums:
+    """Clipped sums of all lots of a round.
+
+    Each thread has an implementation of the gradients and a buffer for those of a lot.
     """
 
     def __init__(
         self, net: Net, choice: Choice, lot: int, threads: int, *, add: bool
     ) -> None:
-        def with_room(gradients: Gradients) -> tuple[Gradients, np.ndarray]:
+        def make_buffer(gradients: Gradients) -> tuple[Gradients, np.ndarray]:
             return gradients, np.empty((lot, net.dimension), np.float32)
 
         self.net = net
         self.add = add
         self.theta = self.net.initial(np.random.default_rng(0))
-        self.workers = Workers(choice, with_room, threads=threads)
+        self.workers = Workers(choice, make_buffer, threads=threads)
 
     def __call__(self, lots: Lots) -> None:
         with self.workers.running() as pool:
-            list(pool.map(self._lot, lots))
+            list(pool.map(self._sum_lot, lots))
 
-    def _lot(self, lot: tuple[np.ndarray, np.ndarray]) -> None:
+    def _sum_lot(self, lot: tuple[np.ndarray, np.ndarray]) -> None:
         images, labels = lot
         with self.workers.worker() as (gradients, out):
             if self.add:
@@ -107,8 +109,8 @@ class Ours:
                 gradients.each(self.theta, images, labels, out[: len(labels)])
 
 
-def cnn_layers() -> nn.Sequential:
-    """`models.cnn` in torch's layers."""
+def make_cnn_layers() -> nn.Sequential:
+    """Return the network of `models.cnn`, made of torch's layers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=3),
         nn.ReLU(),
@@ -123,8 +125,10 @@ def cnn_layers() -> nn.Sequential:
     )
 
 
-def conv4_layers(filters: int) -> nn.Sequential:
-    """`models.conv4`, normalised within the record, in torch's layers."""
+def make_conv4_layers(filters: int) -> nn.Sequential:
+    """Return the network of `models.conv4`, normalised within the record, made of
+    torch's layers.
+    """
     layers: list[nn.Module] = []
     for channels in (1, filters, filters, filters):
         convolution = nn.Conv2d(channels, filters, 3, padding=1, bias=False)
@@ -137,8 +141,13 @@ def conv4_layers(filters: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(filters, 5))
 
 
-def opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
-    """Opacus on torch's own layers."""
+def make_opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
+    """Return a round of Opacus on torch's layers.
+
+    Args:
+        net: the network.
+        lot: expected number of records of a lot.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
@@ -165,20 +174,20 @@ def opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
     return run
 
 
-def rate(work: Callable[[Lots], None], lots: Lots) -> float:
-    """Records per second of one round."""
+def measure_rate(work: Callable[[Lots], None], lots: Lots) -> float:
+    """Return the records per second of one round."""
     start = time.perf_counter()
     work(lots)
     return sum(len(labels) for _, labels in lots) / (time.perf_counter() - start)
 
 
-def cases() -> Iterator[tuple[str, Net, nn.Module, Lots]]:
-    """Name, network, Opacus's layers and records of each case."""
+def make_cases() -> Iterator[tuple[str, Net, nn.Module, Lots]]:
+    """Yield name, network, Opacus's layers and records of each case."""
     dense = np.random.default_rng(2).integers(1, 256, (LOTS * LOT, 28, 28, 1), np.uint8)
     cnn = Net(Cnn, input_shape=(28, 28, 1), outputs=10)
-    for name, images in (("drawings", drawings()), ("no empty pixel", dense)):
-        yield f"CNN, {name}", cnn, cnn_layers(), in_lots(images)
-    tasks = in_lots(drawings(TASKS * EXAMPLES), EXAMPLES, 5)
+    for name, images in (("drawings", choose_drawings()), ("no empty pixel", dense)):
+        yield f"CNN, {name}", cnn, make_cnn_layers(), make_lots(images)
+    tasks = make_lots(choose_drawings(TASKS * EXAMPLES), EXAMPLES, 5)
     for filters in (16, 32, 64):
 
         def build(filters: int = filters) -> Conv4:
@@ -187,7 +196,7 @@ def cases() -> Iterator[tuple[str, Net, nn.Module, Lots]]:
             )
 
         net = Net(build, input_shape=(28, 28, 1), outputs=5)
-        yield f"Conv-4, {filters} filters", net, conv4_layers(filters), tasks
+        yield f"Conv-4, {filters} filters", net, make_conv4_layers(filters), tasks
 
 
 def main() -> None:
@@ -196,7 +205,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
-        "--torch", action="store_true", help="not the hand-written passes"
+        "--torch", action="store_true", help="time the implementation for any module"
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -206,18 +215,18 @@ def main() -> None:
         " max) |"
     )
     print("|---|---|---|---|---|")
-    for name, net, layers, lots in cases():
+    for name, net, layers, lots in make_cases():
         lot = max(len(labels) for _, labels in lots)
         choice = choose(net, enabled=not options.torch)
-        ours, alone = (
-            Ours(net, choice, lot, options.threads, add=add) for add in (True, False)
+        works = (
+            LotSums(net, choice, lot, options.threads, add=False),
+            LotSums(net, choice, lot, options.threads, add=True),
+            make_opacus_round(layers, lot),
         )
-        theirs = opacus_round(layers, lot)
-        for work in (ours, alone, theirs):
+        for work in works:
             work(lots)
         rounds = [
-            (rate(alone, lots), rate(ours, lots), rate(theirs, lots))
-            for _ in range(options.pairs)
+            [measure_rate(work, lots) for work in works] for _ in range(options.pairs)
         ]
         ratios = sorted(mine / peer for _, mine, peer in rounds)
         rates = " | ".join(

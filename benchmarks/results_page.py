@@ -1,9 +1,10 @@
-"""Time to collect 2,000 runs into one frame, and the size of the page that shows them.
+"""Measure the time to collect 2,000 runs into one frame, and the size of their page.
 
 python benchmarks/results_page.py RESULTS [--runs 2000]
 
-RESULTS is the results folder of a finished default run. Its runs are linked again and
-again under other keys, until there are as many as asked for. The folder is not changed.
+RESULTS is the results folder of a finished default run. The benchmark links its runs
+repeatedly under other keys, in a temporary folder, until there are 2,000. RESULTS does
+not change.
 """
 
 import argparse
@@ -27,7 +28,7 @@ CONFIG = Path(__file__).resolve().parents[1] / "config"
 
 
 def main() -> None:
-    """Print the seconds and the size."""
+    """Collect linked copies of the runs, make the page, and print times and size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--runs", type=int, default=2000)
@@ -51,14 +52,15 @@ def main() -> None:
         collect_runs(results, names)
         print(f"collecting {len(names)} runs: {time.perf_counter() - start:.1f} s")
         every_cell = [
-            {**cell, "run": copy[cell["run"]], "audited_run": ""} | audited(cell, copy)
+            {**cell, "run": copy[cell["run"]], "audited_run": ""}
+            | find_audited_run(cell, copy)
             for copy in copies
             for cell in cells
             if cell["run"] in copy
         ]
         start = time.perf_counter()
         html = make(
-            list(products(items, results)),
+            list(list_products(items, results)),
             cells=every_cell,
             results=results,
             folder=results,
@@ -75,8 +77,13 @@ def main() -> None:
         print(f"page: {size:.2f} MB in {time.perf_counter() - start:.1f} s")
 
 
-def audited(cell: dict[str, Any], copy: dict[str, str]) -> dict[str, str]:
-    """Return the run whose audit stands for a cell, by its name in the copy."""
+def find_audited_run(cell: dict[str, Any], copy: dict[str, str]) -> dict[str, str]:
+    """Return the run of a copy whose audit a cell shows, as a column of the cell.
+
+    Args:
+        cell: the cell.
+        copy: names of the copied runs, by run.
+    """
     audited_run = cell["audited_run"]
     return {"audited_run": copy[audited_run]} if audited_run in copy else {}
 
@@ -84,8 +91,16 @@ def audited(cell: dict[str, Any], copy: dict[str, str]) -> dict[str, str]:
 def link_runs(
     source: Path, results: Path, runs: list[str], count: int
 ) -> Iterator[dict[str, str]]:
-    """Yield copies of all runs, each as {run: its name in the copy}, until there are
-    `count` in all.
+    """Link copies of all runs until there are `count` of them.
+
+    Args:
+        source: results folder of the runs.
+        results: results folder of the copies.
+        runs: names of the runs.
+        count: number of copied runs.
+
+    Yields:
+        The names of the copied runs, by run, for each copy.
     """
     missing = count
     number = 0
@@ -105,7 +120,7 @@ def link_runs(
         number += 1
 
 
-def products(items: list[dict[str, Any]], results: Path) -> Iterator[Product]:
+def list_products(items: list[dict[str, Any]], results: Path) -> Iterator[Product]:
     """Yield the tables and figures of a results folder."""
     for name in ("tables/answer.csv", "figures/privacy.png"):
         yield Product(path=name, command=f"snakemake {name}", item=None)

@@ -1,14 +1,14 @@
-"""Records per second of per-record gradients of DP-FNAS' search network, beside Opacus
-and `vmap(grad)`.
+"""Measure per-record gradients of DP-FNAS' search network, beside Opacus and vmap.
 
     uv run python benchmarks/search.py [--pairs 5] [--records 64]
 
-Same network, same records, same machine, one thread, in turns: each pair times a round
-of ours and then one of each other, in seconds of CPU, and the ratio is taken pair by
-pair. Ours is `kernels.cells`, for the weights and for the architecture; Opacus' is its
-GradSampleModule on torch's own layers, for the weights alone; `vmap` is
-`models.torch_gradients`; the last column is one gradient of the whole batch. That
-Opacus' rows equal ours is checked first.
+The rates are in records per second of CPU time. All implementations use the same
+network and records, one thread, and take turns. Each pair times a round of each
+implementation, and the ratio is computed for each pair. Ours is the compiled pass of
+`dpkernels`, for the weights and for the architecture. Opacus runs its GradSampleModule
+on torch's layers, for the weights alone. `vmap` is `models.torch_gradients`. A further
+column is the gradient of the whole batch at once. The last column is the largest
+difference between our rows and Opacus'.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ CASES = {
     "the paper's: 16 filters, 8 cells, 4 nodes, 32x32": (DartsSearch(), (32, 32, 3), 8),
 }
 
+LAYER_INDICES = {"depthwise0": 1, "pointwise0": 2, "depthwise1": 5, "pointwise1": 6}
+"""Position of each layer in the sequence that `_make_operation` returns."""
+
 
 class PlainSearch(nn.Module):
-    """The search network in torch's own layers, an edge and an operation at a time, as
-    DARTS writes it.
+    """Search network made of torch's layers, with one module for each operation of each
+    edge, as in DARTS' code.
 
-    It shares no code with `models.darts`, whose weights `load` takes apart.
+    It shares no code with `models.darts`. `load` copies weights of that network.
     """
 
     def __init__(
@@ -65,22 +68,22 @@ class PlainSearch(nn.Module):
         self.halving = settings.halving
         self.pooling = settings.pooling
         self.groups = settings.groups
-        wide = 3 * settings.filters
+        stem_channels = 3 * settings.filters
         self.stem = nn.Sequential(
-            nn.Conv2d(shape[2], wide, 3, padding=1, bias=False),
-            _norm(wide, affine=True),
+            nn.Conv2d(shape[2], stem_channels, 3, padding=1, bias=False),
+            _make_norm(stem_channels, affine=True),
         )
         self.cells = nn.ModuleList()
-        inputs = (wide, wide)
-        shrink = False
+        inputs = (stem_channels, stem_channels)
+        previous_halves = False
         filters = settings.filters
-        for place in range(settings.cells):
-            halves = place in self.halving
+        for index in range(settings.cells):
+            halves = index in self.halving
             filters *= 2 if halves else 1
             first = (
                 _Halving(inputs[0], filters)
-                if shrink
-                else _pointwise(inputs[0], filters)
+                if previous_halves
+                else _make_pointwise(inputs[0], filters)
             )
             edges = nn.ModuleDict()
             for node in range(settings.nodes):
@@ -88,17 +91,21 @@ class PlainSearch(nn.Module):
                     stride = 2 if halves and state < 2 else 1
                     edges[f"{node}-{state}"] = nn.ModuleDict(
                         {
-                            name: _operation(name, filters, stride)
+                            name: _make_operation(name, filters, stride)
                             for name in self.space.choices
                         }
                     )
             self.cells.append(
                 nn.ModuleDict(
-                    {"0": first, "1": _pointwise(inputs[1], filters), "edges": edges}
+                    {
+                        "0": first,
+                        "1": _make_pointwise(inputs[1], filters),
+                        "edges": edges,
+                    }
                 )
             )
             inputs = (inputs[1], settings.nodes * filters)
-            shrink = halves
+            previous_halves = halves
         self.classifier = nn.Linear(inputs[1], classes)
         for layer in self.modules():
             if isinstance(layer, nn.GroupNorm) and self.groups is not None:
@@ -107,13 +114,13 @@ class PlainSearch(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.avg_pool2d(x, self.pooling)
-        # Pictures of one channel may pass for channels-last ones, in which Opacus is
-        # wrong without a word.
+        # torch may take images of one channel for channels-last ones, for which Opacus
+        # silently computes wrong gradients. The copy has a plain layout.
         before = last = self.stem(torch.empty(x.shape, dtype=x.dtype).copy_(x))
-        for place, cell in enumerate(self.cells):
+        for index, cell in enumerate(self.cells):
             states = [cell["0"](before), cell["1"](last)]  # type: ignore[index]
             shares = self.architecture[
-                "reduction" if place in self.halving else "normal"
+                "reduction" if index in self.halving else "normal"
             ].softmax(1)
             edge = 0
             for node in range(self.space.nodes):
@@ -134,11 +141,14 @@ class PlainSearch(nn.Module):
         )
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> list[nn.Parameter]:
-        """Take the weights of a `SearchNet`, by name.
+        """Copy the weights of a `SearchNet`.
+
+        Args:
+            tensors: its tensors, by name.
 
         Returns:
-            Of each of its tensors, in order and for each target, this network's
-            parameter.
+            The parameters of this network, in the order of the tensors. A tensor may
+            hold several parameters.
         """
         self.architecture = {
             name.split(".")[1]: value
@@ -149,16 +159,15 @@ class PlainSearch(nn.Module):
         with torch.no_grad():
             for name, value in tensors.items():
                 if not name.startswith("architecture"):
-                    own = self._own(name)
-                    for parameter, part in zip(
-                        own, value.detach().chunk(len(own)), strict=True
-                    ):
+                    parameters = self._find_parameters(name)
+                    parts = value.detach().chunk(len(parameters))
+                    for parameter, part in zip(parameters, parts, strict=True):
                         parameter.copy_(part.reshape(parameter.shape))
-                    order += own
+                    order += parameters
         return order
 
-    def _own(self, name: str) -> list[nn.Parameter]:
-        """The parameters that a tensor of a `SearchNet` holds, one for each target."""
+    def _find_parameters(self, name: str) -> list[nn.Parameter]:
+        """Return the parameters that a tensor of a `SearchNet` holds, in its order."""
         parts = name.split(".")
         if parts[0] == "stem":
             return [self.stem[0].weight]
@@ -168,92 +177,104 @@ class PlainSearch(nn.Module):
             return [getattr(self.classifier, parts[1])]
         cell: Any = self.cells[int(parts[1])]
         if parts[2] == "preparations":
-            prepared = cell[parts[3]]
-            return [
-                (
-                    getattr(prepared, parts[4]).weight
-                    if isinstance(prepared, _Halving)
-                    else prepared[1].weight
-                )
-            ]
+            preparation = cell[parts[3]]
+            halves = isinstance(preparation, _Halving)
+            layer = getattr(preparation, parts[4]) if halves else preparation[1]
+            return [layer.weight]
         state = int(parts[3])
         operation = parts[5]
-        layer = parts[6]
+        layer_name = parts[6]
         nodes = range(max(0, state - 1), self.space.nodes)
-        found = [cell["edges"][f"{node}-{state}"][operation] for node in nodes]
+        modules = [cell["edges"][f"{node}-{state}"][operation] for node in nodes]
         if operation == "skip_connect":
-            return [getattr(one, layer).weight for one in found]
-        place = {"depthwise0": 1, "pointwise0": 2, "depthwise1": 5, "pointwise1": 6}[
-            layer
-        ]
-        return [one[place].weight for one in found]
+            return [getattr(module, layer_name).weight for module in modules]
+        return [module[LAYER_INDICES[layer_name]].weight for module in modules]
 
 
 class _Halving(nn.Module):
+    """Skip connection that halves the side of the maps (DARTS' FactorizedReduce)."""
+
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
         self.even = nn.Conv2d(channels, out // 2, 1, stride=2, bias=False)
         self.odd = nn.Conv2d(channels, out // 2, 1, stride=2, bias=False)
-        self.norm = _norm(out)
+        self.norm = _make_norm(out)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(x)
-        moved = torch.zeros_like(x)
-        moved[:, :, :-1, :-1] = x[:, :, 1:, 1:]
-        return self.norm(torch.cat([self.even(x), self.odd(moved)], 1))
+        shifted = torch.zeros_like(x)
+        shifted[:, :, :-1, :-1] = x[:, :, 1:, 1:]
+        return self.norm(torch.cat([self.even(x), self.odd(shifted)], 1))
 
 
-def _norm(channels: int, affine: bool = False) -> nn.Module:
+def _make_norm(channels: int, affine: bool = False) -> nn.Module:
+    """Return the normalisation of each channel within one record."""
     return nn.GroupNorm(channels, channels, eps=NORMALISATION_EPSILON, affine=affine)
 
 
-def _pointwise(channels: int, out: int) -> nn.Module:
-    return nn.Sequential(nn.ReLU(), nn.Conv2d(channels, out, 1, bias=False), _norm(out))
+def _make_pointwise(channels: int, out: int) -> nn.Module:
+    """Return the preparation of a cell's input: ReLU, convolution, normalisation."""
+    return nn.Sequential(
+        nn.ReLU(), nn.Conv2d(channels, out, 1, bias=False), _make_norm(out)
+    )
 
 
-def _operation(name: str, channels: int, stride: int) -> nn.Module:
+def _make_operation(name: str, channels: int, stride: int) -> nn.Module:
+    """Return an operation of an edge by its name in DARTS."""
     if name == "skip_connect":
         return nn.Identity() if stride == 1 else _Halving(channels, channels)
     if name == "max_pool_3x3":
-        return nn.Sequential(nn.MaxPool2d(3, stride, 1), _norm(channels))
+        return nn.Sequential(nn.MaxPool2d(3, stride, 1), _make_norm(channels))
     if name == "avg_pool_3x3":
         return nn.Sequential(
-            nn.AvgPool2d(3, stride, 1, count_include_pad=False), _norm(channels)
+            nn.AvgPool2d(3, stride, 1, count_include_pad=False), _make_norm(channels)
         )
     side = int(name[-1])
     dilation = 2 if name.startswith("dil") else 1
     layers: list[nn.Module] = []
-    for step in (stride, 1)[: 1 if dilation == 2 else 2]:
-        padding = dilation * (side // 2)
+    padding = dilation * (side // 2)
+    # A dilated convolution is one pair of layers, a separable one is two.
+    strides = (stride,) if dilation == 2 else (stride, 1)
+    for layer_stride in strides:
         layers += [
             nn.ReLU(),
             nn.Conv2d(
                 channels,
                 channels,
                 side,
-                step,
+                layer_stride,
                 padding,
                 dilation,
                 groups=channels,
                 bias=False,
             ),
             nn.Conv2d(channels, channels, 1, bias=False),
-            _norm(channels),
+            _make_norm(channels),
         ]
     return nn.Sequential(*layers)
 
 
-def _seconds(work: Callable[[], Any]) -> float:
+def _measure_seconds(work: Callable[[], Any]) -> float:
+    """Return the CPU seconds of one call."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
-def _case(
+def _measure_case(
     settings: DartsSearch, shape: tuple[int, int, int], records: int, pairs: int
 ) -> tuple[list[float], float]:
-    """Median records a second of each way, and the worst difference of a row from
-    Opacus', relative to its norm.
+    """Measure all implementations on one network.
+
+    Args:
+        settings: the search network.
+        shape: of the images, [height, width, channels].
+        records: of a round.
+        pairs: rounds of each implementation.
+
+    Returns:
+        The median records per second of each implementation, then the median ratio to
+        Opacus; and the largest difference of a row from Opacus', relative to its norm.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -276,7 +297,7 @@ def _case(
         name: np.empty((records, ours.width(name)), np.float32) for name in net.blocks
     }
 
-    def by_opacus() -> None:
+    def run_opacus() -> None:
         sampled.zero_grad()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -285,28 +306,28 @@ def _case(
             ).backward()
 
     leaf = torch.from_numpy(theta).requires_grad_()
-    ways = [
+    works = [
         lambda: ours.each(theta, x, y, rows["weights"], block="weights"),
         lambda: ours.each(theta, x, y, rows["architecture"], block="architecture"),
-        by_opacus,
+        run_opacus,
         lambda: plain_torch.each(theta, x, y, rows["weights"], block="weights"),
         lambda: torch.autograd.grad(net.losses(leaf, x, y).sum(), leaf),
     ]
-    by_opacus()
-    ways[0]()
-    wanted = torch.cat(
+    run_opacus()
+    works[0]()
+    opacus_rows = torch.cat(
         [parameter.grad_sample.flatten(1) for parameter in order], 1
     ).numpy()
-    worst = np.linalg.norm(rows["weights"] - wanted, axis=1) / np.linalg.norm(
-        wanted, axis=1
-    )
-    for way in ways:
-        way()
-    rounds = [[records / _seconds(way) for way in ways] for _ in range(pairs)]
+    differences = np.linalg.norm(rows["weights"] - opacus_rows, axis=1)
+    relative = differences / np.linalg.norm(opacus_rows, axis=1)
+    for work in works:
+        work()
+    rounds = [
+        [records / _measure_seconds(work) for work in works] for _ in range(pairs)
+    ]
     rates = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    return [*rates, statistics.median(row[0] / row[2] for row in rounds)], float(
-        worst.max()
-    )
+    ratio = statistics.median(row[0] / row[2] for row in rounds)
+    return [*rates, ratio], float(relative.max())
 
 
 def main() -> None:
@@ -317,10 +338,13 @@ def main() -> None:
         "--records",
         type=int,
         default=0,
-        help="of a round; 0: a number that suits the case",
+        help="records of a round; 0: a number that suits the case",
     )
     parser.add_argument(
-        "--cases", type=int, default=len(CASES), help="how many, from the smallest"
+        "--cases",
+        type=int,
+        default=len(CASES),
+        help="number of cases, from the smallest",
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -330,9 +354,10 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, (settings, shape, records) in list(CASES.items())[: options.cases]:
-        rates, worst = _case(settings, shape, options.records or records, options.pairs)
+        count = options.records or records
+        rates, difference = _measure_case(settings, shape, count, options.pairs)
         columns = " | ".join(f"{rate:,.1f}" for rate in rates)
-        print(f"| {name} | {columns} | {worst:.0e} |", flush=True)
+        print(f"| {name} | {columns} | {difference:.0e} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""Milliseconds a client of one training's gradients by one thread and by two, and
-beside an older checkout.
+"""Measure the milliseconds per client of one training with one and two threads.
 
     uv run python benchmarks/threads.py [--pairs 5] [--tasks 200] [--filters 16 32 64] [--steps 2]
         [--before ../checkout-of-another-commit] [--out results/benchmarks/threads.csv]
 
-Second-order meta-gradients of 5-way 1-shot tasks, clipped and summed with noise as a
-round does it. One and two threads take turns in one process; the checkouts take turns,
-a process each, and the ratios are taken pair by pair. So that others' work on the
-machine is seen, the seconds of processor time are given beside those of the clock. Two
-processes of one thread each, side by side, share nothing: what they lose is the
-machine's, not the threads'.
+The benchmark computes second-order meta-gradients of 5-way 1-shot tasks, clipped and
+summed with noise, as in a round. One and two threads take turns in one process. The
+checkouts (`--before`) take turns in processes of their own. The ratios are computed for
+each pair. Beside wall time the table has processor time, which shows whether other work
+slowed the machine down. It also has two simultaneous processes of one thread each. They
+share nothing, so any loss against one process is the machine's and not the threads'.
 """
 
 from __future__ import annotations
@@ -23,13 +22,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
+COLUMNS = (
+    "checkout",
+    "filters",
+    "inner_steps",
+    "processes",
+    "threads",
+    "clock_ms_per_task",
+    "processor_ms_per_task",
+    "times_as_fast_as_one_thread",
+    "times_as_fast_as_before",
+)
+
+Case = tuple[str, int, int]
+"""Checkout, processes and threads."""
+
+Times = dict[Case, list[tuple[float, float]]]
+"""Wall and processor milliseconds per task of each pair, by case."""
 
 
-def once(
+def print_times(
     benchmarks: str,
     folder: str,
     filters: int,
@@ -37,38 +54,56 @@ def once(
     tasks: int,
     threads: list[int],
 ) -> None:
-    """Print the milliseconds of a task by the clock, and of the processor, for each
-    number of threads.
+    """Print wall and processor milliseconds per task for each number of threads.
 
-    How a training is called is what the benchmark of the same checkout says. It waits
-    for a line once it is ready.
+    The gradients are computed by `meta_gradient.py` of the checkout that is measured.
+    Before each measurement the process prints "ready" and waits for a line.
+
+    Args:
+        benchmarks: folder `benchmarks/` of the checkout.
+        folder: folder of the glyphs.
+        filters: of the network.
+        steps: inner steps.
+        tasks: tasks of the cohort.
+        threads: the numbers of threads.
     """
     sys.path.insert(0, benchmarks)
-    from meta_gradient import Ours, Tasks, dataset
+    from meta_gradient import CohortSum, Tasks, load_glyphs
 
-    data = dataset(Path(folder))
+    data = load_glyphs(Path(folder))
     cohort = Tasks(data, tasks)
     for count in threads:
-        ours = Ours(data, filters, steps, 2, count, True)
-        ours(Tasks(data, 16))  # loops are read
+        cohort_sum = CohortSum(data, filters, steps, 2, count, True)
+        cohort_sum(Tasks(data, 16))  # loads the compiled loops
         print("ready", flush=True)
         input()
-        clock = time.perf_counter()
+        wall = time.perf_counter()
         processor = time.process_time()
-        ours(cohort)
-        spent = time.perf_counter() - clock, time.process_time() - processor
-        print(*(1e3 * seconds / tasks for seconds in spent), flush=True)
+        cohort_sum(cohort)
+        wall = time.perf_counter() - wall
+        processor = time.process_time() - processor
+        print(1e3 * wall / tasks, 1e3 * processor / tasks, flush=True)
 
 
-def measured(
+def measure(
     checkout: Path,
     folder: str,
     numbers: tuple[int, ...],
     threads: list[int],
     processes: int = 1,
 ) -> list[tuple[float, ...]]:
-    """What `once` prints in a process that reads the code of one checkout, or in the
-    first of several side by side.
+    """Return what `print_times` prints with the code of a checkout.
+
+    Args:
+        checkout: the checkout.
+        folder: folder of the glyphs.
+        numbers: filters, inner steps and tasks.
+        threads: the numbers of threads.
+        processes: how many processes run at the same time. The first one's times are
+            returned.
+
+    Returns:
+        Wall and processor milliseconds per task, for each number of threads.
     """
     command = [
         sys.executable,
@@ -79,7 +114,7 @@ def measured(
         *map(str, numbers),
     ]
     command += ["--threads", *map(str, threads)]
-    # As Snakemake has them in a job of two threads: products that heed them take
+    # Snakemake sets both in a job of two threads. Matrix products that heed them start
     # threads of their own.
     environment = os.environ | {
         "PYTHONPATH": str(checkout / "src"),
@@ -91,12 +126,11 @@ def measured(
         subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
         for _ in range(processes)
     ]
-    found = []
+    times = []
     for _ in threads:
         for process in started:
-            assert (
-                process.stdout is not None and process.stdout.readline() == "ready\n"
-            ), "a process ended"
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", "a process ended"
         for process in started:
             assert process.stdin is not None
             process.stdin.write("\n")
@@ -106,10 +140,63 @@ def measured(
             for process in started
             if process.stdout is not None
         ]
-        found.append(tuple(map(float, lines[0].split())))
+        times.append(tuple(map(float, lines[0].split())))
     for process in started:
         process.communicate()
-    return found
+    return times
+
+
+def measure_cases(
+    checkouts: Mapping[str, Path],
+    folder: str,
+    filters: int,
+    options: argparse.Namespace,
+) -> Times:
+    """Return the times of all cases at one number of filters, measured in turns.
+
+    Args:
+        checkouts: the checkouts, by name.
+        folder: folder of the glyphs.
+        filters: of the network.
+        options: the command line.
+    """
+    times: Times = {}
+    numbers = filters, options.steps, options.tasks
+    for _ in range(options.pairs):
+        for name, checkout in checkouts.items():
+            one_thread, two_threads = measure(checkout, folder, numbers, [1, 2])
+            (two_processes,) = measure(checkout, folder, numbers, [1], processes=2)
+            for processes, threads, (wall, processor) in (
+                (1, 1, one_thread),
+                (1, 2, two_threads),
+                (2, 1, two_processes),
+            ):
+                case_times = times.setdefault((name, processes, threads), [])
+                case_times.append((wall / processes, processor))
+    return times
+
+
+def make_row(case: Case, times: Times) -> dict[str, Any]:
+    """Return the row of a case: median times, and ratios to other cases."""
+    name, processes, threads = case
+    row: dict[str, Any] = {"checkout": name, "processes": processes, "threads": threads}
+    wall, processor = map(statistics.median, zip(*times[case], strict=True))
+    row["clock_ms_per_task"] = round(wall, 2)
+    row["processor_ms_per_task"] = round(processor, 2)
+    for reference, reference_case in (
+        ("one_thread", (name, 1, 1)),
+        ("before", ("before", processes, threads)),
+    ):
+        if reference_case in times:
+            ratios = [
+                reference_times[0] / case_times[0]
+                for case_times, reference_times in zip(
+                    times[case], times[reference_case], strict=True
+                )
+            ]
+            ratio = round(statistics.median(ratios), 2)
+            row[f"times_as_fast_as_{reference}"] = ratio
+    return row
 
 
 def main() -> None:
@@ -125,63 +212,33 @@ def main() -> None:
     )
     parser.add_argument("--once", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, nargs="+", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.once:
-        once(*asked.once[:2], *map(int, asked.once[2:]), threads=asked.threads)
+    options = parser.parse_args()
+    if options.once:
+        benchmarks, folder, *numbers = options.once
+        print_times(benchmarks, folder, *map(int, numbers), threads=options.threads)
         return
-    checkouts = {"now": HERE} | (
-        {"before": asked.before.resolve()} if asked.before else {}
-    )
-    rows = list[dict[str, Any]]()
+    checkouts = {"now": HERE}
+    if options.before:
+        checkouts["before"] = options.before.resolve()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for filters in asked.filters:
-            found: dict[tuple[str, int, int], list[tuple[float, ...]]] = {}
-            numbers = filters, asked.steps, asked.tasks
-            for _, (name, checkout) in itertools.product(
-                range(asked.pairs), checkouts.items()
-            ):
-                one, two = measured(checkout, folder, numbers, [1, 2])
-                (beside,) = measured(checkout, folder, numbers, [1], processes=2)
-                for key, spent in (
-                    ((name, 1, 1), one),
-                    ((name, 1, 2), two),
-                    ((name, 2, 1), beside),
-                ):
-                    found.setdefault(key, []).append((spent[0] / key[1], spent[1]))
-            for (name, processes, count), spent in found.items():
-                row = {"checkout": name, "filters": filters, "inner_steps": asked.steps}
-                row |= {"processes": processes, "threads": count}
-                row |= {
-                    f"{what}_ms_per_task": round(statistics.median(column), 2)
-                    for what, column in zip(
-                        ("clock", "processor"), zip(*spent, strict=True), strict=True
-                    )
-                }
-                for than, other in (
-                    ("one_thread", (name, 1, 1)),
-                    ("before", ("before", processes, count)),
-                ):
-                    if other in found:
-                        ratios = [
-                            b[0] / a[0]
-                            for a, b in zip(spent, found[other], strict=True)
-                        ]
-                        row[f"times_as_fast_as_{than}"] = round(
-                            statistics.median(ratios), 2
-                        )
-                rows.append(row)
+        for filters in options.filters:
+            times = measure_cases(checkouts, folder, filters, options)
+            for case in times:
+                row = make_row(case, times)
+                row |= {"filters": filters, "inner_steps": options.steps}
+                rows.append({name: row[name] for name in COLUMNS if name in row})
                 print(
-                    "  ".join(f"{key} {value}" for key, value in row.items()),
+                    "  ".join(f"{key} {value}" for key, value in rows[-1].items()),
                     flush=True,
                 )
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    with open(asked.out, "w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(
-            handle, list(dict.fromkeys(itertools.chain(*rows))), lineterminator="\n"
-        )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with open(options.out, "w", newline="", encoding="utf-8") as handle:
+        columns = list(dict.fromkeys(itertools.chain(*rows)))
+        writer = csv.DictWriter(handle, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print(f"written to {asked.out}")
+    print(f"written to {options.out}")
 
 
 if __name__ == "__main__":

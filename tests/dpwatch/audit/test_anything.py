@@ -72,7 +72,7 @@ def test_audit_refutes_noise_that_repeats(example, dimension, period):
     calls = itertools.count()
 
     def release(rows):
-        return example["clipped"](rows).sum(axis=0) + noise[next(calls) // 2 % period]
+        return example["clip"](rows).sum(axis=0) + noise[next(calls) // 2 % period]
 
     assert audit_at_z_1(release, dimension, calls=200).refuted
 
@@ -210,12 +210,12 @@ def test_audit_lets_a_release_divide_by_a_public_number_of_rows(
 ):
     """Half the noise is still refuted."""
     sensitivity = 2.0 if adjacency == "replace-one" else 1.0
-    noise = example["Mechanisms"](5).noise
+    noise = example["Mechanisms"](5).draw_noise
     row_counts = set()
 
     def release(rows):
         row_counts.add(len(rows))
-        total = example["clipped"](rows).sum(axis=0) + noise(scale * sensitivity)
+        total = example["clip"](rows).sum(axis=0) + noise(scale * sensitivity)
         return total / len(rows)
 
     audit = audit_at_z_1(release, adjacency=adjacency, cohort=40)
@@ -256,11 +256,11 @@ def test_audit_of_an_undeclared_mechanism_refutes_a_larger_epsilon():
 
 def test_audit_refutes_a_release_that_no_mean_shows(example):
     """The sum with a random sign tells as much of one row as the sum itself."""
-    noise = example["Mechanisms"](0).noise
+    noise = example["Mechanisms"](0).draw_noise
     signs = np.random.default_rng(0)
 
     def release(rows):
-        total = example["clipped"](rows).sum(axis=0)
+        total = example["clip"](rows).sum(axis=0)
         return signs.choice([-1.0, 1.0]) * total + noise(0.05)
 
     audit = audit_at_z_1(release)
