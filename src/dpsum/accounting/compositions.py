@@ -1,5 +1,4 @@
-"""The privacy loss of many rounds, composed: ends of epsilon and of delta for any
-dominating pairs of single rounds.
+"""Composition of many rounds: ends of epsilon and delta for any dominating pairs.
 
 A round's pair has two orders (with the unit against without it, and turned around),
 each with a law of its loss (`RoundLaw`). The loss is put on a grid and rounds are
@@ -42,18 +41,18 @@ from dpsum.sampling import Sampling
 LOWER_CELLS = 1 << 20
 MANY_ROUNDS = 2000
 SMALL = 1e-6
-"""The delta for which a whole curve's grid is made."""
+"""Delta for which the grid of a whole curve is made."""
 
 LEAST_NOISE = 0.2
-"""Below this noise losses leave the range of floating point, and the ceiling of
-composed Gaussians is given.
+"""Noise multiplier below which losses leave the range of floating point. The end is
+then the ceiling of composed Gaussians.
 """
 
 LEAST_GRID_DELTA = 1e-300
 """The smallest delta that a grid is made for: masses stay numbers of full precision."""
 
 LEAST_USUAL_DELTA = 1e-20
-"""Below this delta the Fourier transform's rounding asks for grids of their own
+"""Delta below which the rounding of the Fourier transform requires special grids
 (`fine_brackets`).
 """
 
@@ -62,8 +61,8 @@ _CUT = 1e-4
 
 
 LARGEST = 600.0
-"""Losses above this cannot be exponentiated; by default `range` ends there, and what
-lies above counts as infinite.
+"""Losses above this cannot be exponentiated. By default `range` ends there, and larger
+losses count as infinite.
 """
 
 
@@ -74,10 +73,10 @@ Tails = tuple[np.ndarray, np.ndarray, np.ndarray]
 class RoundLaw(Protocol):
     """The privacy loss of one round in one order.
 
-    `tails` gives the probability of a larger loss under the first and under the second
-    distribution of the pair, and by how much of itself each may be off at most, float64
-    [n]. `range` gives losses below and above which the first has at most that mass on
-    each side. `missing` is what the tails leave out, and an upper end adds.
+    `tails` returns the probability of a larger loss under the first and under the
+    second distribution of the pair, and a bound on the relative error of both, float64
+    [n]. `range` returns losses below and above which the first distribution has at most
+    a given mass. `missing` is the mass that the tails omit; an upper end adds it.
     """
 
     @property
@@ -89,17 +88,17 @@ class RoundLaw(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Rounds that are sampled alike, with independent Gaussian noise.
+    """Rounds with the same sampling and independent Gaussian noise.
 
     Attributes:
-        schedule: their noise, at least one round.
-        rate: a unit's chance of being in a round.
-        laws: of z, and of the mass that may be cut off its loss, to a round's law in
-            each order, of which the first is the one that mostly costs the most; the
-            same objects where they are equal.
-        uses: units that are zeroed together.
-        moves: by how many thresholds a unit moves a sum at most.
-        first_is_worst: whether the first order's epsilon is proved to be the larger.
+        schedule: noise of the rounds, at least one round.
+        rate: sampling rate: a unit's probability of being in a round.
+        laws: function from z, and the mass that may be cut off the loss, to a round's
+            law in each order. The first order is usually the most costly. Equal laws
+            are the same objects.
+        uses: number of units that are zeroed out together.
+        moves: largest distance, in thresholds, by which a unit moves a sum.
+        first_is_worst: whether the first order's epsilon is proven to be the larger.
     """
 
     schedule: Schedule
@@ -111,30 +110,29 @@ class Stage:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds."""
+        """Number of rounds."""
         return sum(count for _, count in self.schedule)
 
     @property
     def joint(self) -> float:
-        """The noise multiplier of all rounds as one Gaussian."""
+        """Noise multiplier of all rounds as one Gaussian."""
         return joint_of(self.schedule)
 
     @property
     def least(self) -> float:
-        """The least noise multiplier."""
+        """Least noise multiplier."""
         return min(z for z, _ in self.schedule)
 
     @property
     def no_grid(self) -> bool:
-        """Whether sampling hides nothing, or losses leave the range of floating
-        point.
-        """
+        """Whether the rate is 1, or losses leave the range of floating point."""
         return self.rate == 1.0 or self.least / self.moves < LEAST_NOISE
 
     @property
     def spacing(self) -> float:
-        """An upper end's grid: a part of the quietest round's typical loss, with whose
-        square its error falls.
+        """Grid step of an upper end: a fraction of the noisiest round's typical loss.
+
+        The error falls with the square of the step.
         """
         most = max(z for z, _ in self.schedule)
         variance = min(most**-2, 50.0)
@@ -146,8 +144,10 @@ class Stage:
         return float(np.clip(0.05 * typical, 1e-7, coarsest))
 
     def guess(self, delta: float) -> float:
-        """Return the start of a search; for several units at once as one Gaussian of
-        the root mean square count.
+        """Return the start of a search for epsilon.
+
+        For several units at once it is that of one Gaussian at the root mean square
+        count.
         """
         z = self.least / self.moves
         rate = self.rate
@@ -167,8 +167,9 @@ class Stage:
 def _grid(
     law: RoundLaw, step: float, mass: float, upper: bool
 ) -> tuple[GridVariable, float]:
-    """The loss of one round on a grid: at one end, in one order; and the chance of what
-    was cut off its top.
+    """Return the loss of one round on a grid, and the probability cut off its top.
+
+    It is for one end and one order.
     """
     low, high = law.range(mass)
     first = math.floor(low / step)
@@ -220,9 +221,7 @@ def cut_mass(stages: Sequence[Stage], delta: float) -> float:
 def _ends(
     stages: Sequence[Stage], mass: float, step: float, *, upper: bool
 ) -> list[Callable[[float], DeltaEnd]]:
-    """For each order a function of epsilon that makes the end of delta which is sharp
-    near it.
-    """
+    """Return a function from epsilon to an end of delta sharp there, for each order."""
     laws = []
     for stage in stages:
         for z, count in stage.schedule:
@@ -246,12 +245,15 @@ def _ends(
 def upper_end(
     stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None
 ) -> float:
-    """An upper end of epsilon in every order, for stages one after another whose draws
-    are independent.
+    """Return an upper bound on epsilon in every order, for consecutive stages.
+
+    The stages draw independently.
 
     Args:
-        ceiling: an upper end that is known already.
-        start: a guess; by default the first stage's.
+        stages: the stages.
+        delta: delta at which epsilon is stated.
+        ceiling: an upper bound that is known already.
+        start: start of the search; by default the first stage's guess.
     """
     step = min(stage.spacing for stage in stages)
     mass = cut_mass(stages, delta)
@@ -273,8 +275,9 @@ def upper_end(
 def lower_end(
     stages: Sequence[Stage], delta: float, *, upper: float, step: float | None = None
 ) -> float:
-    """A lower end of epsilon in the first order, which is at most `upper`; on the grid
-    of `fine_spacing` by default.
+    """Return a lower bound on epsilon in the first order, at most `upper`.
+
+    `step` is the grid step, by default `fine_spacing`.
     """
     if step is None:
         step = fine_spacing(stages, delta, upper)
@@ -284,8 +287,9 @@ def lower_end(
 
 
 def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
-    """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where
-    they are not small.
+    """Return upper bounds on delta in each order at each epsilon >= 0, float64 [n].
+
+    They are sharp where they are not small.
     """
     mass = cut_mass([stage], SMALL)
     curves = []
@@ -297,7 +301,7 @@ def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
 
 
 def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
-    """The grid of a lower end of all stages, whose upper end is known."""
+    """Return the grid step of a lower end of all stages, given their upper end."""
     rounds = sum(stage.rounds for stage in stages)
     mass = cut_mass(stages, delta)
     several = stages[0].uses > 1
@@ -328,27 +332,27 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
 
 
 class Composed(Accountant):
-    """Accounts for sampled rounds by their composition. Long schedules are `grouped`.
+    """Base of accountants that compose sampled rounds. Long schedules are `grouped`.
 
     Attributes:
-        ends_of: functions of (schedule, how units are drawn, delta) to the low and to
-            the high end of epsilon.
+        ends_of: functions from (schedule, numbers of the sampler, delta) to the low and
+            to the high end of epsilon.
     """
 
     ends_of: ClassVar[tuple[Callable[..., float], Callable[..., float]]]
 
     def drawn(self, sampling: Sampling) -> tuple[float, ...]:
-        """Return how units are drawn, as `ends_of` takes it."""
+        """Return the numbers of the sampler for `ends_of`."""
         return (float(sampling["rate"]),)
 
     def end(self, events: Events, delta: float, *, upper: bool, **more: str) -> float:
-        """Return a proved end of epsilon, the upper or the lower one."""
+        """Return a proven end of epsilon, the upper or the lower one."""
         schedule = grouped(events.schedule, least=upper)
         drawn = self.drawn(events.sampling)
         return self.ends_of[upper](schedule, *drawn, delta, **more)
 
     def gaussian(self, events: Events) -> float | None:
-        """Sampling at rate 1 is none: all releases are one Gaussian."""
+        """Return the joint multiplier at rate 1: all releases are one Gaussian."""
         if events.rate == 1:
             return joint_of(events.schedule)
         return None

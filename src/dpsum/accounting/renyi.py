@@ -1,7 +1,7 @@
-"""Renyi divergences of Poisson-sampled Gaussians, and from divergences to epsilon.
+"""Renyi divergences of Poisson-sampled Gaussians, and their conversion to epsilon.
 
-They add up over rounds, so that a budget can be kept round by round with them, and
-searches are accounted for by them.
+Divergences add up over rounds, so that they serve for budgets kept round by round, and
+for accounts of searches.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 from dpsum.accounting.gaussian import Schedule
 
 HOLDING_ORDERS = tuple(range(2, 257))
-"""For a budget under `proven` that is kept lot by lot, and for searches: all whole, and
-any of them is an upper end.
+"""Orders for a `proven` budget that is kept lot by lot, and for searches: integers,
+each of which gives an upper bound.
 """
 
 
 def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
-    """Renyi divergences of one round (z, q), an upper end in both directions, at each
-    order above 1.
+    """Return upper bounds on the Renyi divergences of one round (z, q), orders above 1.
+
+    They hold in both directions.
 
     Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian
     Mechanism (2019), Section 3.3.
@@ -49,10 +50,10 @@ def _renyi(
 
 
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
-    """Return log E_Q (P/Q)^order; infinity where its series is not summed in time.
+    """Return log E_Q (P/Q)^order; infinity where its series converges too slowly.
 
-    It is dp-accounting's `_compute_log_a` to the bit, without what importing that
-    package loads: a second a training.
+    It equals dp-accounting's `_compute_log_a` to the bit, and avoids the import of that
+    package, which takes a second in each training.
     """
     z = noise_multiplier
     log_q = math.log(rate)
@@ -99,8 +100,9 @@ def _log_normal_tail(at: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """log of C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, -inf beyond; and
-    the k.
+    """Return log C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, and the k.
+
+    The log is -inf for k above the order.
     """
     alpha = np.array(orders, dtype=float)
     alpha = alpha[:, None]
@@ -116,7 +118,7 @@ def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.nda
 def _renyi_whole(
     noise_multiplier: float, rate: float, orders: tuple[int, ...]
 ) -> np.ndarray:
-    """The same for whole orders, by the sum that defines it, all at once."""
+    """Return `renyi` at all integer orders at once, by the defining sum."""
     logs, k = _binomials(rate, orders)
     twice_variance = 2 * noise_multiplier**2
     terms = logs + (k * k - k) / twice_variance
@@ -132,8 +134,14 @@ def _renyi_whole(
 def epsilon_of(
     divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool
 ) -> float:
-    """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of
-    Canonne et al.
+    """Convert Renyi divergences to epsilon.
+
+    Args:
+        divergences: divergence at each order.
+        orders: the orders.
+        delta: delta at which epsilon is stated.
+        tight: whether to use the tighter conversion of Canonne et al. instead of
+            Mironov's.
     """
     alphas = np.asarray(orders, dtype=float)
     log_delta = math.log(delta)
@@ -149,11 +157,10 @@ def epsilon_of(
 def renyi_epsilon(
     schedule: Schedule, rate: float, delta: float, orders: Sequence[float]
 ) -> float:
-    """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1)
-    (Mironov 2017, Proposition 3).
+    """Return an upper bound on epsilon by Renyi divergences of all rounds.
 
-    This is what TensorFlow Privacy's moments accountant printed when the papers were
-    written.
+    The conversion is eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Proposition
+    3), as in TensorFlow Privacy's moments accountant when the papers were written.
     """
     divergences_by_noise = [count * renyi(z, rate, orders) for z, count in schedule]
     divergences = np.sum(divergences_by_noise, axis=0)

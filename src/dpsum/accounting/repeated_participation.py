@@ -1,13 +1,12 @@
-"""Several participations of one unit in rounds that are known: by how much all releases
-together move.
+"""Joint sensitivity of all releases to a unit that takes part in several known rounds.
 
-Allowed are the sets of rounds of which any two are at least `separation` apart, with at
-most `participations` in all (b-min-sep participation, Choquette-Choo et al.,
-(Amplified) Banded Matrix Factorization, 2023). Where the releases are C S + Z and the
-unit contributes vectors of norm at most 1 in the rounds of a set, with G = C^T C and Z
-standard normal, they move by a vector of square length at most the sum over the set's
-pairs of |G_st|, which is reached, by contributions that all point the same way, where
-no such entry is below 0; contributions at right angles reach the sum of G_tt.
+A set of rounds is allowed if any two are at least `separation` apart, and there are at
+most `participations` of them (b-min-sep participation, Choquette-Choo et al.,
+(Amplified) Banded Matrix Factorization, 2023). Let the releases be C S + Z, with G =
+C^T C and Z standard normal, and let the unit contribute vectors of norm at most 1 in
+the rounds of a set. The releases then move by a vector whose squared length is at most
+the sum over the set's pairs of |G_st|. Contributions that all point the same way reach
+it where no such entry is below 0. Orthogonal contributions reach the sum of G_tt.
 
 `sensitivity` brackets the square root of the largest such sum over the sets:
 
@@ -35,8 +34,9 @@ _ROUNDING = 1e-12
 def heaviest(
     weights: np.ndarray, separation: int, participations: int
 ) -> tuple[float, np.ndarray]:
-    """The allowed set of rounds with the largest sum of weights >= 0, float64 [rounds],
-    and that sum.
+    """Return the largest sum of weights over an allowed set of rounds, and that set.
+
+    Weights are at least 0, float64 [rounds].
     """
     rounds = len(weights)
     # In tables[k][t]: the largest sum of a set of at most k of the first t rounds.
@@ -65,11 +65,14 @@ def heaviest(
 def sensitivity(
     gram: np.ndarray, separation: int, participations: int
 ) -> tuple[float, float]:
-    """Proved ends of how far a unit of contributions of norm 1 moves the releases, in
-    deviations of the noise.
+    """Return proven ends of the sensitivity of all releases, over the noise's deviation.
 
-    `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and
-    `participations` are at least 1.
+    The unit's contributions have norm at most 1.
+
+    Args:
+        gram: G = C^T C over the variance, float64 [rounds, rounds].
+        separation: least number of rounds between two participations, at least 1.
+        participations: largest number of participations, at least 1.
     """
     sizes = np.abs(gram)
     rounds = len(gram)
@@ -111,8 +114,9 @@ def _square_distance(gram: np.ndarray, rounds: np.ndarray) -> float:
 
 
 def _falls(gram: np.ndarray) -> bool:
-    """Whether G has no entry below 0 and falls along diagonals, and along rows from the
-    diagonal on; up to rounding.
+    """Return whether G has no entry below 0 and falls along diagonals and rows.
+
+    Rows count from the diagonal on. The check allows for rounding.
     """
     largest = float(np.abs(gram).max())
     slack = _ROUNDING * largest

@@ -1,5 +1,4 @@
-"""The privacy loss of one sampled Gaussian: how likely a larger one is, with a bound on
-rounding.
+"""Tails of the privacy loss of one sampled Gaussian, with bounds on rounding.
 
 The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see
 `analyses.poisson`.
@@ -18,8 +17,9 @@ from dpsum.accounting.gaussian import FUNCTION, ROUNDING, Rounded, upper_tail
 def normal_tail(
     x: np.ndarray, off: np.ndarray, mean: float, deviation: float, sign: float
 ) -> Rounded:
-    """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be
-    off, and its error's share.
+    """Return the probability of N(mean, deviation^2) above (sign 1) or below (-1) x.
+
+    x has an error of at most `off`. The second value bounds the relative error.
     """
     score = sign * (x - mean) / deviation
     rounding = 3 * ROUNDING * (np.abs(x) + mean)
@@ -27,16 +27,15 @@ def normal_tail(
 
 
 class RoundLoss:
-    """The privacy loss of one round, by removal (P against Q) or by addition (Q against
-    P).
+    """The privacy loss of one round, by removal (P against Q) or addition (Q against P).
 
     Args:
         noise_multiplier, rate: z and q.
-        add: the direction.
+        add: whether the direction is addition.
         uses: k; P is the mixture over Binomial(k, q).
-        dropped: how much of that mixture's far end may be left out. P is then a little
-            less than it is: what is left out goes on top of an upper end (`missing`),
-            and a lower end can only fall.
+        dropped: mass of that mixture's far tail that may be omitted. P is then slightly
+            too small: an upper end adds the omitted mass (`missing`), and a lower end
+            can only fall.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class RoundLoss:
             self._set_mixture(dropped)
 
     def _set_mixture(self, dropped: float) -> None:
-        """Keep the weights of the mixture, without its far end of at most `dropped`."""
+        """Set the weights of the mixture, without a far tail of at most `dropped`."""
         uses = self.uses
         rate = self.q
         counts = np.arange(uses + 1, dtype=float)
@@ -90,8 +89,9 @@ class RoundLoss:
         return mixed, without, share
 
     def _both(self, x: np.ndarray, off: np.ndarray, sign: float) -> Tails:
-        """The probability of Q and of P above (sign 1) or below (-1) an x that may be
-        off, and the share of both.
+        """Return the probability of Q and of P above (sign 1) or below (-1) x.
+
+        x has an error of at most `off`. The third value bounds both relative errors.
         """
 
         def tail_of(mean: float) -> Rounded:
@@ -117,13 +117,13 @@ class RoundLoss:
         return without, mixed, share
 
     def _where(self, losses: np.ndarray) -> Rounded:
-        """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how
-        far it may be off.
+        """Return the x at which log dP/dQ is `losses`, with a bound on its error.
 
-        Near its least a loss says little of x: there e^l - (1 - q) is a difference of
-        numbers that are nearly equal. It is off by `FUNCTION` of e^l - 1. Where it is
-        no larger than twice that, x is taken at the safe side (as if it were that
-        large, by addition, and -inf by removal), and nothing is said to be known of it.
+        x is -inf below the range of dP/dQ. Near the least loss, e^l - (1 - q) is a
+        difference of nearly equal numbers, so that x is inaccurate. The difference has
+        an error of `FUNCTION` times e^l - 1. Where it is at most twice that error, x is
+        set on the safe side (as if it were that large, by addition, and -inf by
+        removal), without an error bound.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
@@ -157,13 +157,14 @@ class RoundLoss:
         return x, np.where(np.isfinite(x), moved, 0.0)
 
     def _where_mixed(self, rise: np.ndarray) -> Rounded:
-        """The same by Newton's method, for losses that are `rise` above their least.
+        """Solve by Newton's method, for losses that are `rise` above their least.
 
-        Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) =
-        log(e^rise - 1). M is convex and its slope is between 1/z^2 and k/z^2. Started
-        where one summand alone reaches the value, so to the right of the root, it falls
-        to the root in a few steps. An error of M or of the value moves x by at most z^2
-        times it, and what is left to fall is at most k times the last step.
+        The equation is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) =
+        log(e^rise - 1). M is convex, and its slope is between 1/z^2 and k/z^2. The
+        iteration starts where one summand alone reaches the value, so to the right of
+        the root, and falls to the root in a few steps. An error of M or of the value
+        moves x by at most z^2 times that error. The remaining distance to the root is
+        at most k times the last step.
         """
         # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
         off = self._off + ROUNDING * np.abs(rise)
@@ -230,7 +231,7 @@ class RoundLoss:
         return x, step
 
     def loss(self, x: float) -> float:
-        """The loss of removal at x."""
+        """Return the loss of removal at x."""
         if self.uses > 1:
             shifts = x - self._counts / 2
             exponents = self._counts * shifts / self.z**2
@@ -243,10 +244,9 @@ class RoundLoss:
         return float(np.logaddexp(log_absent, log_present))
 
     def range(self, mass: float, most: float = 600.0) -> tuple[float, float]:
-        """Losses below and above which the first distribution has at most `mass` on
-        each side.
+        """Return losses beyond which the first distribution has at most `mass`.
 
-        What lies above `most` is cut off and counts as infinite.
+        The mass is on each side. Losses above `most` are cut off and count as infinite.
         """
         reach = -float(ndtri(mass)) * self.z
         low = self.uses * math.log1p(-self.q)
@@ -258,7 +258,7 @@ class RoundLoss:
         return low, high
 
     def _far(self, mass: float, reach: float) -> float:
-        """An x above which P has at most `mass`."""
+        """Return an x above which P has at most `mass`."""
         if self.uses == 1:
             return 1.0 + reach
 

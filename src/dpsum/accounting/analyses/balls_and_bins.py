@@ -1,5 +1,4 @@
-"""The privacy of balls-and-bins participation: each client is in one secret round out
-of T.
+"""Privacy of balls-and-bins participation: each client is in one secret round of T.
 
 Chua et al., Balls-and-Bins Sampling for DP-SGD (2024): under zero-out adjacency the
 releases of rounds 1..t are dominated by the pair
@@ -92,11 +91,11 @@ class _LogNormal:
     s: float
 
     def tail(self, at: np.ndarray) -> Rounded:
-        """P(X > at), and by how much of itself it may be off."""
+        """Return P(X > at), with a bound on the relative error."""
         return self._tail(at, self.s / 2)
 
     def moment(self, at: np.ndarray) -> Rounded:
-        """E X 1{X > at}, and by how much of itself it may be off."""
+        """Return E X 1{X > at}, with a bound on the relative error."""
         return self._tail(at, -self.s / 2)
 
     def _tail(self, at: np.ndarray, shift: float) -> Rounded:
@@ -108,22 +107,22 @@ class _LogNormal:
         return upper_tail(score + shift, off)
 
     def cut(self, mass: float) -> float:
-        """The value above which E X 1{X > value} = mass."""
+        """Return the value with E X 1{X > value} = mass."""
         score = ndtri(mass)
         log_value = -self.s * score + self.s**2 / 2
         return float(np.exp(log_value))
 
     def excess(self, at: float) -> float:
-        """E (X - at)+, at most."""
+        """Return an upper bound on E (X - at)+."""
         moment, off = self.moment(np.array(at))
         return float(moment * (1 + off))
 
 
 def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarray:
-    """Weights at 0, step, 2 step, ... up to `cut`, to which X is first cut; each value
-    is split between its neighbours.
+    """Return weights of X, truncated at `cut`, on the grid 0, step, 2 step, ...
 
-    The mean is kept. Rounding errors of the weights go up if `heavier`, down if not.
+    Each value is split between its neighbours, so that the mean does not change.
+    Weights are rounded up if `heavier`, else down.
     """
     cells = int(np.ceil(cut / step))
     edges = np.arange(cells + 1) * step
@@ -157,8 +156,9 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
 
 
 def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
-    """Weights with each value rounded down to the grid, and all above `cut` to it;
-    errors go down as well.
+    """Return weights with each value rounded down to the grid, and at most `cut`.
+
+    The weights are rounded down as well.
     """
     cells = int(np.floor(cut / step))
     edges = np.arange(cells + 1) * step
@@ -218,14 +218,14 @@ class _Grid:
 def grid_of(
     noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool
 ) -> _Grid:
-    """The grid of one round's X, made once."""
+    """Return the grid of one round's X. Cached."""
     return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
 
 
 def removal(
     grid: _Grid, rounds: int, done: int, *, upper: bool, near: float
 ) -> DeltaEnd:
-    """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
+    """Return one end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
     E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also
     where S has a heavy tail (small z).
@@ -249,9 +249,9 @@ def removal(
 def _addition_delta(
     noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float
 ) -> float:
-    """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid.
+    """Return an upper bound on delta(Q||P) at epsilon; `delta` only selects the grid.
 
-    A large epsilon asks for a K far below a cell of the grid, which then says nothing.
+    For a large epsilon K is far below a cell of the grid, which then gives no bound.
     There a sum below K has every summand below K, so that (e^eps/T) E (K - S)+ <=
     (e^eps/T) K P(X < K)^t.
     """
@@ -270,7 +270,7 @@ def _addition_delta(
 def _all_small(
     noise_multiplier: float, rounds: int, done: int, epsilon: float
 ) -> float:
-    """(e^eps/T) K P(X < K)^t, at most, for K = T e^-eps - (T - t) above 0."""
+    """Bound (e^eps/T) K P(X < K)^t from above, for K = T e^-eps - (T - t) > 0."""
     # K was rounded in each of its three operations.
     at = rounds * math.expm1(-epsilon) + done
     at += 2 * FUNCTION * (rounds + done)
@@ -291,8 +291,7 @@ def _all_small(
 def _addition_fits(
     noise_multiplier: float, rounds: int, done: int, epsilon: float, delta: float
 ) -> bool:
-    """Return whether delta(Q||P) at epsilon is proved to be at most delta, without a
-    grid.
+    """Return whether a proof without a grid gives delta(Q||P) <= delta at epsilon.
 
     It is 0 where no f is as small as e^-eps. After all rounds f < e^-eps needs every X
     below K = T e^-eps, so that it is at most P(X < K)^T.
@@ -309,7 +308,7 @@ def _addition_fits(
 
 
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
-    """delta(Q||P) at epsilon, from the tail of -S."""
+    """Return delta(Q||P) at epsilon, from the tail of -S."""
     at = rounds * math.expm1(-epsilon) + done
     if at <= 0.0:
         return 0.0
@@ -320,10 +319,9 @@ def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
 def renyi(
     noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
 ) -> np.ndarray:
-    """Renyi divergences after `done` of `rounds` rounds, the greater of both
-    directions, at each whole order >= 2.
+    """Return Renyi divergences after `done` of `rounds` rounds, at integer orders >= 2.
 
-    With a = alpha and b = alpha - 1,
+    They are the greater of both directions. With a = alpha and b = alpha - 1,
 
         E_Q (dP/dQ)^a  = T^-a a! [u^a] e^((T - t) u) (sum_j E X^j u^j / j!)^t,   E X^j = e^(j (j - 1) / (2 z^2)),
         E_P (dQ/dP)^a  = E_Q (dP/dQ)^-b = T^b / Gamma(b)  integral_0^inf u^(b - 1) e^(-(T - t) u) (E e^(-u X))^t du,
@@ -353,7 +351,7 @@ def renyi(
 def _series_moments(
     noise_multiplier: float, rounds: int, done: int, most: int
 ) -> np.ndarray:
-    """log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
+    """Return log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
     j = np.arange(most + 1, dtype=float)
     factorials = gammaln(j + 1)
     log_moments = j * (j - 1) / (2 * noise_multiplier**2)
@@ -374,7 +372,7 @@ def _series_moments(
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Logarithms of the coefficients of a product of power series, from theirs."""
+    """Return the log coefficients of a product of power series, from those of both."""
     indices = np.arange(len(left))
     power = np.subtract.outer(indices, indices)
     is_term = power >= 0
@@ -387,7 +385,7 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _inverse_moment(
     noise_multiplier: float, rounds: int, done: int, power: int
 ) -> float:
-    """log E_Q (dP/dQ)^-power, or an upper end of it."""
+    """Return log E_Q (dP/dQ)^-power, or an upper bound on it."""
     share = power / rounds
     if share / noise_multiplier > _REACH / 3:
         twice_variance = 2 * noise_multiplier**2
@@ -402,7 +400,7 @@ def _inverse_moment(
 
 @lru_cache(maxsize=8)
 def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
-    """A grid of v, its step, and log E exp(-e^v X) on it."""
+    """Return a grid of v, its step, and log E exp(-e^v X) on the grid."""
     s = 1.0 / noise_multiplier
     normal = np.linspace(-_REACH, _REACH, 481)
     weights = np.exp(-(normal**2) / 2)
@@ -435,7 +433,7 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
 def one_round_epsilons(
     noise_multiplier: float, rounds: int, done: int, delta: float
 ) -> Bracket:
-    """Return proved ends of epsilon by removal that are close where noise is little.
+    """Return proven ends of epsilon by removal that are close for little noise.
 
     Then one X is far larger than all others together. With a the epsilon of one
     Gaussian at delta T / t:
@@ -477,8 +475,9 @@ def one_round_epsilons(
 def upper_epsilon(
     noise_multiplier: float, rounds: int, done: int, delta: float
 ) -> float:
-    """A proved upper end of epsilon, in both directions of zero-out, after t = `done`
-    of T = `rounds` rounds.
+    """Return a proven upper bound on epsilon after t = `done` of T = `rounds` rounds.
+
+    It holds in both directions of zero-out.
     """
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
@@ -519,8 +518,9 @@ def upper_epsilon(
 def upper_deltas(
     noise_multiplier: float, rounds: int, done: int, epsilons: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, float64 [n],
-    sharp where they are not small.
+    """Return upper bounds on delta(P||Q) and delta(Q||P) at each epsilon >= 0.
+
+    Both are float64 [n], and sharp where they are not small.
     """
     _check(noise_multiplier, rounds, done, SMALL)
     if noise_multiplier < LEAST_NOISE:
@@ -545,7 +545,7 @@ def upper_deltas(
 def lower_epsilon(
     noise_multiplier: float, rounds: int, done: int, delta: float
 ) -> float:
-    """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
+    """Return a proven lower bound on epsilon (by removal); see `upper_epsilon`."""
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
         return 0.0
@@ -566,8 +566,9 @@ def lower_epsilon(
 
 
 class BallsAndBinsAccountant(Accountant):
-    """Accounts by the privacy loss distribution. Of rounds of different noise the high
-    end takes the least for all.
+    """Accountant of balls-and-bins participation, by the privacy loss distribution.
+
+    If the noise differs between rounds, the high end uses the least noise for all.
     """
 
     pair = "gaussian", "balls-and-bins"
@@ -583,9 +584,7 @@ class BallsAndBinsAccountant(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Each client is in one of the rounds, so that cohort x rounds is the number of
-        clients.
-        """
+        """Check that cohort x rounds is the number of clients: each is in one round."""
         super().check_numbers(sampling)
         units = sampling["cohort"] * sampling["rounds"]
         if not math.isclose(units, sampling["clients"], rel_tol=1e-12):
@@ -595,7 +594,7 @@ class BallsAndBinsAccountant(Accountant):
             )
 
     def gaussian(self, events: Events) -> float | None:
-        """Return z of a run of one round, where nothing is drawn; else None."""
+        """Return z of a run of one round, which has no sampling; else None."""
         if int(events.sampling["rounds"]) == 1:
             return events.ends[0]
         return None

@@ -1,23 +1,22 @@
-"""Correlated noise in rounds that the observer may know: all releases are one Gaussian
-release.
+"""Correlated noise in known rounds: all releases are one Gaussian release.
 
 The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as
 C S + sigma Z. A client that is in one round t alone, where its contribution has norm at
 most the threshold, moves C S by column t of C times that: one Gaussian release, also
 where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem
 2.1). A client of several rounds moves several columns at once; by how much at most is
-bracketed in `accounting.repeated_participation`. The ledger says the rows of C^-1, and C is found from
-them: nothing is taken on trust. The rounds that were run are a leading block of C^-1,
-whose inverse is that block of C, so a run that was stopped is accounted for by what it
-released.
+bracketed in `accounting.repeated_participation`. The ledger has the rows of C^-1, from
+which the accountant computes C. The rounds that were run are a leading block of C^-1,
+whose inverse is that block of C, so that the account of a stopped run covers its
+releases.
 
-What moves with an image: clients that use it, in several rounds, add up to at most c_t
-thresholds in round t, and C S moves by at most (c^T |C^T C| c)^1/2, which they reach if
-they point the same way and no entry of C^T C is below 0.
+At the image level, the clients that use an image, in several rounds, add up to at most
+c_t thresholds in round t, and C S moves by at most (c^T |C^T C| c)^1/2. They reach it
+if they point the same way and no entry of C^T C is below 0.
 
-Rounds may be planned before there are weights: z is then taken for that of all releases
-together, which is what a noise part that divides its encoder by the sensitivity of all
-participations makes it. The account of a ledger never does.
+Rounds may be planned before the weights are known. The plan then takes z as that of all
+releases together, which holds for noise that divides its encoder by the sensitivity of
+all participations. The account of a ledger never assumes it.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ from dpsum.triangular import inverted
 
 
 class CorrelatedOnePassAccountant(OnePassAccountant):
-    """Known blocks, exactly: worst off is the client in the round of the encoder's
-    largest column.
+    """Accountant of correlated noise in known blocks, exact.
+
+    The worst client is in the round of the encoder's largest column.
     """
 
     pair = "correlated-gaussian", "one-pass"
@@ -62,8 +62,9 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds,
-        rounds] (`details`).
+        """Read the ledger, and keep C^T C over sigma^2 (`details`).
+
+        It is in units of the threshold, float64 [rounds, rounds].
         """
         events = super().read(lines)
         gram = gram_of(lines)
@@ -82,10 +83,11 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
 
 
 class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
-    """Several participations, bracketed; exact where the worst set of rounds is known.
+    """Accountant of correlated noise with several participations.
 
-    That is so for banded encoders of no more bands than rounds lie between, and for
-    Toeplitz encoders of falling weights.
+    The bracket is exact where the worst set of rounds is known: for banded encoders
+    with at most as many bands as the separation, and for Toeplitz encoders of falling
+    weights.
     """
 
     pair = "correlated-gaussian", "min-separation"
@@ -100,8 +102,9 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also the low end of how far a unit moves all releases, in deviations of
-        the noise (`details`).
+        """Read the ledger, and keep the low end of the sensitivity (`details`).
+
+        It is in deviations of the noise.
         """
         events = Accountant.read(self, lines)
         separation, participations = self.apart(events.sampling)
@@ -109,7 +112,7 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
         return _as_one(events, 1 / high, low)
 
     def apart(self, sampling: Sampling) -> tuple[int, int]:
-        """Return the least distance of two rounds of a unit, and its most rounds."""
+        """Return the separation of a unit's rounds, and its number of participations."""
         return int(sampling["separation"]), int(sampling["participations"])
 
     def gaussian(self, events: Events) -> float:
@@ -124,7 +127,7 @@ class CorrelatedMinSeparationAccountant(MinSeparationAccountant):
 
 
 class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
-    """Every unit in every round: min-separation with a separation of one round."""
+    """Accountant of every unit in every round: a separation of one round."""
 
     pair = "correlated-gaussian", "everyone"
     explanation = (
@@ -133,7 +136,7 @@ class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """The rate is 1."""
+        """Check that the rate is 1."""
         Accountant.check_numbers(self, sampling)
         check_rate(self, sampling)
 
@@ -142,7 +145,7 @@ class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
 
 
 def _as_one(events: Events, multiplier: float, details: object) -> Events:
-    """The events of rounds of constant noise that together have this multiplier."""
+    """Return the events of constant-noise rounds that together have a multiplier."""
     rounds = len(events.multipliers)
     same = ((multiplier, rounds),)
     return dataclasses.replace(
@@ -155,20 +158,20 @@ def _as_one(events: Events, multiplier: float, details: object) -> Events:
 
 
 def gram_of(lines: Sequence[Release]) -> np.ndarray:
-    """C^T C over sigma^2, in units of the threshold, of the rounds that were run;
-    errors as of `encoder_of`.
+    """Return C^T C over sigma^2 of the run rounds, in units of the threshold.
+
+    Errors as in `encoder_of`.
     """
     encoder, scale = encoder_of(lines)
     return np.asarray(encoder.T @ encoder * scale**2)
 
 
 def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
-    """C of the rounds that were run, from a ledger, and the threshold over the noise's
-    deviation.
+    """Return C of the run rounds, and the threshold over the noise's deviation.
 
     Raises:
-        DpsumError: rows are missing or of another length, the threshold moved, or the
-            encoder moves by more than the ledger's sensitivity says.
+        DpsumError: rows are missing or of another length, the threshold changed, or the
+            encoder has a larger sensitivity than the ledger states.
     """
     first = lines[0]
     rounds = len(lines)
@@ -212,8 +215,9 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
 
 
 def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
-    """The greatest c^T G c of any image, with c_t the clients of round t that use
-    it.
+    """Return the greatest c^T G c of any image.
+
+    c_t is the number of clients of round t that use the image.
     """
     assert use.rounds is not None
     done = len(gram)

@@ -1,5 +1,4 @@
-"""Correlated noise where each unit takes part in one secret round of T (balls-and-bins,
-with an encoder C).
+"""Correlated noise with balls-and-bins: each unit is in one secret round of T.
 
 The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which
 only the rounds that were run count, and v_i the unit's contribution if its round is i
@@ -77,10 +76,10 @@ _ROUNDING = 1e-12
 def _profile(
     z: float, rounds: int, done: int, delta: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Upper ends of balls-and-bins' delta, the unit present against absent and turned
-    around, at e^x for rising x.
+    """Return upper bounds on balls-and-bins' delta at e^x for rising x.
 
-    Both are convex in e^x, so that chords between these points are upper ends too.
+    They are for the unit present against absent, and for the reverse. Both are convex
+    in e^x, so that chords between these points are upper bounds too.
     """
     top = gaussian_epsilon(z, 1e-4 * delta)
     above_zero = np.geomspace(1e-3, top, 160)
@@ -112,8 +111,9 @@ def _profile(
 
 @dataclasses.dataclass(frozen=True)
 class _Composed:
-    """One Gaussian of square distance `common` and balls-and-bins of z = alone^-1/2
-    together: a bound of one class.
+    """Bound of one class: a Gaussian composed with balls-and-bins.
+
+    The Gaussian has squared distance `common`, and balls-and-bins z = alone^-1/2.
     """
 
     common: float
@@ -123,9 +123,7 @@ class _Composed:
     delta: float
 
     def deltas(self, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Upper ends of delta at each epsilon >= 0, the unit present against absent and
-        turned around.
-        """
+        """Return upper bounds on delta at each epsilon >= 0, in both directions."""
         z = self.alone**-0.5
         if z < balls_and_bins.LEAST_NOISE:
             ceiling = gaussian_deltas(self._joint, epsilons)
@@ -157,7 +155,7 @@ class _Composed:
         return float((self.common + self.alone) ** -0.5)
 
     def epsilon(self) -> float:
-        """An upper end of epsilon at `delta`, of both."""
+        """Return an upper bound on epsilon at `delta`, for both directions."""
         z = self.alone**-0.5
         # The round told, it is one Gaussian, and with chance 1 - done/rounds nothing.
         delta_if_present = min(self.delta * self.rounds / self.done, 1.0)
@@ -178,9 +176,7 @@ class _Composed:
 
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
-    """For each class of rounds modulo `apart`: its rounds, and how many of them were
-    run.
-    """
+    """Return, for each class of rounds modulo `apart`, its planned and run rounds."""
     classes = set()
     for first in range(apart):
         planned = range(first, rounds, apart)
@@ -190,8 +186,9 @@ def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
-    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the
-    diagonal or beyond it.
+    """Return the largest entries of G = |C|^T |C| / sigma^2 by distance.
+
+    Value k is the largest entry at distance k from the diagonal, or beyond.
     """
     sizes = np.abs(gram)
     largest = []
@@ -206,11 +203,13 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 def upper_epsilon(
     overlap: tuple[float, ...], rounds: int, done: int, delta: float
 ) -> float:
-    """A proved upper end of epsilon for both directions of zero-out, after `done` of T
-    = `rounds` rounds.
+    """Return a proven upper bound on epsilon, for both directions of zero-out.
 
-    `overlap` is of the rounds that were run (or of all that are planned); see
-    `overlaps`.
+    Args:
+        overlap: `overlaps` of the run rounds (or of all planned rounds).
+        rounds: T, the number of planned rounds.
+        done: number of run rounds.
+        delta: delta at which epsilon is stated.
     """
     if done == 0:
         return 0.0
@@ -234,8 +233,9 @@ def upper_epsilon(
 def upper_deltas(
     overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray
 ) -> np.ndarray:
-    """Upper ends of delta at each epsilon >= 0, of present against absent and turned
-    around, float64 [2, n].
+    """Return upper bounds on delta at each epsilon >= 0, float64 [2, n].
+
+    The rows are for the unit present against absent, and for the reverse.
     """
     square = overlap[0]
     least = np.ones((2, len(epsilons)))
@@ -253,9 +253,7 @@ def upper_deltas(
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
-    """r of rounds that are so far apart; 0 where columns overlap by no more than
-    rounding leaves.
-    """
+    """Return r of rounds at this distance; 0 where columns overlap by rounding only."""
     if apart < len(overlap):
         shared = overlap[apart]
     else:
@@ -266,8 +264,9 @@ def _common(overlap: Sequence[float], apart: int) -> float:
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
-    """The numbers of classes to try: powers of two, and the distance from which columns
-    no longer overlap.
+    """Return the numbers of classes to try.
+
+    They are powers of two, and the distance from which columns do not overlap.
     """
     bands = rounds
     for distance, size in enumerate(overlap):
@@ -283,8 +282,9 @@ def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
 
 
 def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
-    """A proved lower end of epsilon: 0 where an entry of `gram`, C^T C over the
-    variance, is below 0.
+    """Return a proven lower bound on epsilon.
+
+    It is 0 where an entry of `gram`, C^T C over the variance, is below 0.
     """
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
@@ -303,11 +303,11 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
 
 
 class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
-    """Accounts for a mixture of an encoder's columns: by draws where there are not too
-    many rounds, else by bounds.
+    """Accountant of a mixture of an encoder's columns.
 
-    The encoder stands in the sampling of its events; a plan that knows its encoder puts
-    it there too. Without it there is no number.
+    It samples where there are not too many rounds, and else uses bounds. The sampling
+    of its events has the encoder, also in a plan that knows it. Without the encoder
+    there is no epsilon.
     """
 
     pair = "correlated-gaussian", "balls-and-bins"
@@ -322,7 +322,7 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Reads also the smallest entry of C^T C over the largest (`details`)."""
+        """Read the ledger; `details` is the least entry of C^T C over the largest."""
         events = super().read(lines)
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
@@ -339,9 +339,7 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         return dataclasses.replace(lines[0].sampler, encoder=sizes.tobytes())
 
     def gaussian(self, events: Events) -> float | None:
-        """Return the multiplier of a run of one round, where nothing is drawn; else
-        None.
-        """
+        """Return the multiplier of a run of one round (no sampling); else None."""
         if int(events.sampling["rounds"]) == 1:
             return _largest(events) ** -0.5
         return None
@@ -387,7 +385,7 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """If the round is told, the releases are one Gaussian."""
+        """Return the divergences with public rounds: the releases are one Gaussian."""
         return np.array(orders) * _largest(events) / 2
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -403,18 +401,17 @@ def _may_oppose(events: Events) -> bool:
 
 
 def _largest(events: Events) -> float:
-    """The largest square of a column's norm over sigma."""
+    """Return the largest squared norm of a column over sigma."""
     encoder, _ = _of(events)
     squares = (encoder**2).sum(axis=0)
     return float(squares.max())
 
 
 def _of(events: Events) -> tuple[np.ndarray, int]:
-    """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that
-    were planned.
+    """Return |C| over sigma of the run rounds, float64 [t, t], and the planned rounds.
 
-    Of a plan that ends early the rounds are counted in eighths, rounded up: what is
-    seen later tells no less.
+    Run rounds of a plan that ends early are rounded up to eighths of the plan: more
+    rounds reveal no less.
     """
     if events.sampling.encoder is None:
         raise DpsumError(
@@ -441,7 +438,7 @@ def _is_drawn(apart: Sequence[float], rounds: int) -> bool:
 
 
 def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
-    """Both ends for columns |C| over sigma."""
+    """Return both ends for columns |C| over sigma."""
     gram = encoder.T @ encoder
     overlap = overlaps(gram)
     if _is_drawn(overlap, rounds):
