@@ -1,8 +1,8 @@
-"""Ends of epsilon on grids that follow from the answer: where `compositions` is too wide.
+"""Ends of epsilon on finer grids, where the bracket of `compositions` is too wide.
 
-The grids of `compositions` are made for the usual range. Where noise is little (losses
-far above 1), rounds are very many, or delta is tiny, this module looks for both ends
-again, on a grid whose step follows from the epsilon that is expected.
+The grids of `compositions` are made for the usual range. For little noise (losses far
+above 1), very many rounds, or a tiny delta, this module computes both ends again, on a
+grid whose step follows from the expected epsilon.
 
 **Upper end.** As there: each loss is split between its grid neighbours so that E_Q
 dP/dQ is kept (Doroshenko et al., Connect the Dots, 2022). Losses above `LARGEST`
@@ -68,13 +68,13 @@ _LEAST_STEP = 1e-8
 
 
 def is_wide(low: float, high: float) -> bool:
-    """Return whether a bracket is wider than it has to be."""
+    """Return whether a bracket is wider than `WIDTH` and `LEAST_WIDTH`."""
     return high - low > max(WIDTH * low, LEAST_WIDTH)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Halves:
-    """The mass of both laws in each half cell, with what each may be off by.
+    """The mass of both laws in each half cell, with error bounds.
 
     The edges are offset + step k / 2 for k from 2 `first` - 1 on, so that grid point j
     is the middle of two halves.
@@ -133,7 +133,7 @@ def _bulk(halves: _Halves) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-    """One round's loss on a grid that is moved by `offset`, at one end."""
+    """One end of a round's loss on a grid that is shifted by `offset`."""
 
     loss: GridVariable
     offset: float
@@ -141,18 +141,19 @@ class _Grid:
 
 
 def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
-    """Return the mass at each grid point after merging, and what the bulk has to spare.
+    """Return the mass at each grid point after merging, and the slack of the bulk.
 
-    From the top down: a point has its upper half cell, and what its upper neighbour
-    did not merge of the lower half cell beside it. This mass has losses above the
-    point's, so that a share of the point's own lower half can be merged with it. The
-    second value is by how much the point with the most mass may be raised.
+    The merging goes from the top down. A point has its upper half cell, and the part of
+    the next lower half cell that its upper neighbour did not merge. This mass has
+    losses above the point's, so that a share of the point's own lower half can be
+    merged with it. The slack is the amount by which the point with the most mass may be
+    raised.
     """
     lower_half = slice(0, None, 2)
     upper_half = slice(1, None, 2)
     ratio = np.exp(np.minimum(halves.points, LARGEST))
     spare = _least_excess(halves, upper_half, ratio)
-    # What the lower half beside the next point has to spare above this one.
+    # Slack of the lower half cell at the next point, above this one.
     ratio_before = np.append(0.0, ratio[:-1])
     spare_of_lower = _least_excess(halves, lower_half, ratio_before)
     down = np.append(spare_of_lower[1:], 0.0)
@@ -194,7 +195,7 @@ def _merged(halves: _Halves) -> tuple[np.ndarray, float]:
 
 
 def _least_excess(halves: _Halves, side: slice, ratio: np.ndarray) -> np.ndarray:
-    """Return at least the mass on one side less `ratio` times the other law's."""
+    """Return a lower bound on one side's mass minus `ratio` times the other law's."""
     excess = halves.mass[side] - halves.mass_off[side]
     second_mass = halves.second[side] * (1 + 4 * FUNCTION)
     second_mass = second_mass + halves.other_off[side]
@@ -275,17 +276,17 @@ class _Sum:
             self._infinite = -math.expm1(math.fsum(logs))
 
     def position(self, epsilon: float) -> float:
-        """Return where epsilon is on the grid, on the safe side of rounding."""
+        """Return the position of epsilon on the grid, on the safe side of rounding."""
         slack = 1e-13 * (abs(self._offset) + abs(epsilon))
         if self._upper:
             slack = -slack
         return epsilon - self._offset + slack
 
     def saddle_point(self, delta: float) -> tuple[float, float, float]:
-        """Return about the epsilon of delta, with the tilt and deviation there.
+        """Return the approximate epsilon of delta, with the tilt and deviation there.
 
         log delta is about K(t) - t K'(t) - log(t (1 + t) (2 pi K''(t))^1/2) at epsilon
-        = K'(t), for K the logarithm of the moment-generating function.
+        = K'(t), where K is the logarithm of the moment-generating function.
         """
         log_delta = math.log(delta)
         _, variance = tilted_moments(self._parts, 0.0)
@@ -316,7 +317,7 @@ class _Sum:
         return math.fsum(logs)
 
     def epsilon(self, delta: float) -> float:
-        """Return a proved end of epsilon: infinity or 0 where none is found."""
+        """Return a proven end of epsilon; infinity or 0 where none is found."""
         proved = math.inf if self._upper else 0.0
         expected, _, _ = self.saddle_point(delta)
         near = max(expected, 1e-9)
@@ -361,7 +362,7 @@ class _Sum:
 
 
 def _inside(near: float, too_low: float, too_high: float) -> float:
-    """Return a point between two that are too far, of which the upper may be missing."""
+    """Return a point between two bounds, of which the upper may be missing."""
     if too_high == math.inf:
         return 2 * near
     return (too_low + too_high) / 2
@@ -378,8 +379,9 @@ def _log_ratio(value: float, delta: float) -> float:
 def _root(
     end: DeltaEnd, delta: float, near: float, reach: float, upper: bool
 ) -> tuple[float | None, bool]:
-    """Return an epsilon that an end of delta proves, and whether the end passes delta
-    there; looked for within about so far of `near`.
+    """Return an epsilon that an end of delta proves, and whether the end crosses delta.
+
+    The search is within about `reach` of `near`.
     """
 
     def excess(epsilon: float) -> float:
@@ -430,10 +432,10 @@ def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
 
 
 def best_upper_end(stage: Stage, delta: float, ceiling: float) -> float:
-    """Return the upper end of a stage's epsilon, of whichever grid is made for it.
+    """Return the upper end of a stage's epsilon, on the grid that suits the stage.
 
-    A search on the usual grid can end far above the epsilon, so that an end much above
-    what is expected is looked for again.
+    A search on the usual grid can end far above the true epsilon. If the end is far
+    above the expected one, it is computed again on a finer grid.
     """
     if is_unusual([stage], delta):
         return _refined_high(stage, delta, ceiling)
@@ -460,7 +462,7 @@ def _refined_high(stage: Stage, delta: float, ceiling: float) -> float:
 
 
 Laws = list[tuple[Sequence[RoundLaw], int]]
-"""The laws of a round in each order, and the number of rounds that have them."""
+"""Laws of a round in each order, with the number of rounds that have them."""
 
 
 def _laws(stages: Sequence[Stage], mass: float) -> Laws:
@@ -495,8 +497,8 @@ def refined(
     Args:
         stages: rounds one after another whose draws are independent, at rates below 1.
         delta: in (0, 1).
-        low, high: proved ends that are known already; `high` is finite.
-        upper_only: the low end is returned as it is given.
+        low, high: proven ends that are known already; `high` is finite.
+        upper_only: whether to return the low end unchanged.
     """
     if delta < LEAST_GRID_DELTA:
         if upper_only:

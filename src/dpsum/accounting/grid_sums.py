@@ -1,11 +1,10 @@
-"""Tails of sums of independent variables on a grid, by FFT, with a bound on everything
-the FFT gets wrong.
+"""Tails of sums of independent variables on a grid, by FFT, with error bounds.
 
 An accountant asks for E g(S, K), where S is a sum of independent variables on one grid
 and g is zero for S below K: the kernels below. The answer may be 1e-9 or smaller, while
-an FFT is right to about 1e-16 of its largest entry, so the sum is first tilted by
-exp(theta S), which makes the tail at K typical. The error returned covers rounding and
-the mass that wraps around.
+an FFT is accurate to about 1e-16 of its largest entry. The sum is therefore first
+tilted by exp(theta S), which makes the tail at K typical. The returned error covers
+rounding and the mass that wraps around.
 """
 
 import math
@@ -16,24 +15,24 @@ import numpy as np
 import scipy
 import scipy.fft
 
-# Rounding of one FFT of length n, in L2, relative: at most FFT_ROUNDING * log2(n)
+# Relative L2 rounding error of one FFT of length n: at most FFT_ROUNDING * log2(n)
 # (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2 has
 # 7.5e-16; the rest is a margin).
 FFT_ROUNDING = 2e-15
-# Probability, under the tilted law, that may lie outside the window before it counts as
-# an error.
+# Probability outside the window, under the tilted law, beyond which it counts as an
+# error.
 OUTSIDE = 1e-12
-# Grid points of a window at most.
+# Most grid points of a window.
 MOST_POINTS = 1 << 25
 
 
 class GridVariable:
-    """A variable that takes the value (first + i) * step with probability weights[i] >=
-    0, float64 [n].
+    """A random variable on a grid.
 
-    The weights may add up to less than one: the missing mass counts as contributing
-    nothing; zeros at both ends are dropped. What a sum needs again and again
-    (logarithms, a coarse copy) is kept with it.
+    It takes the value (first + i) * step with probability weights[i] >= 0, float64 [n].
+    The weights may add up to less than one; the missing mass contributes nothing. Zeros
+    at both ends are dropped. The object caches what sums need repeatedly (logarithms, a
+    coarse copy).
     """
 
     def __init__(self, *, first: int, weights: np.ndarray, step: float) -> None:
@@ -54,7 +53,7 @@ class GridVariable:
         self.coarse_values, self.coarse_log_weights = _coarse(self)
 
     def log_mgf(self, theta: float) -> float:
-        """log E exp(theta X)."""
+        """Return log E exp(theta X)."""
         exponents = theta * self.values
         exponents += self.log_weights
         top = exponents.max()
@@ -65,9 +64,9 @@ class GridVariable:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """g(S, K) = a(S) - c(K) b(S) for S > K, where 0 <= g <= bound, and g <= S - K if
-    `lipschitz`.
+    """Kernel g(S, K) = a(S) - c(K) b(S) for S > K, with 0 <= g <= bound.
 
+    If `lipschitz`, g <= S - K.
     `scaled` kernels are computed with S and K measured from a point near K, so that b
     and c stay in range.
     """
@@ -80,8 +79,9 @@ class Kernel:
     scaled: bool
 
     def limits(self, theta: float, step: float) -> tuple[float, float]:
-        """Bounds on the largest g(x) exp(-theta x), x = S - K, and on the sum of its
-        squares over the grid.
+        """Return bounds on g(x) exp(-theta x), x = S - K, over the grid.
+
+        They are a bound on the largest value, and one on the sum of squares.
         """
         peak = math.inf
         square = math.inf
@@ -125,18 +125,18 @@ RATIO = Kernel(
 
 
 class WindowTooWide(ArithmeticError):
-    """The window of a sum has more grid points than fit into memory."""
+    """Error of a sum whose window has more grid points than fit into memory."""
 
 
 class UpperTail:
-    """E g(S, K) for S a sum of independent variables, and any K; sharp near K =
-    `around`.
+    """E g(S, K) for a sum S of independent variables and any K, sharp near one K.
 
     Args:
-        parts: the summands, each with the number of its independent copies; all on one
+        parts: the summands, each with its number of independent copies; all on one
             grid.
+        around: the K near which the value is sharp.
         kernel: g. For RATIO, K > 0.
-        tilt: share of the best tilt; nearer to 1 for an expectation below 1e-20.
+        tilt: share of the best tilt; closer to 1 for an expectation below 1e-20.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class UpperTail:
         self._around = around
         self._kernel = kernel
         self._step = parts[0][0].step
-        # Half the best tilt: precise enough by far, and the window it needs is much shorter.
+        # Half the best tilt is precise enough, and its window is much shorter.
         self._theta = tilt * _best_tilt(parts, around)
         low, high, slopes = _window(parts, self._theta)
         # `around` must lie in the window with the mass above it, else there would be nothing to
@@ -170,7 +170,7 @@ class UpperTail:
         self._sum_up(mass)
 
     def _transform(self, size: int) -> np.ndarray:
-        """The tilted law of S on the window, and a bound on its FFT error in L2."""
+        """Return the tilted law of S on the window, and a bound on its L2 FFT error."""
         spectrum: np.ndarray | None = None
         shift = 0
         scale = -self._theta * self._around
@@ -210,9 +210,7 @@ class UpperTail:
         return np.roll(mass, offset)
 
     def _error_outside(self, size: int, slopes: tuple[float, float]) -> None:
-        """A Chernoff bound, on the exact weights, for the tilted mass outside the
-        window.
-        """
+        """Bound the tilted mass outside the window (Chernoff, on the exact weights)."""
         least = 0
         most = 0
         for variable, count in self._parts:
@@ -237,7 +235,7 @@ class UpperTail:
         return float(np.exp(min(exponent, 0.0)))
 
     def _sum_up(self, mass: np.ndarray) -> None:
-        """Suffix sums, so that one K costs a look-up."""
+        """Compute suffix sums, so that the value at one K is a look-up."""
         kernel = self._kernel
         # Further down the untilting would overflow. No K down there is worth asking for.
         slope = self._theta
@@ -264,12 +262,13 @@ class UpperTail:
 
     @property
     def theta(self) -> float:
-        """The tilt, which is `tilt` of the best one for `around`."""
+        """The tilt, which is the share `tilt` of the best one for `around`."""
         return self._theta
 
     def value(self, at: float) -> tuple[float, float]:
-        """E g(S, at), and a bound on its error; both infinite for an `at` too far below
-        `around`.
+        """Return E g(S, at) and a bound on its error.
+
+        Both are infinite for an `at` too far below `around`.
         """
         kernel = self._kernel
         offset = at - self._around
@@ -314,14 +313,15 @@ SHARP = 1e-5
 
 @dataclass(frozen=True)
 class DeltaEnd:
-    """One end of delta over epsilon, from a tail: true everywhere, sharp near the
-    epsilon that the tail is made for.
+    """One end of delta as a function of epsilon, from a tail.
+
+    It is valid everywhere, and sharp near the epsilon for which the tail is made.
 
     Args:
-        tail: of the losses, or of what they follow from, which is asked at `position` of
-            an epsilon.
-        upper: which end.
-        extra: added to the tail's value at an upper end, for what the tail leaves out.
+        tail: tail of the losses, or of a variable that determines them.
+        upper: whether it is the upper end.
+        position: function from an epsilon to the K of the tail.
+        extra: mass that the tail omits; an upper end adds it.
         share: (t, T): t/T of the tail's value is delta.
     """
 
@@ -333,7 +333,7 @@ class DeltaEnd:
     share: tuple[int, int] = (1, 1)
 
     def delta(self, epsilon: float) -> float:
-        """The end of delta at epsilon."""
+        """Return the end of delta at epsilon."""
         value, error = self.tail.value(self.position(epsilon))
         counted, rounds = self.share
         if self.upper:
@@ -344,7 +344,7 @@ class DeltaEnd:
         return least * counted / rounds
 
     def sharp(self, epsilon: float) -> bool:
-        """Whether FFT errors are too small there to matter."""
+        """Return whether FFT errors at epsilon are negligible."""
         value, error = self.tail.value(self.position(epsilon))
         return error <= SHARP * value
 
@@ -357,12 +357,18 @@ def crossing(
     ceiling: float,
     upper: bool,
 ) -> float:
-    """A proved end of epsilon: where upper curves are at or under delta, or lower ones
-    at or over it.
+    """Return a proven end of epsilon.
 
-    Each answer is valid, since a curve says true things everywhere; the next curve is
-    made where the last one crossed, until it is sharp there. `start` is a guess,
-    `ceiling` an upper end that is known already.
+    There upper curves are at or below delta, or lower curves at or above it. Each
+    result is valid, since a curve is valid everywhere. The next curve is made where the
+    last one crossed delta, until it is sharp there.
+
+    Args:
+        curve_near: function from an epsilon to a curve that is sharp near it.
+        delta: delta at which epsilon is stated.
+        start: start of the search.
+        ceiling: an upper bound that is known already.
+        upper: whether to return the upper end.
     """
     best = ceiling if upper else 0.0
     near = min(start, ceiling)
@@ -398,15 +404,16 @@ def crossing(
 
 
 def better_end(one: float, other: float, upper: bool) -> float:
-    """Return which of two proved ends says more."""
+    """Return the tighter of two proven ends."""
     if upper:
         return min(one, other)
     return max(one, other)
 
 
 def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> float:
-    """The first epsilon that fits, found in small steps upwards, and at most the
-    ceiling; the start mostly fits.
+    """Return the first epsilon that fits, in small steps upwards, at most the ceiling.
+
+    The start usually fits.
     """
     while epsilon < ceiling and not fits(epsilon):
         epsilon = min(1.002 * epsilon + 1e-6, ceiling)
@@ -416,7 +423,7 @@ def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> flo
 def proving_side(
     excess: Callable[[float], float], root: float, floor: float, upper: bool
 ) -> float:
-    """Step off a root until it lies on the side that proves something."""
+    """Move a root in small steps to the side on which it is a proven end."""
     nudge = 1e-10
     while (excess(root) <= 0.0) != upper:
         if upper:
@@ -428,14 +435,12 @@ def proving_side(
 
 
 def _norm(values: np.ndarray) -> float:
-    """The L2 norm, without the threads of BLAS: they cost more than they save here."""
+    """Return the L2 norm without BLAS, whose threads cost more than they save here."""
     return float((values * values).sum()) ** 0.5
 
 
 def _power(base: np.ndarray, exponent: int) -> np.ndarray:
-    """base ** exponent by squaring: about ten times faster than numpy's complex
-    power.
-    """
+    """Return base ** exponent by squaring, ten times as fast as numpy's complex power."""
     result: np.ndarray | None = None
     while True:
         if exponent & 1:
@@ -452,9 +457,7 @@ def _power(base: np.ndarray, exponent: int) -> np.ndarray:
 
 
 def _fold(weights: np.ndarray, size: int) -> np.ndarray:
-    """Wrap a variable that is longer than the transform; its transform is unchanged by
-    that.
-    """
+    """Wrap a variable that is longer than the transform, which does not change."""
     if len(weights) <= size:
         return weights
     rows = -(-len(weights) // size)
@@ -464,8 +467,9 @@ def _fold(weights: np.ndarray, size: int) -> np.ndarray:
 
 
 def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.ndarray]:
-    """The variable in few atoms, finest at both ends: to choose a tilt and a window,
-    not to bound anything.
+    """Return a variable in few atoms, finest at both ends.
+
+    The copy serves to choose a tilt and a window, and not for bounds.
     """
     weights = variable.weights
     length = len(weights)
@@ -488,7 +492,7 @@ Parts = Sequence[tuple[GridVariable, int]]
 
 
 def tilted_moments(parts: Parts, theta: float) -> tuple[float, float]:
-    """Mean and variance of the coarse sum under the tilt."""
+    """Return mean and variance of the coarse sum under the tilt."""
     mean = 0.0
     variance = 0.0
     for variable, count in parts:
@@ -503,8 +507,9 @@ def tilted_moments(parts: Parts, theta: float) -> tuple[float, float]:
 
 
 def _best_tilt(parts: Parts, around: float) -> float:
-    """The tilt under which the sum's mean is `around`, and at least one that moves the
-    mean a little.
+    """Return the tilt under which the sum's mean is `around`.
+
+    The tilt is at least one that moves the mean slightly.
     """
 
     def mean_at(theta: float) -> float:
@@ -536,8 +541,9 @@ def _best_tilt(parts: Parts, around: float) -> float:
 
 
 def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the window with all but OUTSIDE of the tilted sum's mass on each side, by
-    Chernoff's bound, and the slopes used.
+    """Return the window of the tilted sum, and the slopes of its Chernoff bound.
+
+    At most OUTSIDE of the mass is outside the window on each side.
     """
     _, variance = tilted_moments(parts, theta)
     scale = max(variance, 1e-300) ** -0.5
@@ -570,7 +576,7 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
 
 
 def log_sum(exponents: np.ndarray) -> np.ndarray:
-    """Log of the sum of e^x over the last axis, none of which is all of -inf."""
+    """Return log of the sum of e^x over the last axis, of which no row is all -inf."""
     top = exponents.max(axis=-1, keepdims=True)
     weights = np.exp(exponents - top)
     total = weights.sum(axis=-1)

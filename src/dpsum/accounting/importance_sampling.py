@@ -1,5 +1,4 @@
-"""Nearly exact privacy of a mixture of correlated log-normals, by sampling from a
-tilted density.
+"""Nearly exact privacy of a mixture of correlated log-normals, by importance sampling.
 
 Each unit is in one secret round of T, and what is seen is a Gaussian with G = C^T C /
 sigma^2 (see `analyses.correlated_balls_and_bins`, which proves that this pair
@@ -63,13 +62,13 @@ from dpsum.accounting.grid_sums import log_sum
 DOUBT = 1e-3
 LOOKS = 100
 MOST = 256
-"""Rounds up to which this is quick enough."""
+"""Largest number of rounds for which this is fast enough."""
 
 SAID = (
     "by draws from a fixed seed, whose bound fails with a chance of at most delta /"
     " 1,000 over them, which is kept of delta"
 )
-"""What an account says of it."""
+"""Explanation in an account."""
 
 _SEED = 20261124
 _ORDERS = (3, 5, 8, 12, 16, 22, 30, 44)
@@ -80,14 +79,14 @@ _STEPS = 8192
 _PER_OCTAVE = 1024
 _ROUNDING = 1e-9
 _NOTHING = 1e-13
-"""An overlap of two rounds that is a smaller share of the largest is what inverting an
-encoder leaves of zero.
+"""Share of the largest overlap below which an overlap counts as zero: inverting an
+encoder leaves such rounding errors.
 """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Chain:
-    """G' = r + g_j rho_(j+1) ... rho_i for j < i, and G itself on the diagonal."""
+    """The chain G' = r + g_j rho_(j+1) ... rho_i for j < i, with G on the diagonal."""
 
     common: float
     start: np.ndarray
@@ -96,8 +95,9 @@ class _Chain:
 
     @classmethod
     def over(cls, gram: np.ndarray, common: float) -> _Chain:
-        """The least chain above an entrywise at least nonnegative G less what all have
-        in common.
+        """Return the least chain above G, which is entrywise nonnegative.
+
+        `common` is the part r that all entries of the chain share.
         """
         size = len(gram)
         rest = np.maximum(gram - common, 0.0)
@@ -134,8 +134,9 @@ class _Chain:
 
 
 class _Counts:
-    """Counts of the rounds in tuples of `order`, of weight e^E': how to draw them, and
-    their total weight.
+    """Law of the counts of rounds in tuples of `order`, with weight e^E'.
+
+    It has the total weight, and draws counts.
     """
 
     def __init__(
@@ -163,8 +164,9 @@ class _Counts:
         self.log_total = float(log_weight + log_factorial - log_tuples)
 
     def _idle_values(self, rounds: int) -> np.ndarray:
-        """Log of the weight of what is left to place in rounds that were not run, float64
-        [levels, order + 1].
+        """Return the log weight of the remaining counts in rounds that were not run.
+
+        It is float64 [levels, order + 1].
         """
         log_idle = -math.inf
         if rounds > self._done:
@@ -179,8 +181,9 @@ class _Counts:
         return np.broadcast_to(logs, shape)
 
     def _next(self, index: int, field: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """The level of the next round's field, rounded up, from this round's and its
-        count.
+        """Return the level of the next round's field, rounded up.
+
+        It follows from this round's field and count.
         """
         if index + 1 == self._done or len(self._levels) == 1:
             shape = np.broadcast(field, count).shape
@@ -192,8 +195,9 @@ class _Counts:
         return np.minimum(levels, len(self._levels) - 1)
 
     def _terms(self, index: int, values: np.ndarray) -> np.ndarray:
-        """Log of the weight of each (level, left to place, count here), float64
-        [levels, order + 1, order + 1].
+        """Return the log weight of each (level, remaining count, count in this round).
+
+        It is float64 [levels, order + 1, order + 1].
         """
         count = self._count
         levels = self._levels[:, None]
@@ -209,9 +213,7 @@ class _Counts:
     def draw(
         self, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Counts of the rounds that were run, float64 [size, t], and E' of each,
-        float64 [size].
-        """
+        """Draw counts of the run rounds, float64 [size, t], with E', float64 [size]."""
         counts = np.zeros((size, self._done))
         energy = np.zeros(size)
         level = np.zeros(size, dtype=int)
@@ -239,8 +241,9 @@ class _Counts:
 
 
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
-    """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at
-    most.
+    """Return confidence limits of the mean of draws in [0, most].
+
+    Each limit is wrong with probability at most `doubt`.
     """
     size = len(values)
     log = math.log(2 / doubt)
@@ -256,11 +259,11 @@ def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
 
 
 class Pair:
-    """P and Q of one G: both ends of delta.
+    """The pair P and Q of one G, with both ends of delta.
 
     Args:
-        encoder, rounds: as of `bracket`.
-        delta: that epsilon is to be found at.
+        encoder, rounds: see `bracket`.
+        delta: delta at which epsilon is to be found.
     """
 
     def __init__(self, encoder: np.ndarray, rounds: int, delta: float) -> None:
@@ -285,8 +288,9 @@ class Pair:
                 self._counts = counts
 
     def _of_renyi(self, counts: _Counts) -> float:
-        """Epsilon where the bound of present against absent, which needs no draws,
-        comes to delta.
+        """Return epsilon at which the Renyi bound of present against absent is delta.
+
+        This bound needs no draws.
         """
         a = counts.order
         log_power = (a - 1) * math.log1p(-1 / a)
@@ -297,7 +301,7 @@ class Pair:
 
     @functools.cached_property
     def _present(self) -> tuple[np.ndarray, np.ndarray]:
-        """Draws of log f, and of the log of M e^(E - E') f^(1 - a)."""
+        """Draws of log f and of log M e^(E - E') f^(1 - a)."""
         bits = np.random.Philox(_SEED)
         rng = np.random.Generator(bits)
         counts, chain_energy = self._counts.draw(_DRAWS, rng)
@@ -324,7 +328,7 @@ class Pair:
         return parts
 
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
-        """Log f, from C^T y / sigma [n, t]."""
+        """Return log f from C^T y / sigma, [n, t]."""
         logs = log_sum(moved - self._diagonal / 2)
         idle_rounds = self._rounds - len(self._gram)
         if idle_rounds > 0:
@@ -332,7 +336,7 @@ class Pair:
         return np.asarray(logs - math.log(self._rounds))
 
     def present(self, epsilon: float) -> Bracket:
-        """Both ends of E_P (1 - e^eps/f)+."""
+        """Return both ends of E_P (1 - e^eps/f)+."""
         logs, weight = self._present
         a = self._counts.order
         log_power = (a - 1) * math.log1p(-1 / a)
@@ -347,7 +351,7 @@ class Pair:
         return low, min(high, 1.0)
 
     def absent(self, epsilon: float) -> float:
-        """An upper end of E_Q (1 - e^eps f)+."""
+        """Return an upper bound on E_Q (1 - e^eps f)+."""
         rounds_run = len(self._gram)
         share = np.full(rounds_run, 1 / self._rounds)
         square = float(share @ self._gram @ share)
@@ -398,11 +402,11 @@ def _least_chain(gram: np.ndarray) -> _Chain:
 
 
 def bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
-    """Both ends of epsilon, of which the high one is infinite where no draws show it.
+    """Return both ends of epsilon; the high end is infinite where no draws show it.
 
     Args:
-        encoder: |C| over sigma, of the rounds that were run, float64 [t, t].
-        rounds: T.
+        encoder: |C| over sigma of the run rounds, float64 [t, t].
+        rounds: T, the number of planned rounds.
         delta: in (0, 1).
     """
     values = np.ascontiguousarray(encoder, dtype=float).tobytes()
@@ -428,8 +432,8 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
         else:
             high = middle
     step = low
-    # Far from where the draws were made for, the low end says nothing: it is looked for
-    # beside the high end.
+    # Far from the epsilon that the draws are made for, the low end is useless: it is
+    # searched next to the high end.
     low_end = 0.0
     last = min(step + _PER_OCTAVE, _STEPS)
     for near in range(step, last, _PER_OCTAVE // 128):

@@ -65,7 +65,7 @@ def heaviest(
 def sensitivity(
     gram: np.ndarray, separation: int, participations: int
 ) -> tuple[float, float]:
-    """Return proven ends of the sensitivity of all releases, over the noise's deviation.
+    """Return proven ends of the joint sensitivity, in deviations of the noise.
 
     The unit's contributions have norm at most 1.
 
