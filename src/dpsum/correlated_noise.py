@@ -48,7 +48,7 @@ class Encoded(Noise):
             DpsumError: the participations of a unit move the encoded sums by more than
                 the clipping threshold.
         """
-        # Not at the head: a plan of the workflow is read where scipy is not installed.
+        # A local import: the workflow reads plans where scipy is not installed.
         from dpsum.accounting.analyses import known
         from dpsum.accounting.repeated_participation import sensitivity
 

@@ -23,7 +23,7 @@ from dpsum.triangular import inverted
 if TYPE_CHECKING:
     from scipy import linalg, optimize
 else:
-    # A plan is read without scipy.
+    # The workflow reads plans where scipy is not installed.
     linalg = Lazy("scipy.linalg")
     optimize = Lazy("scipy.optimize")
 
@@ -226,7 +226,7 @@ def scaled(
     """
     encoder = inverted(inverse)
     if participations > 1:
-        # Not at the head: a plan is read without scipy.
+        # A local import: the workflow reads plans where scipy is not installed.
         from dpsum.accounting.repeated_participation import sensitivity
 
         _, moved = sensitivity(encoder.T @ encoder, separation, participations)

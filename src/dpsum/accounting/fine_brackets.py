@@ -325,7 +325,7 @@ class _Sum:
         tilt = 0.5 if delta > 1e-20 else 1.0
         too_low = 0.0
         too_high = math.inf
-        # Farther from where the search began a window would not fit into memory.
+        # Farther from the start of the search, a window would not fit into memory.
         first = near
         farthest = _CELLS * self._parts[0][0].step
         for _ in range(_LOOKS):
@@ -529,7 +529,7 @@ def refined(
         low = max(low, candidate)
         if not is_wide(low, high):
             break
-        # The steps are a guess; finer ones are tried while that is quick.
+        # The steps are a guess; finer steps are tried while that is fast.
         lower_step = lower_step / 3
         upper_step = upper_step / 3
         if min(lower_step, upper_step) * _CELLS < widest:

@@ -154,7 +154,7 @@ class UpperTail:
         # Half the best tilt is precise enough, and its window is much shorter.
         self._theta = tilt * _best_tilt(parts, around)
         low, high, slopes = _window(parts, self._theta)
-        # `around` must lie in the window with the mass above it, else there would be nothing to
+        # `around` and the mass above it must lie in the window, else there is nothing to
         # sum.
         low = min(low, around)
         high = max(high, around)
@@ -237,7 +237,7 @@ class UpperTail:
     def _sum_up(self, mass: np.ndarray) -> None:
         """Compute suffix sums, so that the value at one K is a look-up."""
         kernel = self._kernel
-        # Further down the untilting would overflow. No K down there is worth asking for.
+        # Below this point the untilting would overflow. No caller needs such a K.
         slope = self._theta
         if kernel is LOSS:
             slope = max(slope, 1.0)
@@ -246,7 +246,7 @@ class UpperTail:
         offsets = indices * self._step - self._around
         keep = int(np.searchsorted(offsets, self._lowest))
         if not kernel.scaled:
-            # S > K > 0 there, so values that are not positive are of no use.
+            # S > K > 0 there, so that values of at most 0 do not matter.
             keep = max(keep, 1 - self._start)
         self._offsets = offsets[keep:]
         untilting = np.exp(-self._theta * self._offsets)
@@ -280,7 +280,7 @@ class UpperTail:
         first = float(self._firsts[index])
         scale = math.exp(self._log_scale)
         if kernel is LOSS and offset > 690.0:
-            # exp(offset) would overflow; what is left up there is anyway next to nothing.
+            # exp(offset) would overflow; the mass above is negligible.
             half = 0.5 * first
             return half * scale, (half + self._error) * scale
         point = at
@@ -380,7 +380,7 @@ def crossing(
             value = min(value, 1e300)
             return math.log(value / delta)
 
-        # Far below `near` a lower curve may know nothing.
+        # Far below `near` a lower curve may give no bound.
         floor = near
         if excess(0.0) > 0.0:
             floor = 0.0

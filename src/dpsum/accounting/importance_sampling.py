@@ -107,7 +107,7 @@ class _Chain:
         highest_below = np.maximum.accumulate(from_below, axis=0)
         highest_below = highest_below[::-1]
         rest = np.tril(highest_below, -1)
-        # The ratio of two roundings would be a factor for all columns: what all have in common
+        # The ratio of two roundings would be a factor for all columns: the common part
         # covers them.
         least = _NOTHING * np.max(gram, initial=0.0)
         is_rounding = (rest > 0) & (rest < least)

@@ -122,8 +122,8 @@ def _renyi_whole(
     logs, k = _binomials(rate, orders)
     twice_variance = 2 * noise_multiplier**2
     terms = logs + (k * k - k) / twice_variance
-    # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks
-    # thousands of times.
+    # As scipy's logsumexp, without its overhead: noise that decays needs thousands of
+    # calls.
     top = terms.max(axis=1)
     weights = np.exp(terms - top[:, None])
     total = weights.sum(axis=1)

@@ -69,8 +69,7 @@ class RoundLoss:
         self._counts = counts[1 : last + 1]
         counts = counts[: last + 1]
         self._logs = scipy.stats.binom.logpmf(counts, uses, rate)
-        # Each is three logarithms of factorials and two products, rounded apart from one
-        # another.
+        # Each is three logarithms of factorials and two products, rounded separately.
         log_factorials = 3 * gammaln(uses + 1)
         log_chances = math.log(rate) + math.log1p(-rate)
         log_powers = uses * log_chances

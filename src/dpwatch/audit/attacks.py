@@ -120,7 +120,7 @@ def together(
             rows = np.concatenate([watched.background, canaries.rows[here[t]]])
             moved = canaries.filters @ (watched(rows, coin[t, here[t]]) - watched.mean)
             x[t] = np.divide(moved, deviation, out=np.zeros(count), where=deviation > 0)
-            # In replace-one the other world is as far on the other side.
+            # Under replace-one the other world is equally far in the other direction.
         middle, reach = (
             (0.0, 2 * shift)
             if watched.adjacency == "replace-one"
@@ -154,7 +154,7 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
         common,
         (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior),
     )
-    # The same noise to the last digits was drawn once, however few coordinates show it.
+    # Noise that is equal to the last digits was drawn once, even in few coordinates.
     absent_twice = ~here[:, None] & ~here[None]
     same = np.where(absent_twice, np.abs(x[:, None] - x[None]) < 1e-6, True).all(
         axis=2

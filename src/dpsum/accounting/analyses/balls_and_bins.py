@@ -69,18 +69,18 @@ HEAVY = 1.5
 UPPER_CELLS = 1 << 13
 UPPER_CELLS_ADD = 1 << 12
 LOWER_CELLS = 1 << 20
-# Deviations of a normal variable that a quadrature over it takes in.
+# Range of a quadrature over a normal variable, in deviations.
 _REACH = 12.0
 # The delta for which a whole curve's grid is made.
 SMALL = 1e-6
 # Below this noise the log-normal leaves the range of floating point, and the
 # one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
-# Below this noise bounds in closed form are looked at as well.
+# Noise multiplier below which bounds in closed form are computed as well.
 LITTLE_NOISE = 0.35
 # The grid's cut and tilts are not made for a smaller delta.
 LEAST_DELTA = 1e-30
-# Share of delta for the chance that a large X is not the only one.
+# Share of delta for the probability that more than one X is large.
 _NOT_ONE = 1e-3
 
 
@@ -510,8 +510,8 @@ def upper_epsilon(
         added = _addition_delta(noise_multiplier, rounds, done, delta, candidate)
         return added <= delta
 
-    # Adding seems never to cost more than removing, but that is not proved; one look
-    # usually settles it.
+    # Adding seems never to cost more than removing, but there is no proof; one check is
+    # usually enough.
     return raised(epsilon, ceiling, fits)
 
 

@@ -67,7 +67,7 @@ from dpsum.sampling import Sampling
 _REACH = 9.0
 _CELLS = 3000
 _CURVES = 12
-# What quadrature and interpolation may be rounded by, far more than they are.
+# Bound on the errors of quadrature and interpolation, far above the true errors.
 _OFF = 1e-9
 _ROUNDING = 1e-12
 
@@ -157,7 +157,8 @@ class _Composed:
     def epsilon(self) -> float:
         """Return an upper bound on epsilon at `delta`, for both directions."""
         z = self.alone**-0.5
-        # The round told, it is one Gaussian, and with chance 1 - done/rounds nothing.
+        # If the round is public, the releases are one Gaussian, or, with probability
+        # 1 - done/rounds, independent of the unit.
         delta_if_present = min(self.delta * self.rounds / self.done, 1.0)
         ceiling = gaussian_epsilon(self._joint, delta_if_present)
         if z < balls_and_bins.LEAST_NOISE or ceiling == 0.0:

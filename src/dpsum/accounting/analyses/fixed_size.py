@@ -324,8 +324,8 @@ def upper_epsilon(
     stage = _stage(schedule, rate, adjacency)
     if not schedule:
         return 0.0
-    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q = 1
-    # they are known.
+    # With public cohorts the releases are composed Gaussians (joint convexity), and at
+    # q = 1 the cohorts are public.
     ceiling = gaussian_epsilon(stage.joint / stage.moves, delta)
     if rate == 1.0:
         return ceiling
