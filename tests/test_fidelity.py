@@ -37,7 +37,7 @@ def of_table_2(**changes: str) -> Result:
     (row,) = (
         result
         for result in fidelity.read_results("dp-fedmeta")
-        if result.what == "Omniglot, 5-way 1-shot: DP-AGR"
+        if result.claim == "Omniglot, 5-way 1-shot: DP-AGR"
     )
     return dataclasses.replace(row, **changes)
 

@@ -75,7 +75,7 @@ class Result:
 
     Attributes:
         location: table, figure, algorithm or section.
-        what: the claim, in words.
+        claim: the claim, in words.
         published: the printed text, where no row of published.csv has it.
         published_row: the row of published.csv: item; dataset; task; method; variant;
             x; quantity, without empty values at the end. A `*` at the end stands for
@@ -90,7 +90,7 @@ class Result:
     """
 
     location: str
-    what: str
+    claim: str
     published: str
     published_row: str
     item: str
@@ -546,7 +546,7 @@ def find_problems(plan: Plan) -> list[str]:
         results = read_results(paper)
         covered = set()
         for result in results:
-            name = f"{paper}, {result.location}, {result.what}"
+            name = f"{paper}, {result.location}, {result.claim}"
             messages += [
                 f"{name}: {problem}"
                 for problem in find_problems_of_result(
@@ -555,7 +555,7 @@ def find_problems(plan: Plan) -> list[str]:
             ]
             covered.update(_find_covered(result, paper, numbers))
             used_runs.add(result.run)
-        counts = Counter((result.location, result.what) for result in results)
+        counts = Counter((result.location, result.claim) for result in results)
         messages += [
             f"{paper}: two rows {row}" for row, count in counts.items() if count > 1
         ]
@@ -614,7 +614,7 @@ def _make_result_rows(paper: str) -> Iterable[str]:
                 ours += f" {_add_links(result.measurement)}"
         yield _make_row(
             result.location + (f" (`{result.item}`)" if result.item else ""),
-            result.what,
+            result.claim,
             published_text(result, paper, numbers),
             ours,
             _format_difference(result, paper, numbers),

@@ -264,16 +264,16 @@ def _compare_keys(
     Returns:
         Whether a run is in one tree only.
     """
-    for sign, runs, others in (("-", before, after), ("+", after, before)):
-        for configuration in sorted(runs.keys() - others.keys()):
+    for sign, runs, other_runs in (("-", before, after), ("+", after, before)):
+        for configuration in sorted(runs.keys() - other_runs.keys()):
             print(f"{sign} {runs[configuration]}")
     common = before.keys() & after.keys()
-    gone = len(before) - len(common)
-    new = len(after) - len(common)
+    removed = len(before) - len(common)
+    added = len(after) - len(common)
     moved = sum(before[run] != after[run] for run in common)
     print(
         f"{preset}: {len(common)} runs have the same configuration, {moved} of them"
-        f" another key; {gone} gone, {new} new"
+        f" another key; {removed} gone, {added} new"
     )
     return before.keys() != after.keys()
 
