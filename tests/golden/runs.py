@@ -67,7 +67,6 @@ BASE: dict[str, Any] = {
         "support_per_class": 1,
         "query_per_class": 2,
         "partition": "shared",
-        "fragments": None,
     },
     "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 6},
@@ -427,7 +426,7 @@ CASES: dict[str, Case] = {
     "adap-dp-fl vector decay claimed budget": _silos(
         VECTOR, DECAY, {"budget": {"epsilon": 1.6}}
     ),
-    "adap-dp-fl scalar decay holds budget": _silos(
+    "adap-dp-fl scalar decay proven budget": _silos(
         SCALAR, DECAY, {"budget": {"epsilon": 3.0, "profile": "proven"}}
     ),
     "adap-dp-fl decay without budget search": _silos(
