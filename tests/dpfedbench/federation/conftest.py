@@ -40,7 +40,6 @@ RUN = {
         "support_per_class": 1,
         "query_per_class": 2,
         "partition": "shared",
-        "fragments": None,
     },
     "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
