@@ -128,7 +128,7 @@ class Budget:
             )
         self.mechanisms.append(mechanism)
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Fix the noise and the number of rounds, once all mechanisms are registered.
 
         Mechanisms that read the same units share one plan.
@@ -230,7 +230,7 @@ class Budget:
 
         None where the mechanism's noise does not follow from a budget.
         """
-        self.settle()
+        self.finalize()
         return self._shared.get(id(mechanism))
 
     def plan_of(self, mechanism: Spender) -> Any:
@@ -274,7 +274,7 @@ class Budget:
         Sums that read the same units are composed. Over sums on disjoint parts of the
         records, the largest epsilon counts. See `accounting.units`.
         """
-        self.settle()
+        self.finalize()
         epsilon_pairs = [
             plan.spent(rounds * per_round) for plan, per_round in self._plans
         ]
@@ -292,7 +292,7 @@ class Budget:
 
     def allows(self, rounds: int) -> bool:
         """Return whether the budget has room for this total number of rounds."""
-        self.settle()
+        self.finalize()
         return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
 
     def expected(self, planned: int) -> int:
@@ -300,7 +300,7 @@ class Budget:
 
         An upper bound: noise that decays costs more, so that fewer rounds will run.
         """
-        self.settle()
+        self.finalize()
         rounds = [planned]
         for plan, per_round in self._plans:
             rounds.append(plan.lots_allowed // per_round)
@@ -308,6 +308,6 @@ class Budget:
 
     def observe(self, loss: float) -> None:
         """Pass a public validation loss on to noise that decays with it."""
-        self.settle()
+        self.finalize()
         for plan, _ in self._plans:
             plan.observe(loss)

@@ -63,7 +63,7 @@ def _released(
         unaccounted=run.unaccounted,
         unaccounted_units=run.unaccounted_units,
     )
-    enter = functools.partial(
+    create_mechanism = functools.partial(
         Mechanism.of,
         budget=budget,
         ledger=Ledger(Path(os.devnull)),
@@ -78,7 +78,7 @@ def _released(
         held=held,
         gradients=gradients_of(held),
         client_sums=run.client_sums,
-        enter=enter,
+        create_mechanism=create_mechanism,
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
     )
     update = make(setup)

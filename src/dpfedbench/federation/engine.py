@@ -101,7 +101,7 @@ def train(
 
     if not processes.first:
         rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
-        while (command := processes.tell()) is not None:
+        while (command := processes.broadcast()) is not None:
             rounds.help(*command)
         return
     folder = run_dir / "checkpoint"
@@ -123,7 +123,7 @@ def train(
                 checkpoint_seconds,
                 first,
             ).run()
-        processes.tell()
+        processes.broadcast()
         shutil.rmtree(folder, ignore_errors=True)
 
 

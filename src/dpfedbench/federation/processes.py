@@ -56,7 +56,7 @@ class Processes:
         """
         return range(self.rank, count, self.count)
 
-    def tell(self, message: Any = None) -> Any:
+    def broadcast(self, message: Any = None) -> Any:
         """Broadcast the first process's message to all processes.
 
         Messages of the other processes are ignored.
@@ -69,7 +69,7 @@ class Processes:
             torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
 
-    def all(self, value: Value) -> list[Value]:
+    def all_gather(self, value: Value) -> list[Value]:
         """Return the values of all processes, in the order of ranks, to every one."""
         if self.count == 1:
             return [value]
@@ -79,7 +79,7 @@ class Processes:
             torch.distributed.all_gather_object(values, value)
         return values
 
-    def collected(self, value: Value) -> list[Value]:
+    def gather(self, value: Value) -> list[Value]:
         """Return the values of all processes, by rank, to the first process.
 
         Each other process gets a list of its own value alone.

@@ -124,7 +124,7 @@ class Rounds:
             ),
             unaccounted_units=run.unaccounted_units,
         )
-        self._enter = functools.partial(
+        self._create_mechanism = functools.partial(
             Mechanism.of,
             budget=self.budget,
             ledger=ledger,
@@ -138,7 +138,7 @@ class Rounds:
             held=held,
             gradients=gradients,
             client_sums=run.client_sums,
-            enter=self._enter,
+            create_mechanism=self._create_mechanism,
             plan=self.plan,
             threads=threads,
             first=first,
@@ -160,7 +160,7 @@ class Rounds:
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
         self.further = [
-            self._enter(
+            self._create_mechanism(
                 sum_,
                 sampler=self.plan.describe(),
                 denominator=float(run.clients.count),
@@ -170,7 +170,7 @@ class Rounds:
             )
             for sum_ in run.further_sums
         ]
-        self.budget.settle()
+        self.budget.finalize()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
         self._state = self.step.begin(self.shared.of(self.theta))
@@ -258,7 +258,7 @@ class Rounds:
         first = setup.first
         denominator = self.plan.denominator * self.clients.each
         server_sum = self.run.server_sum
-        return self._enter(
+        return self._create_mechanism(
             server_sum,
             sampler=self.plan.describe(),
             denominator=denominator,
@@ -275,7 +275,7 @@ class Rounds:
         Of a private run that number is the expected one, unless the plan fixes the
         number: the realised number is private.
         """
-        self.processes.tell(("round", index, self.theta.numpy(), self._states()))
+        self.processes.broadcast(("round", index, self.theta.numpy(), self._states()))
         cohort, (total, *further_totals), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
         pairs = zip(self.further, further_totals, strict=True)
@@ -286,7 +286,7 @@ class Rounds:
             for mechanism, further_total in pairs
         ]
         if means:
-            self.processes.tell(("hear", means))
+            self.processes.broadcast(("hear", means))
             self.clients.hear(means)
         row = self.clients.row()
         if row is None:
@@ -407,7 +407,7 @@ class Rounds:
                         total.add(message)
                     losses.append(chunk_losses)
         counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
-        self._elsewhere = sum(self.processes.collected(counted)) - counted
+        self._elsewhere = sum(self.processes.gather(counted)) - counted
         return cohort, totals, losses
 
     def _check_count(self, rows: int, clients: int) -> None:
@@ -455,7 +455,7 @@ class Rounds:
 
     def state(self) -> dict[str, Any]:
         """Return everything that a restart needs."""
-        self.processes.tell(("state",))
+        self.processes.broadcast(("state",))
         return {
             "theta": self.theta.clone(),
             "step": self._state,
@@ -467,7 +467,7 @@ class Rounds:
         """Restore the state that `state` returned."""
         self.theta.copy_(state["theta"])
         self._state = state["step"]
-        self.processes.tell(("restore", state["clients"]))
+        self.processes.broadcast(("restore", state["clients"]))
         self.clients.restore(state["clients"])
         self._take_states(state["mechanisms"])
 
@@ -479,7 +479,7 @@ class Rounds:
         """
         if not self.run.clients.held_out_share:
             return {}
-        self.processes.tell(("personal test", self.theta.numpy()))
+        self.processes.broadcast(("personal test", self.theta.numpy()))
         accuracies: dict[int, float] = {}
         for by_client in self._client_accuracies(self.theta.numpy()):
             accuracies |= by_client
@@ -505,7 +505,7 @@ class Rounds:
             self.processes.own(self.run.clients.count),
             threads=self.threads,
         )
-        return self.processes.collected(here)
+        return self.processes.gather(here)
 
     def _states(self) -> list[dict[str, Any]]:
         return [mechanism.state() for mechanism in self.budget.mechanisms]

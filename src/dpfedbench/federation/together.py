@@ -77,7 +77,7 @@ def check_agree(
         versions[str(path)] = (
             sha256(path) if path.is_file() else _digest(path.glob("*"), path)
         )
-    versions_of_all = processes.collected((platform.node(), versions))
+    versions_of_all = processes.gather((platform.node(), versions))
     for rank, (node, other_versions) in enumerate(versions_of_all):
         # Paths may differ: a folder can have another path on another node.
         pairs = zip(versions.items(), other_versions.items(), strict=True)
@@ -159,7 +159,7 @@ def add_together(
         )
         processes.fold(whole, len(blocks), pieces, add_block)
         losses = np.concatenate(all_losses or [np.zeros(0)])
-        parts = processes.collected((positions, of[positions], losses))
+        parts = processes.gather((positions, of[positions], losses))
         if processes.first:
             for part_positions, lengths, _ in parts:
                 of[part_positions] = lengths

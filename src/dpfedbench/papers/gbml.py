@@ -240,7 +240,7 @@ class NoisedClients(Clients):
         section = update_sum.within_task
         assert section is not None and inner.each == 1
         sampler = _own_update_sampler(run)
-        self._mechanism = setup.enter(
+        self._mechanism = setup.create_mechanism(
             update_sum,
             sampler=sampler,
             denominator=1.0,

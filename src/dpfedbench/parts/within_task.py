@@ -53,7 +53,7 @@ class ClientsWithinTask(ClientByClient):
                 {name: samplers[name] for name in own_sums}, setup.run.claims
             )
         self.entries = {
-            name: setup.enter(
+            name: setup.create_mechanism(
                 own_sums.get(name)
                 or SumSpec(name=name, unit="record", observer="server", stream=name),
                 sampler=sampler,

@@ -229,7 +229,7 @@ def test_processes_with_other_configurations_are_refused(federation, tmp_path):
 
 def test_processes_with_other_data_or_code_are_refused(federation):
     class TwoHosts(Processes):
-        def collected(self, value):
+        def gather(self, value):
             changed = value[1] | {str(federation[0]): "other", "torch": "0"}
             return [value, ("far", changed)]
 

@@ -128,19 +128,19 @@ def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path, monkeyp
     """The fault: each sum by itself has the noise of the whole budget. The account of
     the ledger is above it.
     """
-    settle = Budget.settle
+    finalize = Budget.finalize
 
-    def settle_each_alone(self):
+    def finalize_each_alone(self):
         if self._settled:
             return
-        settle(self)
+        finalize(self)
         for names, plan in self._shared.values():
             whole = joint_multiplier(plan.multipliers)
             object.__setattr__(plan, "noise_multiplier", whole)
             plan.beside = [whole] * len(plan.beside)
             assert len(names) == 2
 
-    monkeypatch.setattr(Budget, "settle", settle_each_alone)
+    monkeypatch.setattr(Budget, "finalize", finalize_each_alone)
     run = make_config(CALIBRATED)
     train(run, silos, tmp_path)
     with pytest.raises(BenchError, match="multipliers of control-difference-sum of"):

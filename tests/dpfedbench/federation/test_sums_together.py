@@ -81,7 +81,7 @@ class _ClientsWithSecondSum(Clients):
 
     def __init__(self, setup):
         self._dimension = setup.net.dimension
-        self._entry = setup.enter(
+        self._entry = setup.create_mechanism(
             setup.client_sums[0],
             sampler=setup.plan.describe(),
             denominator=setup.plan.denominator,

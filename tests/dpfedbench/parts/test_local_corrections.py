@@ -82,7 +82,7 @@ class Unconnected(Processes):
     def all(self, value):
         return [value]
 
-    def collected(self, value):
+    def gather(self, value):
         return [value]
 
 

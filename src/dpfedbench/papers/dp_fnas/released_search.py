@@ -205,7 +205,7 @@ class _Search(Clients):
         rule = released.clipping
         kernel_count = sum(group.count for group in self._kernels)
         self._kernel_norm = rule.kernel_norm
-        self._mechanism: Mechanism = setup.enter(
+        self._mechanism: Mechanism = setup.create_mechanism(
             released,
             sampler=self._lots[WEIGHTS].describe(),
             denominator=1.0,

@@ -65,7 +65,7 @@ class Setup:
         gradients: implementation of the model's gradients.
         client_sums: sums that each client takes over its own records; empty for most
             methods.
-        enter: creates the mechanism of a sum, with the arguments of
+        create_mechanism: creates the mechanism of a sum, with the arguments of
             `dpsum.mechanism.Mechanism._set`.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
@@ -81,7 +81,7 @@ class Setup:
     held: Any
     gradients: Choice
     client_sums: Sequence[SumSpec]
-    enter: Callable[..., Mechanism]
+    create_mechanism: Callable[..., Mechanism]
     plan: participation.Participation
     threads: int = 1
     first: float | None = None
@@ -315,9 +315,7 @@ class CohortClients(Clients):
     ) -> None:
         """Write the results of all processes to the first process's arrays."""
         here = (positions, rows[positions], measures[positions])
-        for their_positions, their_rows, their_measures in self._processes.collected(
-            here
-        ):
+        for their_positions, their_rows, their_measures in self._processes.gather(here):
             rows[their_positions] = their_rows
             measures[their_positions] = their_measures
 
@@ -477,7 +475,7 @@ class CohortClients(Clients):
 
     def state(self) -> Any:
         clients: dict[int, dict[str, Any]] = {}
-        for states in self._processes.collected(self._states):
+        for states in self._processes.gather(self._states):
             clients |= states
         return {"clients": clients, "public": self._public_state}
 
@@ -506,7 +504,7 @@ def each_holder(
     states = {
         holder: mechanism.states[holder] for holder in own_holders if mechanism.states
     }
-    parts = processes.all((results, mechanism.releases, states))
+    parts = processes.all_gather((results, mechanism.releases, states))
     mechanism.releases = sorted(
         (release for _, releases, _ in parts for release in releases),
         key=lambda one: (one.holder, one.step),

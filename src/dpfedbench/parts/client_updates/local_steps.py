@@ -146,7 +146,7 @@ class _Silos(Clients):
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.client_sums
-        self.entry = setup.enter(
+        self.entry = setup.create_mechanism(
             sum_,
             sampler=self._lots.describe(),
             denominator=self._lots.denominator,
@@ -202,7 +202,7 @@ class _Silos(Clients):
             self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
             for step in range(self._update.inner_steps):
                 self._row = self._step(pool, index, step)
-        for models_of_process in self._setup.processes.collected(
+        for models_of_process in self._setup.processes.gather(
             {client: self._models[client].numpy() for client in self._own}
         ):
             for client, model in models_of_process.items():
@@ -278,7 +278,7 @@ class _Silos(Clients):
         return self._count * self._update.inner_steps * self._lots.size
 
     def state(self) -> Any:
-        parts = self._setup.processes.collected(
+        parts = self._setup.processes.gather(
             {client: self._states[client] for client in self._own}
         )
         for states_of_process in parts:

@@ -212,7 +212,7 @@ class Parties(Clients):
                             *names, sum_.unit, sum_.part, "draw lots of their own"
                         )
                     )
-            entry = setup.enter(
+            entry = setup.create_mechanism(
                 sum_,
                 sampler=drawn.describe(),
                 denominator=drawn.denominator,
