@@ -21,7 +21,7 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
-from dpkernels.conv4_passes import Passes, as_floats
+from dpkernels.conv4_passes import Conv4Passes, as_floats
 from dpkernels.conv4_room import Images, Points, Steps
 
 
@@ -40,7 +40,7 @@ class BatchConv4(TorchGradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._passes: dict[tuple[int, bool], Passes] = {}
+        self._passes: dict[tuple[int, bool], Conv4Passes] = {}
         self._memory: dict[tuple[int, int], tuple[Steps, Points]] = {}
 
     @staticmethod
@@ -67,14 +67,14 @@ class BatchConv4(TorchGradients):
         images = as_floats(x, self.number)
         return self._of(images.shape[1]).images(images)
 
-    def _of(self, batch: int, adapted: bool = False) -> Passes:
+    def _of(self, batch: int, adapted: bool = False) -> Conv4Passes:
         """Return the passes over batches of one size.
 
         Passes after steps share no memory with the passes of the steps.
         """
         if (batch, adapted) not in self._passes:
             assert isinstance(self.net.module, Conv4)
-            self._passes[batch, adapted] = Passes(
+            self._passes[batch, adapted] = Conv4Passes(
                 self.net.module, batch, self.number.type
             )
         return self._passes[batch, adapted]
@@ -144,7 +144,7 @@ class BatchTasks(Point):
 
     def __init__(
         self,
-        passes: Passes,
+        passes: Conv4Passes,
         theta: np.ndarray,
         images: Images,
         labels: np.ndarray,

@@ -32,7 +32,7 @@ from dpkernels.compiled import together
 from dpkernels.conv4_room import Images, Points, Room, Steps, table
 
 
-class Passes:
+class Conv4Passes:
     """Passes over batches of one size, with weights as flat vectors.
 
     Args:

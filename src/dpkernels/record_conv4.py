@@ -19,7 +19,7 @@ from dpfedbench.models.gradients import Inputs, Measured, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpkernels.batch_conv4 import BatchTasks
-from dpkernels.conv4_passes import Passes, as_floats
+from dpkernels.conv4_passes import Conv4Passes, as_floats
 from dpkernels.conv4_room import Points
 
 _TOGETHER = 10
@@ -44,19 +44,23 @@ class RecordConv4(TorchGradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._passes: dict[int, tuple[Passes, Points]] = {}
+        self._passes: dict[int, tuple[Conv4Passes, Points]] = {}
 
     def _together(self) -> int:
         return _TOGETHER
 
-    def _batches(self, x: Array) -> Iterator[tuple[slice, np.ndarray, Passes, Points]]:
+    def _batches(
+        self, x: Array
+    ) -> Iterator[tuple[slice, np.ndarray, Conv4Passes, Points]]:
         """Yield the records [n, ...] of each pass: their slice, and floats [1, B, ...]."""
         for start in range(0, len(x), _TOGETHER):
             records = slice(start, min(start + _TOGETHER, len(x)))
             size = records.stop - start
             if size not in self._passes:
                 assert isinstance(self.net.module, Conv4)
-                passes = Passes(self.net.module, size, self.number.type, by_record=True)
+                passes = Conv4Passes(
+                    self.net.module, size, self.number.type, by_record=True
+                )
                 self._passes[size] = passes, passes.points(1)
             yield records, as_floats(x[records], self.number)[None], *self._passes[size]
 
@@ -98,10 +102,10 @@ class RecordConv4(TorchGradients):
         return _Tasks(self, weights, x.value, labels, rows)
 
     @functools.cached_property
-    def _single_passes(self) -> Passes:
+    def _single_passes(self) -> Conv4Passes:
         """Passes over tasks of one record each."""
         assert isinstance(self.net.module, Conv4)
-        return Passes(self.net.module, 1, self.number.type)
+        return Conv4Passes(self.net.module, 1, self.number.type)
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         return np.stack(

@@ -10,7 +10,7 @@ from torch.nn import functional
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Workers
 from dpfedbench.models.meta_gradient import MetaGradient
-from dpkernels.conv4_passes import Passes
+from dpkernels.conv4_passes import Conv4Passes
 from tests.dpfedbench.models.nets import conv4
 
 
@@ -49,7 +49,7 @@ def test_conv4_passes_equal_automatic_differentiation(shape, filters, batch):
     labels = np.arange(batch) % 5
     direction = rng.normal(size=net.dimension)
     gradient, product = np.empty((2, net.dimension))
-    passes = Passes(net.module, batch, np.float64)
+    passes = Conv4Passes(net.module, batch, np.float64)
     prepared, points = passes.images(images[None]), passes.points(1)
     arguments = theta[None], prepared
     losses, _ = passes.gradients(*arguments, labels[None], points, gradient[None])
