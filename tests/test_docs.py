@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpkernels.conv4_passes import Passes
+from dpkernels.conv4_passes import Conv4Passes
 from tests.calls import Snakemake
 from tests.dpfedbench.models.nets import conv4
 from tests.shipped import without_others
@@ -220,7 +220,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # What numba compiled fits as long as a source is unchanged, and takes longest to
     # make. It is made in this tree: what runs beside this test waits for it instead of
     # making it too.
-    Passes(conv4().module, 5, np.float32)
+    Conv4Passes(conv4().module, 5, np.float32)
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
         place = copy / compiled.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
