@@ -124,7 +124,7 @@ def planned(
     kept = {
         name: paper
         for name, paper in found.experiments.items()
-        if name not in ("dp-fedavgm", "dp-anil", "resnet9")
+        if name not in ("dp-fedavgm", "dp-anil", "resnet9", "fed-rep")
     }
     return found, make_plan(found.model_copy(update={"experiments": kept}))
 
