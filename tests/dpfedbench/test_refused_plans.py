@@ -94,7 +94,7 @@ def test_clients_that_share_no_image_have_to_fit() -> None:
 def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
     with open(DATASETS_TABLE, newline="", encoding="utf-8") as handle:
         said = {
-            row["name"]: row["proven"].partition(" of ")
+            row["name"]: row["holds"].partition(" of ")
             for row in csv.DictReader(handle, delimiter="\t")
         }
     holds, shapes = (

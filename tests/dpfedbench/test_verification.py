@@ -117,7 +117,7 @@ def test_a_forged_epsilon_is_found(
     sealed_again("privacy.json")
     (line,) = faults()
     stated = re.fullmatch(
-        rf"{PLACE}/privacy.json: its epsilon_high holds is (.*), but it is (.*),"
+        rf"{PLACE}/privacy.json: its epsilon_high proven is (.*), but it is (.*),"
         r" computed .*",
         line,
     )
