@@ -144,18 +144,18 @@ def test_property_9_holds_for_the_private_quantile():
 
 
 @pytest.mark.parametrize(
-    ("variant", "kind", "proven"),
+    ("variant", "kind", "is_finite"),
     [
         (PUBLISHED, "one-pass", False),
         (REPAIRED, "one-pass", True),
         (REPAIRED, "balls-and-bins", True),
     ],
 )
-def test_its_account(federation, tmp_path, variant, kind, holds):
+def test_its_account(federation, tmp_path, variant, kind, is_finite):
     config = make_config(variant, {"participation": {"kind": kind}})
     train(config, federation, tmp_path)
     found = accounted(config, tmp_path, federation[1])["profiles"]["proven"]
-    if not holds:
+    if not is_finite:
         assert found["epsilon_high"] is None or math.isinf(float(found["epsilon_high"]))
         assert found["status"] == "void" and "raw norms" in found["explanation"]
         return
