@@ -139,7 +139,10 @@ def test_a_run_costs_its_rounds_clients_and_validations(
         "c": {"method": "random"},
     }
     runs = runs_of(series)
-    rates = {0: Rate(each=0.25), 4: Rate(each=0.25, validation=2.0)}
+    rates = {
+        0: Rate(seconds_per_unit=0.25),
+        4: Rate(seconds_per_unit=0.25, validation=2.0),
+    }
     monkeypatch.setattr(Clock, "rate", lambda self, run: rates[run.validation.every])
     more = [runs[0].replace(seed=seed) for seed in (1, 2)]
     rows, said = reported([*runs, *more], tmp_path, tmp_path, cores=4)
@@ -171,7 +174,7 @@ def test_a_budget_ends_a_run_before_its_last_round(
         "proven", sampler, 1.0, 1e-5, 5.0, claims=run.claims, mechanism="gaussian"
     )
     assert 0 < allowed < 200
-    monkeypatch.setattr(Clock, "rate", lambda self, run: Rate(each=0.25))
+    monkeypatch.setattr(Clock, "rate", lambda self, run: Rate(seconds_per_unit=0.25))
     (row, _), _ = reported([run], results, tmp_path)
     assert row["clients"] == str(4 * allowed) and float(row["hours"]) == round(
         allowed / 3600, 5
@@ -232,9 +235,9 @@ def test_a_rate_is_of_rounds_that_were_compiled(
     monkeypatch.setattr(cost.time, "process_time", lambda: timed.now)
     found = Clock(Path("nowhere"), device="cpu").rate(run)
     # Four of the six tasks are timed.
-    assert found.each == pytest.approx(each) and found.validation == pytest.approx(
-        3.0 / 4
-    )
+    assert found.seconds_per_unit == pytest.approx(
+        each
+    ) and found.validation == pytest.approx(3.0 / 4)
     assert (found.lot, found.unit, found.test) == (lot, timed.served, 0.0)
 
 

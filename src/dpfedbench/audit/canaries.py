@@ -70,10 +70,12 @@ class ClientSource(Clients):
     If a client sends several messages, all are equal.
     """
 
-    def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
+    def __init__(
+        self, net: Coordinates, units: Units, *, contributions_per_client: int = 1
+    ) -> None:
         self.net = net
         self.units = units
-        self.each = each
+        self.contributions_per_client = contributions_per_client
         self.messages = 1
 
     def contributions(
@@ -86,9 +88,11 @@ class ClientSource(Clients):
             width = net.shared_dimension
             if net.groups > 1:
                 width = net.ordinary + net.reserved
-            out = np.zeros((len(ids) * self.each, width), np.float32)
+            out = np.zeros(
+                (len(ids) * self.contributions_per_client, width), np.float32
+            )
             self.units.fill(
-                ids, out[:: self.each]
+                ids, out[:: self.contributions_per_client]
             )  # if a client makes several, the first one counts
             rows = torch.from_numpy(net.spread(out))
             messages = (
@@ -371,7 +375,11 @@ def one_run(
         else:
             scores = RoundByRound(net, sum_.name, members=members, once=once)
         query = run.task.ways * run.clients.query_per_class
-        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
+        source = ClientSource(
+            net,
+            units[0],
+            contributions_per_client=query if sum_.unit == "record" else 1,
+        )
     run_rounds(
         run,
         source,

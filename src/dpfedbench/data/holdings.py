@@ -73,10 +73,10 @@ class Records:
             labels) and of a partition of the records.
 
     Attributes:
-        places: indices of each client's training records in the data set, int64 [n]
+        record_indices: indices of each client's training records in the data set, int64 [n]
             each, ascending.
         images, labels: each client's training records, in that order.
-        test_places, test_images, test_labels: the same for the records left out of
+        test_record_indices, test_images, test_labels: the same for the records left out of
             training; empty until `leave_out`.
 
     Raises:
@@ -87,14 +87,16 @@ class Records:
         self.dataset = load_any_records(data_dir)
         partition = RecordPartition.load(clients_dir)
         check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
-        self.places = [np.sort(records[records >= 0]) for records in partition.records]
+        self.record_indices = [
+            np.sort(records[records >= 0]) for records in partition.records
+        ]
         self.images = [
-            np.asarray(self.dataset.images[records]) for records in self.places
+            np.asarray(self.dataset.images[records]) for records in self.record_indices
         ]
         self.labels = [
-            np.asarray(self.dataset.labels[records]) for records in self.places
+            np.asarray(self.dataset.labels[records]) for records in self.record_indices
         ]
-        self.test_places: list[np.ndarray] = []
+        self.test_record_indices: list[np.ndarray] = []
         self.test_images: list[np.ndarray] = []
         self.test_labels: list[np.ndarray] = []
 
@@ -104,18 +106,18 @@ class Records:
         A client with two records or more keeps at least one for training and one for
         the test. A client with one record keeps it for training.
         """
-        self.test_places = []
-        for client, places in enumerate(self.places):
-            count = len(places)
+        self.test_record_indices = []
+        for client, indices in enumerate(self.record_indices):
+            count = len(indices)
             tested = min(max(1, round(share * count)), count - 1)
             order = stream(seed, "held-out-examples", client).permutation(count)
-            self.test_places.append(np.sort(places[order[:tested]]))
-            self.places[client] = np.sort(places[order[tested:]])
+            self.test_record_indices.append(np.sort(indices[order[:tested]]))
+            self.record_indices[client] = np.sort(indices[order[tested:]])
         self.images, self.test_images = (
-            [np.asarray(self.dataset.images[records]) for records in places]
-            for places in (self.places, self.test_places)
+            [np.asarray(self.dataset.images[records]) for records in record_indices]
+            for record_indices in (self.record_indices, self.test_record_indices)
         )
         self.labels, self.test_labels = (
-            [np.asarray(self.dataset.labels[records]) for records in places]
-            for places in (self.places, self.test_places)
+            [np.asarray(self.dataset.labels[records]) for records in record_indices]
+            for record_indices in (self.record_indices, self.test_record_indices)
         )

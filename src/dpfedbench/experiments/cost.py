@@ -73,14 +73,14 @@ class Rate:
     """Seconds of a kind of work.
 
     Attributes:
-        each: seconds of one client or record.
+        seconds_per_unit: seconds of one client or record.
         validation: seconds of one validation task (for records: of all).
         test: seconds of one test.
         lot: records of a round; None: the round is counted in the cohort's clients.
         unit: unit of the work, "clients" or "records".
     """
 
-    each: float
+    seconds_per_unit: float
     validation: float = 0.0
     test: float = 0.0
     lot: int | None = None
@@ -104,7 +104,9 @@ class Rate:
         tested = rounds // run.evaluation.every if run.evaluation.every else 0
         return (
             trained,
-            trained * self.each + validated * self.validation + tested * self.test,
+            trained * self.seconds_per_unit
+            + validated * self.validation
+            + tested * self.test,
         )
 
 
@@ -268,7 +270,7 @@ class Clock:
         )
         tested = self._seconds(test, 2) if run.evaluation.every else 0.0
         return Rate(
-            each=seconds_each,
+            seconds_per_unit=seconds_each,
             validation=validation,
             test=tested,
             lot=lot,

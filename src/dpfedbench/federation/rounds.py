@@ -173,7 +173,7 @@ class Rounds:
         self.budget.finalize()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
-        self._state = self.step.begin(self.shared.of(self.theta))
+        self._state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._state, self.shared)
         norms = () if run.private or self.clients.served == "records" else NORMS
         noise_columns = (
@@ -256,7 +256,7 @@ class Rounds:
 
     def _enter_server(self, setup: Setup) -> Mechanism:
         first = setup.first
-        denominator = self.plan.denominator * self.clients.each
+        denominator = self.plan.denominator * self.clients.contributions_per_client
         server_sum = self.run.server_sum
         return self._create_mechanism(
             server_sum,
@@ -295,7 +295,7 @@ class Rounds:
             proof_assumptions.check_row(row, self.run.client.kind)
         self.step.told(self._state, total.deviation / self.server.denominator)
         mean = self.step.mean(released, self.server.denominator)
-        weights = self.shared.of(self.theta)
+        weights = self.shared.select(self.theta)
         self.step.step(weights, mean, self._state, index=index, rounds=self.planned)
         self.shared.put(self.theta, weights)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
@@ -381,7 +381,7 @@ class Rounds:
         def stream_of(some: np.ndarray) -> Stream:
             stream = self.clients.contributions(self.theta.numpy(), some, index)
             for rows, some_losses, accuracies in stream:
-                yield self.shared.of(rows), some_losses, accuracies
+                yield self.shared.select(rows), some_losses, accuracies
 
         if self.processes.count > 1 and not self.clients.divides:
             size = self.gradients.chunk(self.threads)
@@ -394,7 +394,7 @@ class Rounds:
                 stream_of,
                 cohort,
                 blocks,
-                each=self.clients.each,
+                contributions_per_client=self.clients.contributions_per_client,
             )
         else:
             rows = 0
@@ -571,9 +571,11 @@ def _held(
         share = run.clients.held_out_share
         if share:
             held.leave_out(share, seed=run.seed)
-        held.images = features_of(run, held.dataset, held.places, files)
+        held.images = features_of(run, held.dataset, held.record_indices, files)
         if share:
-            held.test_images = features_of(run, held.dataset, held.test_places, files)
+            held.test_images = features_of(
+                run, held.dataset, held.test_record_indices, files
+            )
         return held
     support = run.clients.support_per_class
     query = run.clients.query_per_class

@@ -113,7 +113,7 @@ def add_together(
     cohort: np.ndarray,
     blocks: Sequence[slice],
     *,
-    each: int,
+    contributions_per_client: int,
 ) -> list[np.ndarray]:
     """Add the contributions of a cohort to a sum, with the bits of a single process.
 
@@ -125,7 +125,7 @@ def add_together(
             order.
         cohort: ids of all clients of the round.
         blocks: slices of the cohort, in its order.
-        each: number of contributions of one client.
+        contributions_per_client: number of contributions of one client.
 
     Returns:
         The losses of the cohort in its order, in the first process.
@@ -137,7 +137,7 @@ def add_together(
     all_losses: list[np.ndarray] = []
 
     def add(limit: Any, whole: np.ndarray, norms: np.ndarray) -> None:
-        of = norms.reshape(-1, each, *norms.shape[1:])
+        of = norms.reshape(-1, contributions_per_client, *norms.shape[1:])
         of[:] = 0.0  # norms of clients that another process computes
 
         def add_block(number: int, rows: np.ndarray) -> None:
@@ -153,7 +153,7 @@ def add_together(
 
         pieces = _regrouped(
             stream_of(cohort[positions]),
-            [each * (b.stop - b.start) for b in own_blocks],
+            [contributions_per_client * (b.stop - b.start) for b in own_blocks],
             len(whole),
             all_losses,
         )
@@ -171,7 +171,7 @@ def add_together(
                 ]
             )
 
-    total.add_by(add, len(cohort) * each, transformed=True)
+    total.add_by(add, len(cohort) * contributions_per_client, transformed=True)
     return all_losses
 
 

@@ -220,23 +220,23 @@ class Net:
         return mask
 
     def _mask_of(self, name: str) -> np.ndarray:
-        below = [
+        selected = [
             tensor == name or tensor.startswith(f"{name}.") for tensor in self.shapes
         ]
-        if not any(below):
+        if not any(selected):
             if name == "all":
                 return np.ones(self.dimension, bool)
             if name == "body":
                 return ~self._mask_of("head")
             if name == "head":
-                below = [tensor in self.head for tensor in self.shapes]
-        if not any(below):
+                selected = [tensor in self.head for tensor in self.shapes]
+        if not any(selected):
             raise BenchError(
                 f"model {self.name} has no tensor or module {name!r}: it has"
                 f" {', '.join(self.shapes)}"
             )
         sizes = [math.prod(shape) for shape in self.shapes.values()]
-        return np.repeat(below, sizes)
+        return np.repeat(selected, sizes)
 
     def coordinate_groups(self, kind: str, noise: str) -> CoordinateGroups:
         """Return the groups of coordinates that are clipped separately.

@@ -45,11 +45,11 @@ class SharedCoordinates:
         self.count = int(self.mask.sum())
         if not self.count:
             raise BenchError("clients share no coordinate of the model: share some")
-        places = np.flatnonzero(self.mask)
-        first, last = int(places[0]), int(places[-1])
+        positions = np.flatnonzero(self.mask)
+        first, last = int(positions[0]), int(positions[-1])
         # A contiguous range needs no copy.
         self._range = slice(first, last + 1)
-        self._places = None if last - first + 1 == self.count else places
+        self._positions = None if last - first + 1 == self.count else positions
 
     @property
     def all(self) -> bool:
@@ -70,7 +70,7 @@ class SharedCoordinates:
         mask: np.ndarray = self._net.mask(*names)
         return mask[self.mask]
 
-    def of(self, vectors: Vector) -> Vector:
+    def select(self, vectors: Vector) -> Vector:
         """Return the shared coordinates [..., shared] of vectors [..., d].
 
         The result is a view if the coordinates are contiguous.
@@ -86,9 +86,9 @@ class SharedCoordinates:
                 f" model has {self.dimension}: send all of them, and the loop takes"
                 f" those that are shared ({self.count})"
             )
-        if self._places is None:
+        if self._positions is None:
             return vectors[..., self._range]
-        return vectors[..., self._places]
+        return vectors[..., self._positions]
 
     def put(self, vector: Vector, values: Vector) -> None:
         """Write shared coordinates [shared] to their places in a vector [d].
@@ -97,10 +97,10 @@ class SharedCoordinates:
         """
         if self.all:
             return
-        if self._places is None:
+        if self._positions is None:
             vector[self._range] = values
         else:
-            vector[self._places] = values
+            vector[self._positions] = values
 
     def expanded(self, values: np.ndarray) -> np.ndarray:
         """Return a vector [d] with these shared coordinates and zeros elsewhere."""
@@ -116,9 +116,9 @@ class SharedCoordinates:
             return groups
         sizes = [int(self.mask[group].sum()) for group in groups.slices]
         names = groups.names or tuple(map(str, range(groups.count)))
-        kept = [
+        nonempty = [
             (name, size) for name, size in zip(names, sizes, strict=True) if size > 0
         ]
-        boundaries = np.cumsum([0, *(size for _, size in kept)]).tolist()
-        kept_names = tuple(name for name, _ in kept) if groups.names else ()
+        boundaries = np.cumsum([0, *(size for _, size in nonempty)]).tolist()
+        kept_names = tuple(name for name, _ in nonempty) if groups.names else ()
         return CoordinateGroups(tuple(boundaries), groups.noise, kept_names)

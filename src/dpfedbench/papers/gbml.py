@@ -238,7 +238,7 @@ class NoisedClients(Clients):
         run = setup.run
         (update_sum,) = setup.client_sums
         section = update_sum.within_task
-        assert section is not None and inner.each == 1
+        assert section is not None and inner.contributions_per_client == 1
         sampler = _own_update_sampler(run)
         self._mechanism = setup.create_mechanism(
             update_sum,

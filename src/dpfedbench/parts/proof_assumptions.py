@@ -86,11 +86,11 @@ def check_clients(
         BenchError: names the assumption and the property.
     """
     over_clients = server.private and server.unit == "client"
-    if over_clients and clients.each != 1:
+    if over_clients and clients.contributions_per_client != 1:
         raise BenchError(
-            f"each client makes {clients.each} contributions to {server.name}, but its"
+            f"each client makes {clients.contributions_per_client} contributions to {server.name}, but its"
             " account is of one contribution a client and round: send one"
-            " (Clients.each)"
+            " (Clients.contributions_per_client)"
         )
     keeps = clients.keeps_state
     if keeps is None:

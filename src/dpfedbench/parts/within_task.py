@@ -40,10 +40,14 @@ class ClientsWithinTask(ClientByClient):
     """
 
     def __init__(
-        self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1
+        self,
+        setup: Setup,
+        samplers: dict[str, Sampler],
+        *,
+        contributions_per_client: int = 1,
     ) -> None:
         super().__init__(setup, lambda gradients: gradients)
-        self.each = each
+        self.contributions_per_client = contributions_per_client
         own_sums = {sum_.name: sum_ for sum_ in setup.client_sums}
         multiplier = None
         if own_sums:

@@ -65,7 +65,9 @@ def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
     """At sample level each query example is a contribution, and neighbours differ in
     one example.
     """
-    source = ClientSource(Coordinates(ordinary=2, reserved=2), units, each=3)
+    source = ClientSource(
+        Coordinates(ordinary=2, reserved=2), units, contributions_per_client=3
+    )
     ((rows, *_),) = source.contributions(np.zeros(4), np.array([1, 0]), 0)
     assert rows.tolist() == [ORDINARY, ZERO, ZERO, CANARY, ZERO, ZERO]
 

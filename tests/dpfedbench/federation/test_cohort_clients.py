@@ -160,11 +160,11 @@ def test_personal_test_is_of_examples_that_training_leaves_out(silos, tmp_path):
     held = rounds.held
     whole = rounds_of(config_of(DpFedRep), silos, tmp_path / "whole").held
     for client in range(4):
-        rows = held.test_places[client]
-        trained, tested = set(held.places[client]), set(rows)
+        rows = held.test_record_indices[client]
+        trained, tested = set(held.record_indices[client]), set(rows)
         assert not trained & tested
-        assert trained | tested == set(whole.places[client])
-        assert len(tested) == round(0.2 * len(whole.places[client]))
+        assert trained | tested == set(whole.record_indices[client])
+        assert len(tested) == round(0.2 * len(whole.record_indices[client]))
         assert np.array_equal(held.test_images[client], held.dataset.images[rows])
         assert np.array_equal(held.test_labels[client], held.dataset.labels[rows])
     read = []
@@ -396,10 +396,12 @@ def test_clients_with_state_are_refused_under_fixed_size_cohorts():
 
 def test_held_out_examples_are_drawn_from_their_own_stream(silos, tmp_path):
     held = rounds_of(FEDREP, silos, tmp_path).held
-    whole = rounds_of(config_of(DpFedRep), silos, tmp_path / "whole").held.places[0]
+    whole = rounds_of(
+        config_of(DpFedRep), silos, tmp_path / "whole"
+    ).held.record_indices[0]
     order = stream(0, "held-out-examples", 0).permutation(len(whole))
-    tested = len(held.test_places[0])
-    assert held.test_places[0].tolist() == sorted(whole[order[:tested]])
+    tested = len(held.test_record_indices[0])
+    assert held.test_record_indices[0].tolist() == sorted(whole[order[:tested]])
 
 
 def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):

@@ -125,15 +125,15 @@ def test_shared_coordinates_alone_are_clipped():
 
 def test_norm_over_all_coordinates_is_noticed(monkeypatch):
     """The fault: contributions are clipped before the shared coordinates are taken."""
-    of = SharedCoordinates.of
+    select = SharedCoordinates.select
 
     def clipped_as_a_whole(self, vectors):
         if vectors.ndim == 2:
             norms = vectors.norm(dim=1, keepdim=True)
             vectors = vectors * torch.clamp(0.5 / norms, max=1.0)
-        return of(self, vectors)
+        return select(self, vectors)
 
-    monkeypatch.setattr(SharedCoordinates, "of", clipped_as_a_whole)
+    monkeypatch.setattr(SharedCoordinates, "select", clipped_as_a_whole)
     with pytest.raises(AssertionError):
         check_odd_coordinates_move(rounds_of_rows(OddFedAvg, ROWS))
     report = audit(config_of(BodyFedAvg, AUDITED), audited_ledger(), canaries=400)
@@ -287,7 +287,7 @@ def test_groups_are_cut_to_the_shared_coordinates():
     shared_groups = shared.groups(groups)
     assert (shared_groups.boundaries, shared_groups.names) == ((0, 1, 3), ("a", "c"))
     values = np.arange(6.0)
-    assert shared.of(values).tolist() == [1, 4, 5]
+    assert shared.select(values).tolist() == [1, 4, 5]
     assert shared.expanded(np.ones(3)).tolist() == [0, 1, 0, 0, 1, 1]
 
 

@@ -148,7 +148,7 @@ def test_ledger_has_every_release_within_tasks(
     config = make_config(overlay, {"client_update": {"inner_steps": 2}})
     rounds = rounds_of(config, federation, tmp_path)
     sent = contributions(rounds, theta_of(rounds))
-    assert rounds.clients.each == rows and len(sent) == 3 * rows
+    assert rounds.clients.contributions_per_client == rows and len(sent) == 3 * rows
     assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     ledger = {line.name: line for line in ledger_in(tmp_path)}
     assert set(ledger) == set(records) and len(rounds.log) == len(records)

@@ -55,7 +55,7 @@ class SavedHeads(Heads):
 
 
 class TwoContributions(Heads):
-    each = 2
+    contributions_per_client = 2
 
 
 class TwoRows(Heads):

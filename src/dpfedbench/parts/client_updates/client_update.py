@@ -41,9 +41,9 @@ Row = dict[str, Any]
 """A row of history.csv."""
 
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
-"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients,
+"""Contributions float32 [n x contributions, d], losses [n] and accuracies [n] of some clients,
 in the cohort's order. Clients that send more than one message have contributions
-[messages, n x each, d]; the message to the server's own sum is the first. The loop
+[messages, n x contributions, d]; the message to the server's own sum is the first. The loop
 selects the shared coordinates.
 
 Memory grows with the chunk, never with the cohort. A yielded tensor is overwritten
@@ -107,7 +107,7 @@ class Clients:
     """Clients of one run.
 
     Attributes:
-        each: number of contributions of each client to the server's sum.
+        contributions_per_client: number of contributions of each client to the server's sum.
         served: unit of the clients' work, "clients" or "records".
         divides: whether `contributions` itself divides the clients among processes.
             Then every process passes it the whole cohort, and the first process gets
@@ -118,7 +118,7 @@ class Clients:
             own.
     """
 
-    each: int = 1
+    contributions_per_client: int = 1
     served: str = "clients"
     divides: bool = False
     keeps_state: bool | None = None
@@ -208,7 +208,7 @@ class ClientByClient(Clients):
             client: number of the client.
             index: number of the round, from 0.
             held: data of the client, as `gathered` returns it.
-            out: receives the messages [each, d].
+            out: receives the messages [contributions, d].
 
         Returns:
             The loss, and the accuracy (0 to 1).
@@ -223,7 +223,9 @@ class ClientByClient(Clients):
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
         chunk = CHUNK_PER_THREAD * self._workers.count
-        room = torch.empty((chunk, self.each, self.dimension), device=self._device)
+        room = torch.empty(
+            (chunk, self.contributions_per_client, self.dimension), device=self._device
+        )
 
         def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
             with self._workers.worker() as worker:

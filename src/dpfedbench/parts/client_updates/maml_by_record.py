@@ -53,7 +53,9 @@ class MamlByRecord(ClientsWithinTask):
         self._by_server = update.by_server(run)
         query = run.task.ways * run.clients.query_per_class
         super().__init__(
-            setup, update.samplers(run, 0), each=query if self._by_server else 1
+            setup,
+            update.samplers(run, 0),
+            contributions_per_client=query if self._by_server else 1,
         )
         self._update = update
         self._moved = moved(setup.net, update.adapted_tensors(setup))

@@ -156,13 +156,13 @@ class _Cut(PlainSum):
 
 @dataclasses.dataclass
 class _Phase:
-    """One sum of each party over the records at `places`, and the step after it."""
+    """One sum of each party over the records at `record_positions`, and the step after it."""
 
     name: str
     steps: StepOfSum
     block: str
     coordinates: slice
-    places: list[np.ndarray]
+    record_positions: list[np.ndarray]
     lots: participation.RecordLots
     entry: Mechanism
     state: dict[str, Any]
@@ -269,7 +269,7 @@ class Parties(Clients):
 
         A private sum has no raw norms.
         """
-        chosen = phase.places[client][phase.lots.lot(index, 0, client)]
+        chosen = phase.record_positions[client][phase.lots.lot(index, 0, client)]
         images = self._held.images[client][chosen]
         labels = self._held.labels[client][chosen]
         total = phase.entry.open(index, holder=client)
