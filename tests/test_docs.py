@@ -483,7 +483,10 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
         said = refusals(
             followed,
             "dp-fl/shapes",
-            *({"model": {"module": f"refused:{n}"}, "task": task} for n in names),
+            *(
+                {"model": {"kind": "module", "module": f"refused:{n}"}, "task": task}
+                for n in names
+            ),
         )
     finally:
         networks.unlink()

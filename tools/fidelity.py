@@ -24,7 +24,7 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
-from dpfedbench.settings.layers import leaves
+from dpfedbench.settings.merge import leaves
 from dpfedbench.settings.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -43,9 +43,10 @@ override earlier ones. The settings of a run come from these layers, of which la
 4. `methods.METHOD` and `experiments.PAPER.methods.METHOD`;
 5. what the series `use`s, its `run`, and the swept key.
 
-The first two layers are for all methods: a section, kind or key that a method does not have is left out for it. The
-last two are for one method and have to fit it. Where a key takes one of several parts, `kind` names the part; a text
-is short for `{kind: text}`. Another kind replaces the part; keys that the new kind has too keep their values.
+They are merged key by key. Where a key takes one of several parts, `kind` names the part; a text is short for
+`{kind: text}`. Then the method takes what it has: a section, kind or key of layers 1 to 4 that the method, or the part
+of the final kind, does not have is left out. So another kind keeps the values of the keys that it has too. Keys of
+layer 5 are the run's own and have to fit. A key that no method has is refused in every layer.
 
 A key without a default has to be given. A run's identity, and so its folder, follows from the values that differ from
 the defaults. *Paper* is the value that a paper states.

@@ -19,7 +19,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.settings.layers import leaves, set_key
+from dpfedbench.settings.merge import leaves, set_key
 from tests.dpfedbench.federation.conftest import LOTS, RUN, make_config, train
 from tests.dpfedbench.federation.conftest import federation as federation
 from tests.dpfedbench.federation.conftest import silos as silos

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.layers import set_key
+from dpfedbench.settings.merge import set_key
 from dpfedbench.settings.yaml_files import read_file
 from tests.dpfedbench.papers.test_refusals import run_of
 from tests.dpfedbench.settings.test_part import Toy

@@ -22,7 +22,7 @@ from dpfedbench.data import (
     tiny_imagenet,
 )
 from dpfedbench.experiments.configuration import FOLDERS
-from dpfedbench.settings.layers import set_key
+from dpfedbench.settings.merge import set_key
 from tests.dpfedbench.test_experiments import CONFIG, configuration, plan, refusal
 
 PAPER = "experiments.dp-fedmeta"

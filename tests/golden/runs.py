@@ -31,7 +31,7 @@ from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS, read_run
-from dpfedbench.settings.layers import merge
+from dpfedbench.settings.merge import fit, merge
 from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
@@ -472,9 +472,8 @@ def config_of(name: str) -> Method:
     with that. What stands above for all methods is left out where the case's method
     does not have it.
     """
-    values = merge(list(METHODS.values()), BASE, *CASES[name].overlays)
-    known = METHODS[values["method"]].model_fields
-    run = read_run({key: value for key, value in values.items() if key in known})
+    values = merge(BASE, *CASES[name].overlays)
+    run = read_run(fit(METHODS[values["method"]], values))
     vars(run)["key"] = name.replace(" ", "-")
     return run
 

@@ -18,7 +18,7 @@ from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run. The methods define the allowed keys
-(`dpfedbench.settings.layers`).
+(`dpfedbench.settings.merge`).
 """
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]

@@ -32,8 +32,7 @@ from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
-from dpfedbench.settings import layers
-from dpfedbench.settings.layers import leaves, set_key
+from dpfedbench.settings.merge import fit, leaves, merge, set_key
 
 _TEST = "test."
 AS_RELEASED = "as released, no finite ε"
@@ -372,8 +371,7 @@ class _Expansion:
                 **_released_settings(cls, of_series),
                 "reading": series.reading,
             }
-        overlay = layers.merge(
-            cls,
+        overlay = merge(
             released,
             *(self.experiment.variants[used] for used in uses),
             series.run,
@@ -386,8 +384,8 @@ class _Expansion:
         if x is not None and swept.startswith(_TEST):
             test[swept.removeprefix(_TEST)] = _whole(x)
         elif x is not None:
-            overlay = layers.merge(cls, set_key(overlay, swept, _whole(x)), more)
-        values = layers.resolve(cls, self._general(series.method, task), overlay)
+            overlay = merge(set_key(overlay, swept, _whole(x)), more)
+        values = fit(cls, merge(self._general(series.method, task), overlay), overlay)
         published_dataset = values.get("dataset", "")
         values["dataset"] = (
             self.known.configuration.stand_ins.get(published_dataset)
@@ -514,8 +512,7 @@ class _Expansion:
         configuration = self.known.configuration
         cell = (self.paper, method, task)
         if cell not in self.known.laid:
-            self.known.laid[cell] = layers.lay(
-                self.known.methods[method],
+            self.known.laid[cell] = merge(
                 configuration.run,
                 self.experiment.run,
                 self.experiment.tasks[task],

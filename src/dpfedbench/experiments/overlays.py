@@ -9,7 +9,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.method import Method
-from dpfedbench.settings import layers
+from dpfedbench.settings.merge import check
 
 Methods = Mapping[str, type[Method]]
 """Methods by name."""
@@ -29,12 +29,7 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
         if method:
             known_name(method, methods, where, "method")
         check_given(overlay, where)
-        layers.check(
-            methods[method] if method else everything,
-            overlay,
-            where,
-            taken=bool(method),
-        )
+        check([methods[method]] if method else everything, overlay, where)
 
 
 def overlays(

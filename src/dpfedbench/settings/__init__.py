@@ -1,3 +1,3 @@
-"""Settings of a run, read from plain values and checked; see `part`, `layers` and
+"""Settings of a run, read from plain values and checked; see `part`, `merge` and
 `run`.
 """

@@ -235,9 +235,11 @@ def tag_of(classes: Sequence[Model]) -> str:
     return next(tags, "kind")
 
 
-def spelled_out(value: Any, tag: str) -> Any:
+def spelled_out(value: Any) -> Any:
     """Return the value at the key of a part, with text as {kind: text}."""
-    return {tag: value} if isinstance(value, str) and value.lower() != "null" else value
+    if isinstance(value, str) and value.lower() != "null":
+        return {"kind": value}
+    return value
 
 
 def chosen(shape: Shape, value: Any) -> Model | None:
@@ -247,21 +249,14 @@ def chosen(shape: Shape, value: Any) -> Model | None:
     parts = shape.parts
     if not parts:
         return shape.sections[0] if shape.sections else None
-    value = spelled_out(value, shape.tag)
+    value = spelled_out(value)
     if not isinstance(value, Mapping):
         return None
     if shape.tag in value:
         return parts.get(str(value[shape.tag]))
-    implied = [
-        cls for cls in parts.values() if getattr(cls, "implied_by", None) in value
-    ]
-    if implied:
-        return implied[0]
-    return (
-        next(iter(parts.values()))
-        if len(parts) == 1
-        else parts.get(shape.default or "")
-    )
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    return parts.get(shape.default or "")
 
 
 def unknown_key(classes: Sequence[Model], key: str, where: str) -> str:

@@ -139,13 +139,11 @@ class Part(Section):
 
     A family's base names the package of the family's modules as `package`. A part has a
     field `kind`, for instance `kind: Literal["constant"] = "constant"`; a family may
-    name that key otherwise (`tag`). `implied_by` is a key that implies the kind where
-    `kind` is missing. `default_kind` is the kind without either.
+    name that key otherwise (`tag`). `default_kind` is the kind where it is missing.
     """
 
     package: ClassVar[str] = ""
     tag: ClassVar[str] = "kind"
-    implied_by: ClassVar[str] = ""
     default_kind: ClassVar[str] = ""
     if typing.TYPE_CHECKING:
         kind: str
@@ -248,7 +246,7 @@ def _read_part(shape: Shape, value: Any, where: str) -> Any:
         if cls in parts.values():
             return value
         value = label(type(value))
-    value = spelled_out(value, shape.tag)
+    value = spelled_out(value)
     if cls is None or not isinstance(value, Mapping):
         raise BenchError(unknown_kind(where, value, shape.tag, parts))
     return _read(cls, {shape.tag: kind_of(cls)} | dict(value), where)

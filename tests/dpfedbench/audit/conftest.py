@@ -8,8 +8,7 @@ import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.papers import METHODS
-from dpfedbench.settings.layers import merge
+from dpfedbench.settings.merge import merge
 from dpsum import mechanism
 from tests.dpfedbench.federation import conftest as small
 
@@ -49,9 +48,7 @@ def one_thread():
 
 
 def make_config(*overlays):
-    return small.make_config(
-        *overlays, general=merge(list(METHODS.values()), DEFAULT["run"], SMALL)
-    )
+    return small.make_config(*overlays, general=merge(DEFAULT["run"], SMALL))
 
 
 def audited_sum(config):

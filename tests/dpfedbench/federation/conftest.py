@@ -23,7 +23,7 @@ from dpfedbench.federation.accounts import account_run
 from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.papers import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
-from dpfedbench.settings.layers import lay, merge, resolve
+from dpfedbench.settings.merge import fit, merge
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
@@ -99,11 +99,10 @@ _LOTS_OVERLAY = {
     "validation": {"every": 1, "tasks": 20, "ensemble": 1},
     "evaluation": {"every": 4},
 }
-LOTS = merge(list(METHODS.values()), RUN, _LOTS_OVERLAY)
+LOTS = merge(RUN, _LOTS_OVERLAY)
 """Base of the methods whose four clients sum over lots of their records."""
 
 DIFFERENCE = merge(
-    list(METHODS.values()),
     LOTS,
     {
         "method": "dp-fedavg",
@@ -135,9 +134,9 @@ def make_config(*overlays, general=RUN):
     The overlays lie above the method's defaults, which lie above `general`. Keys of
     `general` that the method lacks are left out; keys of the overlays have to fit.
     """
-    values = merge(list(METHODS.values()), *overlays)
+    values = merge(*overlays)
     method = METHODS[values.pop("method", general["method"])]
-    resolved = resolve(method, lay(method, general, method.defaults), values)
+    resolved = fit(method, merge(general, method.defaults, values), values)
     return read_run(resolved | {"method": method.name})
 
 

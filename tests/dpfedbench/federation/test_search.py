@@ -455,7 +455,10 @@ class Batch(torch.nn.Sequential):
 
 
 def test_batch_norm_under_a_claim_is_refused_before_any_release(silos, tmp_path):
-    run = read_run(cells_config().plain() | {"model": {"module": f"{__name__}:Batch"}})
+    run = read_run(
+        cells_config().plain()
+        | {"model": {"kind": "module", "module": f"{__name__}:Batch"}}
+    )
     with pytest.raises(BenchError, match=r"Batch mixes records in layer 1"):
         rounds_of(run, silos, tmp_path)
     assert ledger_in(tmp_path) == []

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.papers.dp_maml import DpMaml
-from dpfedbench.settings.layers import merge
+from dpfedbench.settings.merge import merge
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpfedbench.federation.conftest import (
     accounted,
@@ -19,7 +18,6 @@ from tests.dpfedbench.federation.conftest import (
 
 PUBLISHED = {"method": "dp-maml"}
 REPAIRED = merge(
-    DpMaml,
     PUBLISHED,
     {
         "clipping": {

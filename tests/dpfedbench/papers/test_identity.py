@@ -12,8 +12,8 @@ from dpfedbench.experiments.expand import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
 from dpfedbench.settings.families import is_part, is_section, root_of, tag_of
-from dpfedbench.settings.layers import set_key
 from dpfedbench.settings.library import fields_of
+from dpfedbench.settings.merge import set_key
 from dpfedbench.settings.part import kinds_of, plain, shapes
 from dpsum.participation import Everyone
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
@@ -53,7 +53,7 @@ QUANTILE = kind("private-quantile", count_noise=3.0)
 BY_LAYER = {"groups": "layers"}
 PRIVATE_WORDS = {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
 OTHER_DATA = named(make_config({"method": "maml", "dataset": "other"}))
-MODULE = {"module": "own.net:Net", "arguments": {"width": 3}}
+MODULE = {"kind": "module", "module": "own.net:Net", "arguments": {"width": 3}}
 PASSES = kind("passes", cohort=2, rounds=8)
 EXPONENTIAL = TEXT["server"] | {"schedule": kind("exponential", decay=0.1)}
 SQUARE_ROOT = {"factorisation": kind("square-root", band=4)}

@@ -7,6 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
+from dpfedbench.settings.merge import merge
 from dpfedbench.settings.part import kinds_of, plain, shapes
 from dpfedbench.settings.run import Run
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
@@ -31,9 +32,8 @@ FILE = {
 def run_of(method: str, *overlays: Any) -> Any:
     sizes = {"participation": {"cohort": 8, "rounds": 6}} if method in SIZES else {}
     start = {"initial": FILE} if method == "public-alone" else {}
-    return make_config(
-        {"method": method}, sizes, start, *overlays, general=GENERAL.get(method, RUN)
-    )
+    general = merge(GENERAL.get(method, RUN), start)
+    return make_config({"method": method}, sizes, *overlays, general=general)
 
 
 def own(run: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.own_module import OwnModule
-from dpfedbench.settings.layers import leaves, set_key
+from dpfedbench.settings.merge import leaves, set_key
 from dpfedbench.settings.run import Run, read_yaml
 
 VALUES = """
@@ -20,7 +20,7 @@ seed: 0
 dataset: glyphs
 task: {ways: 5, shots: 1}
 clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5}
-model: {module: "mine.py:Net", arguments: {width: 3}}
+model: {kind: module, module: "mine.py:Net", arguments: {width: 3}}
 """
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_settings_load_neither_numpy_nor_torch() -> None:
     code = (
-        "import sys, dpfedbench.settings.run, dpfedbench.settings.layers\n"
+        "import sys, dpfedbench.settings.run, dpfedbench.settings.merge\n"
         "print([name in sys.modules for name in ('numpy', 'torch', 'numba')])"
     )
     done = subprocess.run(

@@ -8,7 +8,7 @@ import inspect
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
@@ -26,7 +26,6 @@ class OwnModule(ModelSettings):
     A constructor with parameters `input_shape` and `outputs` receives both.
     """
 
-    implied_by: ClassVar[str] = "module"
     kind: Literal["module"] = "module"
     module: str = setting(
         pattern=r"^[^\s:]+:[A-Za-z_]\w*$",
