@@ -20,7 +20,6 @@ from dpfedbench.settings.families import Shape, is_section, kind_of, shapes, tag
 from dpfedbench.settings.library import fields_of
 from dpfedbench.settings.messages import LOWER_CASE, shown
 from dpfedbench.settings.part import Settings, plain
-from dpfedbench.settings.run import Run
 from dpfedbench.settings.values import json_schema, members
 
 _HEAD = (
@@ -67,8 +66,8 @@ def make_page() -> str:
 def _describe_runs() -> Iterator[str]:
     """Yield the chapter on the keys of a run."""
     yield "## A run\n"
-    keys = [key for key, shape in shapes(Run).items() if not shape.sections]
-    yield _make_table(Run, keys=keys)
+    keys = [key for key, shape in shapes(Method).items() if not shape.sections]
+    yield _make_table(Method, keys=keys)
     for key, methods in _find_methods_by_section().items():
         classes = dict.fromkeys(
             cls for method in methods for cls in _list_classes(shapes(method)[key])
@@ -146,7 +145,7 @@ def _describe_methods() -> Iterator[str]:
         takes = "; ".join(
             f"{key}: {', '.join(shape.parts)}"
             for key, shape in shapes(method).items()
-            if key not in Run.model_fields and shape.parts
+            if key not in Method.model_fields and shape.parts
         )
         defaults = yaml.safe_dump(
             dict(method.defaults), default_flow_style=True, width=10**6

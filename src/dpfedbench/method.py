@@ -1,4 +1,5 @@
-"""Base class of methods: the settings of a run, with its parts as fields, and its sums.
+"""Base class of methods. A method is a run: its settings, with its parts as fields, its
+sums, and the run's identity and folder under results/.
 
 The types of a method's fields say which parts it accepts. A configuration with other
 parts is refused. `claims` is the accounting of the method's paper, if the paper has
@@ -7,35 +8,46 @@ one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import yaml
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import text_of
 from dpfedbench.lazy import np
 from dpfedbench.manifests import mend
+from dpfedbench.models.initial.initial_weights import Initial, RandomInitial
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.parts import compatibility
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.messages import nearest
+from dpfedbench.settings.families import is_section
+from dpfedbench.settings.library import fields_of
+from dpfedbench.settings.messages import LOWER_CASE, nearest
+from dpfedbench.settings.part import Section, Settings, setting
 from dpfedbench.settings.plugin_sources import digest_classes
-from dpfedbench.settings.run import Run, read_yaml
+from dpfedbench.settings.sections import Evaluation, PartitionScheme, Task, Validation
+from dpfedbench.settings.values import check_plain
+from dpfedbench.settings.yaml_files import check_text
 from dpsum.accounting.claims import Claims, counting_clients
-from dpsum.accounting.units import tells_rounds
-from dpsum.sums import composition_groups
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
     from dpfedbench.parts.client_updates.client_update import ClientUpdate
     from dpfedbench.parts.server.server_step import ServerStep
-    from dpsum.participation import Participation
+    from dpsum.clipping import ClippingRule
+    from dpsum.noise import Noise
 
 
-class Method(Run):
-    """Run of one method.
+class Method(Settings):
+    """Run of one method: all its settings, and a seed.
 
     Class attributes: `name` identifies the method in configurations and folders,
     `title` in tables. `paper` is the name of its paper's experiments. Raise `version`
@@ -48,7 +60,37 @@ class Method(Run):
     `participation` (which clients take part in which round), `client_update` (what each
     client computes and sends) and `server` (the step that the server makes along the
     sum). `sums` lists all its sums, those of the server and those of each client.
+
+    Raises:
+        BenchError: a value is out of bounds, or two values do not go together.
     """
+
+    method: str = setting(pattern=LOWER_CASE, doc="name of the method")
+    seed: int = setting(ge=0, lt=2**64, doc="seed of all random numbers")
+    streams: Literal["shared", "own"] = setting(
+        "shared",
+        doc=(
+            "random numbers of cohorts, lots and noise. shared: they follow from the"
+            " seed, so that runs of one seed draw the same; own: they follow from all"
+            " settings of the run too, so that no two runs draw the same, as an account"
+            " that composes runs assumes (a search on private data sets this)"
+        ),
+    )
+    reading: Literal["as-published", "as-released"] = setting(
+        "as-published",
+        doc=(
+            "as-released: the run repeats the authors' code, even where no account"
+            " covers it; its epsilon is then infinite and its claim void. A series sets"
+            " it"
+        ),
+    )
+    dataset: str = setting(pattern=LOWER_CASE, doc="name of the data set")
+    task: Task
+    clients: PartitionScheme
+    model: ModelSettings
+    initial: Initial = RandomInitial()
+    validation: Validation = Validation()
+    evaluation: Evaluation = Evaluation()
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -68,10 +110,67 @@ class Method(Run):
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by name; `dpfedbench.papers` fills it."""
 
+    claims: ClassVar[Claims] = {}
+    """Accounting of the method's paper, by sampler; empty if it claims no epsilon."""
+    pretrains: ClassVar[bool] = False
+    """Whether the model is first trained to classify records of all training classes,
+    and its body then adapted to few-shot tasks.
+    """
+
     if TYPE_CHECKING:  # each method declares its own types
-        participation: Participation
+        participation: Any
         client_update: Any
         server: ServerStep
+        clipping: ClippingRule
+        noise: Noise
+
+    def model_post_init(self, _: Any) -> None:
+        """Run the checks of every section against the rest of the run."""
+        for component in self.components:
+            # Parts of `dpsum` know no run; a part that extends one may check it.
+            check = getattr(component, "check", None)
+            if check is not None:
+                check(self)
+        self.check()
+
+    def check(self) -> None:
+        """Check the rules of the run as a whole; methods extend it.
+
+        Raises:
+            BenchError: a rule is violated.
+        """
+        if self.trained:
+            compatibility.check_parts(self)
+            check_plan(
+                self,
+                client=self.client,
+                participation=self.participation,
+                sums=self.sums(),
+                own=self.client_sums,
+            )
+        compatibility.check_reading(self)
+
+    @property
+    def components(self) -> tuple[Any, ...]:
+        """All sections and parts, including nested ones and those of `dpsum`.
+
+        The method's own come first, then those of every run.
+        """
+        method_keys = [
+            key for key in type(self).model_fields if key not in Method.model_fields
+        ]
+        return tuple(
+            component
+            for key in (*method_keys, *Method.model_fields)
+            for component in _within(getattr(self, key))
+        )
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Components that are sections, which may check the whole run."""
+        return tuple(
+            component for component in self.components if isinstance(component, Section)
+        )
 
     @property
     def client(self) -> ClientUpdate:
@@ -80,43 +179,37 @@ class Method(Run):
         return update
 
     @property
-    def made_by(self) -> str:
-        """Identity of the code that results depend on, besides the settings.
-
-        It consists of the method's version, a hash of the network's file, and hashes of
-        the files that define the classes of the method and its parts, where they are
-        not files of dpfedbench.
-        """
-        plugin_digest = digest_classes(
-            type(component) for component in (self, *self.components)
-        )
-        return " ".join(filter(None, (self.version, self.model.text, plugin_digest)))
-
-    @property
-    def features_folder(self) -> str | None:
-        """Folder of the model's input features below results/features, or None.
-
-        One job computes these features for all runs that need the same ones.
-        """
-        if (of := self.model.made_once(self)) is None:
-            return None
-        canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
-        return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
-
-    @property
-    def accounts_images(self) -> bool:
-        """Whether the account covers the level of an image.
-
-        That level needs the partition, which says which clients use which image.
-        """
-        return self.private and self.client_data != "records"
-
-    @property
     def client_data(self) -> str:
+        """Kind of data that clients hold: "tasks" (few-shot) or "records"."""
         return self.client.client_data if self.trained else "tasks"
+
+    def sums(self) -> list[SumSpec]:
+        """Return all sums of a round: each client's, in their order, then the server's.
+
+        Privacy, notices, budget and audit of the run follow from them. The server moves
+        the model by its last sum. Its sums before the last are those of further
+        messages, in the order in which clients send them.
+        """
+        return []
+
+    @property
+    def client_sums(self) -> list[SumSpec]:
+        """Sums that each client takes over its own records."""
+        return [sum_ for sum_ in self.sums() if sum_.taken_by == "client"]
+
+    @property
+    def server_sum(self) -> SumSpec:
+        """Sum by which the server moves the model."""
+        return self.sums()[-1]
+
+    @property
+    def further_sums(self) -> list[SumSpec]:
+        """The server's sums of further messages."""
+        return [sum_ for sum_ in self.sums()[:-1] if sum_.taken_by == "server"]
 
     @property
     def private(self) -> bool:
+        """Whether the run claims privacy."""
         return any(sum_.private for sum_ in self.sums())
 
     @property
@@ -127,40 +220,6 @@ class Method(Run):
             if clients is not None:
                 return counting_clients(self.claims, clients)
         return self.claims
-
-    @property
-    def within_records(self) -> bool:
-        """Whether few-shot clients compute each example's gradient from it alone."""
-        return self.trained and self.client.within_records(self)
-
-    def check_processes(self, count: int) -> None:
-        """Refuse more processes than can share a round.
-
-        A round cannot have more processes than clients. A sum whose noise takes each
-        client's message by itself runs in one process.
-
-        Raises:
-            BenchError: too many processes; the message gives the largest possible
-                number.
-        """
-        if count > 1 and any(
-            sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums()
-        ):
-            raise BenchError(
-                f"machine.processes is {count}, but the sum of {self.folder} takes each"
-                " client's message by itself, in one process: set it to 1"
-            )
-        most = (
-            self.participation.clients_per_round(self.clients.count)
-            if self.trained
-            else count
-        )
-        if count > most:
-            raise BenchError(
-                f"machine.processes is {count}, but a round of {self.folder} has {most}"
-                f" client{'s' * (most != 1)} to divide among them: set it to"
-                f" {most}{' or less' * (most != 1)}"
-            )
 
     @property
     def delta(self) -> float | None:
@@ -193,30 +252,17 @@ class Method(Run):
         )
 
     @property
-    def references(self) -> dict[str, Run]:
-        sum_references: list[Mapping[str, Run]] = [
-            {rule.reference_file: self._as(self.known[rule.reference])}
-            for rule in (sum_.clipping for sum_ in self.sums())
-            if isinstance(rule, ReferenceRule)
-        ]
-        runs: dict[str, Run] = {}
-        for files in (
-            *sum_references,
-            self.model.references(self),
-            self.initial.references(self),
-        ):
-            for name, run in files.items():
-                if runs.setdefault(name, run) != run:
-                    raise BenchError(
-                        f"this run needs {name} of two runs, {runs[name].folder} and"
-                        f" {run.folder}, but no account composes both: use only one of"
-                        " them"
-                    )
-        return runs
+    def accounts_images(self) -> bool:
+        """Whether the account covers the level of an image.
 
-    @staticmethod
-    def another(values: Mapping[str, Any]) -> Run:
-        return read_run(values)
+        That level needs the partition, which says which clients use which image.
+        """
+        return self.private and self.client_data != "records"
+
+    @property
+    def within_records(self) -> bool:
+        """Whether few-shot clients compute each example's gradient from it alone."""
+        return self.trained and self.client.within_records(self)
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
@@ -283,7 +329,93 @@ class Method(Run):
         )
         return (breach,)
 
-    def _as(self, method: type[Method]) -> Run:
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Notices about this run's privacy, printed and written beside the result."""
+        if not self.private:
+            return ()
+        notices = ["simulated privacy: the noise seed is public"]
+        server = self.sums()[-1]
+        notices += [
+            sum_.clipping.notice
+            for sum_ in self.sums()
+            if sum_.clipping is not None and sum_.clipping.notice
+        ]
+        if (
+            server.private
+            and server.delta is not None
+            and server.delta * self.clients.count >= 1
+        ):
+            notices.append(
+                f"delta {server.delta:g} is not below 1/{self.clients.count}, one over"
+                " the clients"
+            )
+        for section in self.sections:
+            notices += section.notices(self)  # type: ignore[arg-type]
+        if self.clients.held_out_share:
+            notices.append(
+                "personal accuracies are the simulation's: they are read off clients'"
+                " own examples, no server sees them, and no account covers them"
+            )
+        if not self.task.shots:
+            held_out = self.validation.tasks
+            notices.append(
+                f"{held_out} records of the test part are a public validation split;"
+                " accuracy is on the rest"
+            )
+        return tuple(notices)
+
+    @property
+    def reminders(self) -> tuple[str, ...]:
+        """Easily overlooked consequences of the settings.
+
+        They are printed when training starts and do not appear in results.
+        """
+        if not self.trained or self.client_data != "tasks":
+            return ()
+        at_client = self.clients.support_per_class
+        at_test = self.task.shots
+        if self.task.text is not None or at_client == at_test:
+            return ()
+        return (
+            f"clients train with {at_client} support examples of a class"
+            f" (clients.support_per_class); task.shots, {at_test}, is of the meta-test"
+            " alone",
+        )
+
+    @property
+    def references(self) -> dict[str, Method]:
+        """Other runs whose files this run needs, by the file's name in their folder."""
+        sum_references: list[Mapping[str, Method]] = [
+            {rule.reference_file: self._as(self.known[rule.reference])}
+            for rule in (sum_.clipping for sum_ in self.sums())
+            if isinstance(rule, ReferenceRule)
+        ]
+        runs: dict[str, Method] = {}
+        for files in (
+            *sum_references,
+            self.model.references(self),
+            self.initial.references(self),
+        ):
+            for name, run in files.items():
+                if runs.setdefault(name, run) != run:
+                    raise BenchError(
+                        f"this run needs {name} of two runs, {runs[name].folder} and"
+                        f" {run.folder}, but no account composes both: use only one of"
+                        " them"
+                    )
+        return runs
+
+    @staticmethod
+    def another(values: Mapping[str, Any]) -> Method:
+        """Return the run of plain values, which include `method`.
+
+        Raises:
+            BenchError: there is no such run.
+        """
+        return read_run(values)
+
+    def _as(self, method: type[Method]) -> Method:
         """Return the run of another method with the same values for shared settings."""
         shared = {
             key: value
@@ -345,275 +477,158 @@ class Method(Run):
             return self.model.adapted(net.tensor_names)
         return of_update
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Notices about this run's privacy, printed and written beside the result."""
-        if not self.private:
-            return ()
-        notices = ["simulated privacy: the noise seed is public"]
-        server = self.sums()[-1]
-        notices += [
-            sum_.clipping.notice
-            for sum_ in self.sums()
-            if sum_.clipping is not None and sum_.clipping.notice
-        ]
-        if (
-            server.private
-            and server.delta is not None
-            and server.delta * self.clients.count >= 1
-        ):
-            notices.append(
-                f"delta {server.delta:g} is not below 1/{self.clients.count}, one over"
-                " the clients"
-            )
-        for section in self.sections:
-            notices += section.notices(self)  # type: ignore[arg-type]
-        if self.clients.held_out_share:
-            notices.append(
-                "personal accuracies are the simulation's: they are read off clients'"
-                " own examples, no server sees them, and no account covers them"
-            )
-        if not self.task.shots:
-            held_out = self.validation.tasks
-            notices.append(
-                f"{held_out} records of the test part are a public validation split;"
-                " accuracy is on the rest"
-            )
-        return tuple(notices)
+    def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
+        """Return the same run under another meta-test, in the same folder.
 
-    @property
-    def reminders(self) -> tuple[str, ...]:
-        """Easily overlooked consequences of the settings.
+        The training is the same, so that nothing is trained again.
 
-        They are printed when training starts and do not appear in results.
+        Args:
+            shots: replaces task.shots.
+            evaluation: replaces values of `evaluation`.
+
+        Raises:
+            BenchError: the model is tested without adaptation, so that it has no
+                meta-test, or a value is out of bounds.
         """
-        if not self.trained or self.client_data != "tasks":
-            return ()
-        at_client = self.clients.support_per_class
-        at_test = self.task.shots
-        if self.task.text is not None or at_client == at_test:
-            return ()
-        return (
-            f"clients train with {at_client} support examples of a class"
-            f" (clients.support_per_class); task.shots, {at_test}, is of the meta-test"
-            " alone",
+        if not self.task.shots:
+            raise BenchError(
+                "test is a meta-test's, but this run's model is used as it is: leave"
+                " it out"
+            )
+        if shots == 0:
+            raise BenchError("test.shots is 0: a meta-test adapts to at least 1")
+        task = self.task if shots is None else self.task.replace(shots=shots)
+        return self.replace(task=task, evaluation=self.evaluation.replace(**evaluation))
+
+    @property
+    def test_name(self) -> str:
+        """Name of the meta-test in the run's folder; it has all values that `tested_at`
+        can change.
+        """
+        test = self.evaluation
+        name = f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
+        if test.optimizer != "sgd":
+            name += f"-{test.optimizer}{test.beta1:g}"
+        if test.batch is not None:
+            name += f"-{test.batch}batch"
+        if test.schedule != "constant":
+            name += f"-{test.schedule}"
+        if test.best_step:
+            name += "-best"
+        return name
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Identity of the run: a hash of all non-default settings, without the seed.
+
+        A setting that is added later does not change the key of a run, if its default
+        keeps the run's behaviour.
+        """
+        values = {key: value for key, value in self.identity().items() if key != "seed"}
+        canonical = json.dumps(
+            values, sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
+        return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+    @property
+    def stream_seed(self) -> int:
+        """Seed of all random streams that an account assumes to be secret, and
+        independent of other runs'.
+
+        It is the run's seed or, with `streams: own`, a number of 128 bits that follows
+        from the seed and the key. Initial weights, partitions and tasks of tests are
+        always drawn from the seed: they read no private data, and compared runs should
+        not differ by them.
+        """
+        if self.streams == "shared":
+            return self.seed
+        return int.from_bytes(
+            hashlib.sha256(f"{self.seed}/{self.key}".encode()).digest()[:16], "big"
         )
 
-    def check(self) -> None:
-        if self.trained:
-            for component in self.components:
-                check_part(self, component)
-            self._check_data()
-            self._check_records()
-            self._check_sums()
-            check_plan(
-                self,
-                client=self.client,
-                participation=self.participation,
-                sums=self.sums(),
-                own=self.client_sums,
-            )
-        self._check_reading()
+    @property
+    def made_by(self) -> str:
+        """Identity of the code that results depend on, besides the settings.
 
-    def _check_reading(self) -> None:
-        """Refuse a breach, unless `reading` is as-released."""
-        breaches = self.breaches
-        if self.reading == "as-published":
-            if breaches:
-                raise BenchError(breaches[0].refusal)
-            return
-        rules = [sum_.clipping for sum_ in self.sums() if sum_.private]
-        if not breaches and all(rule is None or rule.private for rule in rules):
-            raise BenchError(
-                f"reading is as-released, but this run of {self.name} does nothing that"
-                " its account does not cover: leave reading out"
-            )
-        for sum_ in self.sums():
-            budget = sum_.budget
-            if budget is not None and budget.epsilon is not None and budget.stop:
-                raise BenchError(
-                    f"reading is as-released, of which no finite ε is proven, but"
-                    f" budget.epsilon is {budget.epsilon:g} and stops the training at"
-                    " it: set budget.epsilon to null, or budget.stop to false"
-                )
+        It consists of the method's version, a hash of the network's file, and hashes of
+        the files that define the classes of the method and its parts, where they are
+        not files of dpfedbench.
+        """
+        plugin_digest = digest_classes(
+            type(component) for component in (self, *self.components)
+        )
+        return " ".join(filter(None, (self.version, self.model.text, plugin_digest)))
 
-    def _check_data(self) -> None:
-        held = self.client.client_data
-        clients = self.clients
-        records = held == "records"
-        if held != clients.holds:
-            raise BenchError(
-                f"clients.partition is {clients.partition}, which does not go with"
-                f" client_update.kind {self.client.kind}: take"
-                f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
-            )
-        if not clients.equal_sizes and not self.client.any_size:
-            raise BenchError(
-                f"clients.partition is {clients.partition}, whose clients hold"
-                " different numbers of records, but those of client_update.kind"
-                f" {self.client.kind} hold as many each: take another partition"
-            )
-        for sum_ in () if clients.equal_sizes else self.client_sums:
-            if sum_.clipping is not None and sum_.clipping.moves:
-                raise BenchError(
-                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
-                    " release with one expected lot, but with clients.partition"
-                    f" {clients.partition} each client has its own: take constant"
-                )
-        if clients.held_out_share:
-            self._check_personal_test(records)
-        as_it_is = records and not self.pretrains
-        if as_it_is != (self.task.shots == 0):
-            raise BenchError(
-                f"task.shots is {self.task.shots}, which does not go with"
-                f" client_update.kind {self.client.kind}: 0 shots if, and only if,"
-                " models are tested unadapted"
-            )
-        if self.pretrains and (self.validation.every or self.evaluation.every):
-            raise BenchError(
-                "validation.every and evaluation.every need a model that is tested"
-                " without adaptation: set both to 0 for a model with a new last layer"
-                " in the test"
-            )
+    @property
+    def task_name(self) -> str:
+        """Name of the task for readers, e.g. "5-way 1-shot"."""
+        if self.task.text is not None:
+            return f"next word, {self.task.shots} records"
+        return (
+            f"{self.task.ways}-way {self.task.shots}-shot"
+            if self.task.shots
+            else f"{self.task.ways} classes"
+        )
 
-    def _check_personal_test(self, records: bool) -> None:
-        """Refuse a test of clients' own models where no examples can be held out."""
-        clients = self.clients
-        where = f"clients.held_out_share is {clients.held_out_share:g}, but"
-        without = self.pretrains or self.task.text is not None
-        if without or (records and self.client_sums):
-            raise BenchError(
-                f"{where} the clients of {self.name} with client_update.kind"
-                f" {self.client_update.kind} have no test of their own: that is for"
-                " few-shot clients of images, and for clients that hold records and"
-                " send messages to the server's sums; set it to 0"
-            )
-        if records:
-            return
-        if not clients.disjoint:
-            raise BenchError(
-                f"{where} with clients.partition {clients.partition} an example that"
-                " one client leaves out may be in another one's training: take"
-                f" {' or '.join(clients.kinds('tasks', disjoint=True))}"
-            )
-        used = clients.support_per_class + clients.query_per_class
-        if used + clients.left_out_per_class > clients.examples_per_class:
-            raise BenchError(
-                f"{where} of {clients.examples_per_class} examples of a class"
-                f" (clients.examples_per_class) training uses {used}: raise"
-                " clients.examples_per_class, or lower held_out_share"
-            )
+    @property
+    def folder(self) -> str:
+        """Folder of the run below results/runs."""
+        task = (
+            f"{self.task.ways}way-{self.task.shots}shot"
+            if self.task.shots
+            else f"{self.task.ways}class"
+        )
+        return f"{self.method}/{self.dataset}/{task}/{self.key}/seed{self.seed}"
 
-    def _check_records(self) -> None:
-        """Refuse a model or participation that does not fit sums over records."""
-        coupled = self._coupled_records()
-        if coupled and not self.client.couples_records:
-            raise BenchError(coupled[0].refusal)
-        within = [sum_ for sum_ in self.client_sums if sum_.within_task is not None]
-        if within and not self.participation.once:
-            raise BenchError(
-                f"participation.kind is {self.participation.kind}, but within_task"
-                " accounts for one participation of a client: use one-pass or"
-                " balls-and-bins"
-            )
+    @property
+    def clients_folder(self) -> str:
+        """Folder of the run's client partition below results/clients.
 
-    def _check_sums(self) -> None:
-        """Refuse sums over the same units that no account covers together."""
-        composition_groups(self.sums())
-        if self.sums()[-1].taken_by != "server":
-            raise BenchError(
-                f"the last of the sums of {self.name} is not taken by the server, but"
-                " the server moves the model by the last one: list the clients' sums"
-                " first"
-            )
-        self._check_groups()
-        if self.client_sums and not self.shares_all:
-            raise BenchError(
-                f"the clients of {self.name} share {self.shared} alone, but"
-                f" {self.client_sums[0].name} is a sum that each client takes over all"
-                ' coordinates: set shared = "all" on the method, or take sums of the'
-                " server alone"
-            )
-        sums = self.further_sums
-        server = self.server_sum
-        if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
-            raise BenchError(
-                f"the clients of client_update.kind {self.client.kind} also send"
-                f" {', '.join(self.client.sends_too)}, but {self.name} takes further"
-                f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
-                " method of these clients"
-            )
-        for sum_ in sums if server.private else ():
-            if not sum_.private or (sum_.unit, sum_.budget) != (
-                server.unit,
-                server.budget,
-            ):
-                raise BenchError(
-                    f"{sum_.name} is of the same contributions as {server.name}, which"
-                    f" is private: give it noise, the unit {server.unit} and the same"
-                    " budget"
-                )
-        client_sums = [
-            sum_
-            for sum_ in self.client_sums
-            if sum_.private and sum_.within_task is not None
-        ]
-        if any(sum_.within_task != client_sums[0].within_task for sum_ in client_sums):
-            raise BenchError(
-                f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums of two"
-                " sections: give both one"
-            )
-        limits = [
-            sum_.budget.epsilon
-            for sum_ in self.sums()
-            if sum_.private and sum_.budget is not None
-        ]
-        if (
-            any(limit is not None for limit in limits)
-            and "ledger.jsonl" in self.references
-        ):
-            raise BenchError(
-                f"budget.epsilon is {limits[0]:g}, but this run uses a private run on"
-                " the same records, so its ε is that of both runs: a budget cannot"
-                " cover both; set budget.epsilon to null and noise.multiplier to a"
-                " number"
-            )
-        unlimited = [
-            sum_
-            for sum_ in self.sums()
-            if sum_.budget is not None and sum_.budget.epsilon is None
-        ]
-        if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
-            raise BenchError(
-                "noise.multiplier and budget.epsilon are both null: give one, the other"
-                " follows from it"
-            )
-        plan = self.participation
-        if (
-            client_sums
-            and server.private
-            and server.unit == client_sums[0].unit
-            and not plan.known
-        ):
-            raise BenchError(tells_rounds(client_sums[0], plan.kind))
+        Runs with equal clients share it.
+        """
+        return f"{self.dataset}/{self.clients.folder(self.task.ways)}-seed{self.seed}"
 
-    def _check_groups(self) -> None:
-        """Refuse groups of coordinates that no analysis or no code supports."""
-        names = [sum_.name for sum_ in self.client_sums]
-        for sum_ in self.sums():
-            if not sum_.private or sum_.clipping.groups == "all":
-                continue
-            where = f"clipping.groups is {sum_.clipping.groups}, but"
-            if sum_.noise.mechanism != "gaussian":
-                raise BenchError(
-                    f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
-                    " set clipping.groups to all, or take another noise"
-                )
-            if sum_.name in names and sum_.within_task is None:
-                raise BenchError(
-                    f"{where} {sum_.name} is a sum of each client's own, which is"
-                    " clipped as a whole: set clipping.groups to all"
-                )
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """Settings that the partition depends on, besides the data and the seed
+        (`PartitionScheme.drawn_from`).
+        """
+        return self.clients.drawn_from(self.task.ways)
+
+    @property
+    def features_folder(self) -> str | None:
+        """Folder of the model's input features below results/features, or None.
+
+        One job computes these features for all runs that need the same ones.
+        """
+        if (of := self.model.made_once(self)) is None:
+            return None
+        canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
+        return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
+
+    def to_yaml(self) -> str:
+        """Return the text of config.yaml.
+
+        `read` creates an equal run from the values that `read_yaml` returns for it.
+        """
+        text: str = yaml.safe_dump(self.plain(), sort_keys=False)
+        return text
+
+    def check_processes(self, count: int) -> None:
+        """Refuse more processes than can share a round.
+
+        Raises:
+            BenchError: too many processes; the message gives the largest possible
+                number.
+        """
+        compatibility.check_processes(self, count)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if is_section(type(value)):
+        yield value
+        for key in fields_of(type(value)):
+            yield from _within(getattr(value, key))
 
 
 def read_run(values: Mapping[str, Any]) -> Method:
@@ -648,3 +663,30 @@ def read_run_file(path: Path | str) -> Method:
             f" {mend(Path(path), 'configure')}"
         )
     return run
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Safe loader by libyaml, where PyYAML was built with it; it is faster."""
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the plain values of a run's config.yaml.
+
+    Raises:
+        BenchError: the file is missing or is not YAML; names the remedy.
+    """
+    text = text_of(path)
+    try:
+        values = yaml.load(text, Loader=_LOADER)
+        check_text(text, str(path))
+        check_plain(values, "")
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
+        reason = " ".join(str(error).split())
+        raise BenchError(
+            f"{path} is not valid YAML ({reason}): delete it and run the workflow again"
+        ) from error
+    if not isinstance(values, Mapping):
+        raise BenchError(
+            f"{path} holds no configuration: delete it and run the workflow again"
+        )
+    return dict(values)

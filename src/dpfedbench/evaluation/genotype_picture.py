@@ -78,7 +78,8 @@ def write_cells(
             " cells"
         )
     theta = load_members(model_path, net)[0]
-    genotype = run.part(CellModel).space.genotype(theta[net.blocks["architecture"]])
+    assert isinstance(run.model, CellModel)
+    genotype = run.model.space.genotype(theta[net.blocks["architecture"]])
     write_json(genotype_path, genotype.to_json())
     figure = draw_cells(genotype, f"{run.title}, {run.dataset}, seed {run.seed}")
     with atomic_path(picture_path) as temporary:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.method import Method
-from dpfedbench.settings.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,7 +205,9 @@ def audited_as(run: Method) -> str:
     if run.breaches:
         identity["breaches"] = run.unaccounted_units
     identity |= {
-        key: value for key, value in run.plain().items() if key not in Run.model_fields
+        key: value
+        for key, value in run.plain().items()
+        if key not in Method.model_fields
     }
     update = identity.pop("client_update", None) or {}
     server = identity.pop("server", None)
@@ -255,7 +256,7 @@ class Plan:
     Items have keys (paper, name), runs are by folder.
 
     The runs include those that no item shows, but whose files other runs need
-    (`Run.references`).
+    (`Method.references`).
     """
 
     items: Mapping[tuple[str, str], PlannedItem]

@@ -67,8 +67,8 @@ from dpsum.participation import (
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.parts.client_updates.local_model import LocalClient, LocalModel
-    from dpfedbench.settings.run import Run
 
 CONTROL = "control-difference-sum"
 
@@ -104,7 +104,7 @@ class Scaffold(ModelDifference):
     sends_too = (CONTROL,)
     keeps_state = True
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if self.optimizer != Sgd():
             raise BenchError(
                 "client_update.optimizer has to be sgd without momentum: a control"

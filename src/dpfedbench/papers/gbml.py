@@ -47,13 +47,11 @@ from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.parts.within_task import Client, ClientsWithinTask
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.participation import (
     BallsAndBins,
     OnePass,
-    Participation,
     Passes,
     Poisson,
 )
@@ -99,7 +97,7 @@ class Reptile(ClientUpdate):
         paper="0.3 to 1",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.optimizer.refuse_untold("client_update")
         examples = _examples_of_client(run)
         if self.batches == "disjoint" and examples % self.inner_steps:
@@ -109,7 +107,7 @@ class Reptile(ClientUpdate):
                 " them"
             )
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         sampler = within_task(
             run,
             _examples_of_client(run),
@@ -122,7 +120,7 @@ class Reptile(ClientUpdate):
         return ReptileClients(self, setup)
 
 
-def _examples_of_client(run: Run) -> int:
+def _examples_of_client(run: Method) -> int:
     """Return the number of a client's examples: its support and its query set."""
     per_class = run.clients.support_per_class + run.clients.query_per_class
     return run.task.ways * per_class
@@ -208,7 +206,7 @@ class NoisedUpdate(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         return {OWN_UPDATE: _own_update_sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
@@ -216,8 +214,8 @@ class NoisedUpdate(ClientUpdate):
         return NoisedClients(setup, without_noise)
 
 
-def _own_update_sampler(run: Run) -> Sampler:
-    plan = run.part(Participation)
+def _own_update_sampler(run: Method) -> Sampler:
+    plan = run.participation
     return participation.own_update(
         clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds
     )

@@ -5,19 +5,20 @@ that clients take over their own data.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import Section, setting
-from dpfedbench.settings.run import Run
 from dpsum.accounting.claims import Claims
 from dpsum.clipping import Constant
-from dpsum.noise import Gaussian, Noise
-from dpsum.participation import Participation
+from dpsum.noise import Gaussian
 from dpsum.sums import SumSpec
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class BudgetSettings(Section):
@@ -49,13 +50,13 @@ class BudgetSettings(Section):
         paper="60000 (DP-FedMeta's released code, Omniglot)",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: "Method") -> None:
         self._check_counted_clients(run)
         if self.epsilon is None:
             return
         _check_profile("budget", self.profile, run)
-        noise = run.find(Noise)
-        plan = run.part(Participation)
+        noise = getattr(run, "noise", None)
+        plan = run.participation
         z = None if noise is None else noise.multiplier
         if noise is None or z is None:
             return
@@ -75,7 +76,7 @@ class BudgetSettings(Section):
                 " raise budget.epsilon or noise.multiplier"
             )
 
-    def _check_counted_clients(self, run: Run) -> None:
+    def _check_counted_clients(self, run: "Method") -> None:
         """Refuse a claim for another client count that would not be marked as void.
 
         Refuse also a number below the cohort size, which would be a sampling rate above
@@ -89,7 +90,7 @@ class BudgetSettings(Section):
                 " claim of a released code may count: set it to null, or reading to"
                 " as-released"
             )
-        cohort = run.part(Participation).cohort
+        cohort = run.participation.cohort
         if self.counted_clients < cohort:
             raise BenchError(
                 f"budget.counted_clients is {self.counted_clients:,}, fewer than the"
@@ -121,7 +122,7 @@ class OwnSum(Section):
         "proven", doc="which ε the limit is for, the claimed or the proven one"
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: "Method") -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError(
                 f"{self.section}.multiplier and {self.section}.epsilon are both null:"
@@ -203,7 +204,7 @@ class WithinTask(OwnSum):
         paper="per-group (DP-FedMeta's released code)",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: "Method") -> None:
         super().check(run)
         if self.clipping_groups == "all" and self.noise_by_group != "joint":
             raise BenchError(
@@ -238,7 +239,7 @@ class SupportAndQuery(WithinTask):
         paper="private; released code: exact",
     )
 
-    def breaches(self, run: Run) -> tuple[Breach, ...]:
+    def breaches(self, run: "Method") -> tuple[Breach, ...]:
         if self.query_gradient == "private":
             return ()
         breach = Breach(
@@ -295,7 +296,7 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
     )
 
 
-def _check_profile(section: str, profile: str, run: Run) -> None:
+def _check_profile(section: str, profile: str, run: "Method") -> None:
     """Refuse a limit on the claimed ε of a paper that claims none."""
     if profile == "claimed" and not run.claims:
         raise BenchError(

@@ -9,20 +9,268 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.server.server_step import ServerStep, Step
-from dpfedbench.settings.run import Run
+from dpfedbench.parts.server.server_step import Step
+from dpsum.accounting.units import tells_rounds
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
-from dpsum.noise import Decaying, Noise
+from dpsum.noise import Decaying
 from dpsum.participation import BallsAndBins, Participation, PoissonLots
 from dpsum.skellam_noise import Skellam
+from dpsum.sums import composition_groups
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
-def check_part(run: Run, part: Any) -> None:
+def check_parts(run: Method) -> None:
+    """Check the parts of a run against one another, its data and its sums.
+
+    Raises:
+        BenchError: two parts do not fit; names the keys and the remedy.
+    """
+    for component in run.components:
+        check_part(run, component)
+    _check_data(run)
+    _check_records(run)
+    _check_sums(run)
+
+
+def check_reading(run: Method) -> None:
+    """Refuse a breach, unless `reading` is as-released."""
+    breaches = run.breaches
+    if run.reading == "as-published":
+        if breaches:
+            raise BenchError(breaches[0].refusal)
+        return
+    rules = [sum_.clipping for sum_ in run.sums() if sum_.private]
+    if not breaches and all(rule is None or rule.private for rule in rules):
+        raise BenchError(
+            f"reading is as-released, but this run of {run.name} does nothing that"
+            " its account does not cover: leave reading out"
+        )
+    for sum_ in run.sums():
+        budget = sum_.budget
+        if budget is not None and budget.epsilon is not None and budget.stop:
+            raise BenchError(
+                f"reading is as-released, of which no finite ε is proven, but"
+                f" budget.epsilon is {budget.epsilon:g} and stops the training at"
+                " it: set budget.epsilon to null, or budget.stop to false"
+            )
+
+
+def check_processes(run: Method, count: int) -> None:
+    """Refuse more processes than can share a round.
+
+    A round cannot have more processes than clients. A sum whose noise takes each
+    client's message by itself runs in one process.
+
+    Raises:
+        BenchError: too many processes; the message gives the largest possible
+            number.
+    """
+    if count > 1 and any(
+        sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums()
+    ):
+        raise BenchError(
+            f"machine.processes is {count}, but the sum of {run.folder} takes each"
+            " client's message by itself, in one process: set it to 1"
+        )
+    most = (
+        run.participation.clients_per_round(run.clients.count) if run.trained else count
+    )
+    if count > most:
+        raise BenchError(
+            f"machine.processes is {count}, but a round of {run.folder} has {most}"
+            f" client{'s' * (most != 1)} to divide among them: set it to"
+            f" {most}{' or less' * (most != 1)}"
+        )
+
+
+def _check_data(run: Method) -> None:
+    held = run.client.client_data
+    clients = run.clients
+    records = held == "records"
+    if held != clients.holds:
+        raise BenchError(
+            f"clients.partition is {clients.partition}, which does not go with"
+            f" client_update.kind {run.client.kind}: take"
+            f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
+        )
+    if not clients.equal_sizes and not run.client.any_size:
+        raise BenchError(
+            f"clients.partition is {clients.partition}, whose clients hold"
+            " different numbers of records, but those of client_update.kind"
+            f" {run.client.kind} hold as many each: take another partition"
+        )
+    for sum_ in () if clients.equal_sizes else run.client_sums:
+        if sum_.clipping is not None and sum_.clipping.moves:
+            raise BenchError(
+                f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
+                " release with one expected lot, but with clients.partition"
+                f" {clients.partition} each client has its own: take constant"
+            )
+    if clients.held_out_share:
+        _check_personal_test(run, records)
+    as_it_is = records and not run.pretrains
+    if as_it_is != (run.task.shots == 0):
+        raise BenchError(
+            f"task.shots is {run.task.shots}, which does not go with"
+            f" client_update.kind {run.client.kind}: 0 shots if, and only if,"
+            " models are tested unadapted"
+        )
+    if run.pretrains and (run.validation.every or run.evaluation.every):
+        raise BenchError(
+            "validation.every and evaluation.every need a model that is tested"
+            " without adaptation: set both to 0 for a model with a new last layer"
+            " in the test"
+        )
+
+
+def _check_personal_test(run: Method, records: bool) -> None:
+    """Refuse a test of clients' own models where no examples can be held out."""
+    clients = run.clients
+    where = f"clients.held_out_share is {clients.held_out_share:g}, but"
+    without = run.pretrains or run.task.text is not None
+    if without or (records and run.client_sums):
+        raise BenchError(
+            f"{where} the clients of {run.name} with client_update.kind"
+            f" {run.client_update.kind} have no test of their own: that is for"
+            " few-shot clients of images, and for clients that hold records and"
+            " send messages to the server's sums; set it to 0"
+        )
+    if records:
+        return
+    if not clients.disjoint:
+        raise BenchError(
+            f"{where} with clients.partition {clients.partition} an example that"
+            " one client leaves out may be in another one's training: take"
+            f" {' or '.join(clients.kinds('tasks', disjoint=True))}"
+        )
+    used = clients.support_per_class + clients.query_per_class
+    if used + clients.left_out_per_class > clients.examples_per_class:
+        raise BenchError(
+            f"{where} of {clients.examples_per_class} examples of a class"
+            f" (clients.examples_per_class) training uses {used}: raise"
+            " clients.examples_per_class, or lower held_out_share"
+        )
+
+
+def _check_records(run: Method) -> None:
+    """Refuse a model or participation that does not fit sums over records."""
+    coupled = run._coupled_records()
+    if coupled and not run.client.couples_records:
+        raise BenchError(coupled[0].refusal)
+    within = [sum_ for sum_ in run.client_sums if sum_.within_task is not None]
+    if within and not run.participation.once:
+        raise BenchError(
+            f"participation.kind is {run.participation.kind}, but within_task"
+            " accounts for one participation of a client: use one-pass or"
+            " balls-and-bins"
+        )
+
+
+def _check_sums(run: Method) -> None:
+    """Refuse sums over the same units that no account covers together."""
+    composition_groups(run.sums())
+    if run.sums()[-1].taken_by != "server":
+        raise BenchError(
+            f"the last of the sums of {run.name} is not taken by the server, but"
+            " the server moves the model by the last one: list the clients' sums"
+            " first"
+        )
+    _check_groups(run)
+    if run.client_sums and not run.shares_all:
+        raise BenchError(
+            f"the clients of {run.name} share {run.shared} alone, but"
+            f" {run.client_sums[0].name} is a sum that each client takes over all"
+            ' coordinates: set shared = "all" on the method, or take sums of the'
+            " server alone"
+        )
+    sums = run.further_sums
+    server = run.server_sum
+    if tuple(sum_.name for sum_ in sums) != run.client.sends_too:
+        raise BenchError(
+            f"the clients of client_update.kind {run.client.kind} also send"
+            f" {', '.join(run.client.sends_too)}, but {run.name} takes further"
+            f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
+            " method of these clients"
+        )
+    for sum_ in sums if server.private else ():
+        if not sum_.private or (sum_.unit, sum_.budget) != (
+            server.unit,
+            server.budget,
+        ):
+            raise BenchError(
+                f"{sum_.name} is of the same contributions as {server.name}, which"
+                f" is private: give it noise, the unit {server.unit} and the same"
+                " budget"
+            )
+    client_sums = [
+        sum_
+        for sum_ in run.client_sums
+        if sum_.private and sum_.within_task is not None
+    ]
+    if any(sum_.within_task != client_sums[0].within_task for sum_ in client_sums):
+        raise BenchError(
+            f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums of two"
+            " sections: give both one"
+        )
+    limits = [
+        sum_.budget.epsilon
+        for sum_ in run.sums()
+        if sum_.private and sum_.budget is not None
+    ]
+    if any(limit is not None for limit in limits) and "ledger.jsonl" in run.references:
+        raise BenchError(
+            f"budget.epsilon is {limits[0]:g}, but this run uses a private run on"
+            " the same records, so its ε is that of both runs: a budget cannot"
+            " cover both; set budget.epsilon to null and noise.multiplier to a"
+            " number"
+        )
+    unlimited = [
+        sum_
+        for sum_ in run.sums()
+        if sum_.budget is not None and sum_.budget.epsilon is None
+    ]
+    if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
+        raise BenchError(
+            "noise.multiplier and budget.epsilon are both null: give one, the other"
+            " follows from it"
+        )
+    plan = run.participation
+    if (
+        client_sums
+        and server.private
+        and server.unit == client_sums[0].unit
+        and not plan.known
+    ):
+        raise BenchError(tells_rounds(client_sums[0], plan.kind))
+
+
+def _check_groups(run: Method) -> None:
+    """Refuse groups of coordinates that no analysis or no code supports."""
+    names = [sum_.name for sum_ in run.client_sums]
+    for sum_ in run.sums():
+        if not sum_.private or sum_.clipping.groups == "all":
+            continue
+        where = f"clipping.groups is {sum_.clipping.groups}, but"
+        if sum_.noise.mechanism != "gaussian":
+            raise BenchError(
+                f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
+                " set clipping.groups to all, or take another noise"
+            )
+        if sum_.name in names and sum_.within_task is None:
+            raise BenchError(
+                f"{where} {sum_.name} is a sum of each client's own, which is"
+                " clipped as a whole: set clipping.groups to all"
+            )
+
+
+def check_part(run: Method, part: Any) -> None:
     """Check a part of `dpsum` against the other parts of its run.
 
     Raises:
@@ -33,7 +281,7 @@ def check_part(run: Run, part: Any) -> None:
             check(run, part)
 
 
-def _check_clipping(run: Run, rule: ClippingRule) -> None:
+def _check_clipping(run: Method, rule: ClippingRule) -> None:
     if rule.groups == "all" and rule.noise_by_group != "joint":
         raise BenchError(
             f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups is"
@@ -50,17 +298,17 @@ def _check_clipping(run: Run, rule: ClippingRule) -> None:
         )
 
 
-def _check_noised_mean_norm(run: Run, rule: NoisedMeanNorm) -> None:
-    if run.part(Noise).multiplier is None:
+def _check_noised_mean_norm(run: Method, rule: NoisedMeanNorm) -> None:
+    if run.noise.multiplier is None:
         raise BenchError(
             "noise.multiplier is null, but noised-mean-norm is a release more a"
             " lot: give a multiplier"
         )
 
 
-def _check_private_quantile(run: Run, rule: PrivateQuantile) -> None:
-    multiplier = run.part(Noise).multiplier
-    deviation = rule.deviation(run.part(Participation).cohort)
+def _check_private_quantile(run: Method, rule: PrivateQuantile) -> None:
+    multiplier = run.noise.multiplier
+    deviation = rule.deviation(run.participation.cohort)
     if multiplier is None or deviation / INDICATOR > multiplier:
         return
     reading = "null, so a twentieth of the cohort, " if rule.count_noise is None else ""
@@ -71,7 +319,7 @@ def _check_private_quantile(run: Run, rule: PrivateQuantile) -> None:
     )
 
 
-def _check_decaying(run: Run, noise: Decaying) -> None:
+def _check_decaying(run: Method, noise: Decaying) -> None:
     if not run.validation.public:
         raise BenchError(
             "validation.public is false, but its loss drives the noise (noise.kind"
@@ -89,9 +337,9 @@ def _check_decaying(run: Run, noise: Decaying) -> None:
         )
 
 
-def _check_factorised(run: Run, noise: Factorised) -> None:
-    plan = run.part(Participation)
-    rule = run.part(ClippingRule)
+def _check_factorised(run: Method, noise: Factorised) -> None:
+    plan = run.participation
+    rule = run.clipping
     if not plan.correlated:
         raise BenchError(
             f"participation.kind is {plan.kind}, but correlated noise is accounted"
@@ -112,16 +360,17 @@ def _check_factorised(run: Run, noise: Factorised) -> None:
         )
 
 
-def _check_optimised(run: Run, factorisation: Optimised) -> None:
-    rounds = run.part(Participation).rounds
+def _check_optimised(run: Method, factorisation: Optimised) -> None:
+    rounds = run.participation.rounds
     if rounds > MOST:
         raise BenchError(
             f"participation.rounds is {rounds}, but the factorisation"
             f" {factorisation.kind} is found for at most {MOST}: take"
             " noise.factorisation.kind square-root"
         )
-    if factorisation.workload == "server" and not run.part(ServerStep).linear:
-        optimizer = run.part(Step).optimizer
+    if factorisation.workload == "server" and not run.server.linear:
+        assert isinstance(run.server, Step)  # every other step is linear
+        optimizer = run.server.optimizer
         raise BenchError(
             "noise.factorisation.workload is server, but server.optimizer"
             f" {optimizer.kind} takes steps that are not linear in the sums: take"
@@ -129,8 +378,8 @@ def _check_optimised(run: Run, factorisation: Optimised) -> None:
         )
 
 
-def _check_skellam(run: Run, noise: Skellam) -> None:
-    plan = run.part(Participation)
+def _check_skellam(run: Method, noise: Skellam) -> None:
+    plan = run.participation
     if not (plan.once and plan.known):
         raise BenchError(
             f"participation.kind is {plan.kind}, but the server of a secure sum"
@@ -150,7 +399,7 @@ def _check_skellam(run: Run, noise: Skellam) -> None:
         )
 
 
-def _check_balls_and_bins(run: Run, plan: BallsAndBins) -> None:
+def _check_balls_and_bins(run: Method, plan: BallsAndBins) -> None:
     count = run.clients.count
     planned = plan.cohort * plan.rounds
     if plan.rounds and count % plan.cohort == 0 and planned != count:
@@ -161,7 +410,7 @@ def _check_balls_and_bins(run: Run, plan: BallsAndBins) -> None:
         )
 
 
-def _check_participation(run: Run, plan: Participation) -> None:
+def _check_participation(run: Method, plan: Participation) -> None:
     if isinstance(plan, PoissonLots):
         return  # compared with a client's records when these are known
     count = run.clients.count
@@ -185,7 +434,7 @@ def _check_participation(run: Run, plan: Participation) -> None:
         )
 
 
-_CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
+_CHECKS: Mapping[type, Callable[[Method, Any], None]] = {
     BallsAndBins: _check_balls_and_bins,
     Participation: _check_participation,
     ClippingRule: _check_clipping,

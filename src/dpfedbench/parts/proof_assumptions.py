@@ -18,11 +18,11 @@ from dpsum.participation import Participation
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 def check_plan(
-    run: Run,
+    run: Method,
     *,
     client: ClientUpdate,
     participation: Participation,
@@ -168,7 +168,7 @@ def _state_message(client: ClientUpdate, participation: str, what: str) -> str:
     )
 
 
-def _check_columns(client: ClientUpdate, run: Run) -> None:
+def _check_columns(client: ClientUpdate, run: Method) -> None:
     columns = client.columns(run)
     if columns and not declared(client, "columns_are_released", "columns"):
         raise BenchError(

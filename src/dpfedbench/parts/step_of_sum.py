@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dpfedbench.lazy import torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.parts.server.server_step import State
 from dpfedbench.settings.part import Section, setting
-from dpfedbench.settings.run import Run
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class StepOfSum(Section):
@@ -41,7 +45,7 @@ class StepOfSum(Section):
         ),
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.schedule.check_rate(self.rate)
         self.optimizer.refuse_untold("client_update")
 

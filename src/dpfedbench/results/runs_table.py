@@ -11,9 +11,9 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, read_json, write_text
+from dpfedbench.method import read_yaml
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
 from dpfedbench.results_format import refuse_newer
-from dpfedbench.settings.run import read_yaml
 from dpsum.accounting.account import Account
 
 RUNS_FILE = "runs.parquet"

@@ -4,11 +4,77 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, Section, kinds_of, setting
 from dpfedbench.settings.plugin_sources import digest_classes
+from dpfedbench.settings.text import Text
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
+
+
+class Task(Section):
+    """Task that the model is trained for."""
+
+    ways: int = setting(ge=1, le=10_000, doc="classes of a task; 1 for a text")
+    shots: int = setting(
+        ge=0,
+        le=10_000,
+        doc=(
+            "labelled examples of a class (for a text: records) at the meta-test; 0:"
+            " the model is tested without adaptation. Clients train with"
+            " clients.support_per_class"
+        ),
+    )
+    text: Text | None = setting(
+        None,
+        doc=("for texts: prediction of the next word; null: classification of images"),
+    )
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse a task of one class, unless its data are texts."""
+        if self.text is None and self.ways < 2:
+            raise BenchError(
+                f"task.ways is {self.ways}: expected an integer of at least 2"
+            )
+        if self.text is not None and self.ways != 1:
+            raise BenchError(
+                f"task.ways is {self.ways}, but a text (task.text) is one class: set it"
+                " to 1"
+            )
+
+    def check(self, run: "Method") -> None:
+        """Refuse settings of a meta-test that do not apply to this task."""
+        test = run.evaluation
+        plain = test.optimizer == "sgd" and test.batch is None
+        if not plain and self.text is not None:
+            raise BenchError(
+                "evaluation.optimizer and evaluation.batch are for few-shot tasks of"
+                " images: leave them out for a text, of which a step reads"
+                " task.text.refine_batch records"
+            )
+        if self.text is not None and (test.schedule != "constant" or test.best_step):
+            raise BenchError(
+                "evaluation.schedule and evaluation.best_step are for few-shot tasks of"
+                " images: leave them out for a text"
+            )
+        support = self.ways * self.shots
+        if test.batch is not None and self.shots and test.batch > support:
+            raise BenchError(
+                f"evaluation.batch is {test.batch}, but a support set has {support}"
+                " examples: lower it to that"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Number of logits of a model for this task.
+
+        A model has one logit for each class. For texts it has one for each word, and
+        the first for all unknown words.
+        """
+        return self.ways if self.text is None else self.text.words + 1
 
 
 class PartitionScheme(Part):
@@ -252,18 +318,3 @@ class Evaluation(Section):
             " and score the step"
         ),
     )
-
-
-class HasSections(Protocol):
-    """Run with the sections that the settings of a text check.
-
-    `settings.run` imports these settings, so that they cannot name its class.
-    """
-
-    @property
-    def clients(self) -> PartitionScheme:
-        """Settings of the clients."""
-
-    @property
-    def validation(self) -> Validation:
-        """Settings of the validation."""

@@ -1,9 +1,13 @@
 """Settings of the next-word task, for runs whose data are texts."""
 
+from typing import TYPE_CHECKING
+
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
-from dpfedbench.settings.sections import HasSections
 from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class Text(Section):
@@ -27,7 +31,7 @@ class Text(Section):
         paper="10 to 120",
     )
 
-    def check(self, run: HasSections) -> None:
+    def check(self, run: "Method") -> None:
         if run.validation.ensemble != 1:
             raise BenchError(
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.settings.merge import merge
 from dpfedbench.settings.part import kinds_of, plain, shapes
-from dpfedbench.settings.run import Run
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
 GENERAL = {
@@ -41,7 +41,7 @@ def own(run: Any) -> dict[str, Any]:
     return {
         key: getattr(run, key)
         for key in type(run).model_fields
-        if key not in Run.model_fields
+        if key not in Method.model_fields
     }
 
 

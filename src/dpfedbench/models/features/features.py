@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
+
 else:
     from dpsum.lazy import Lazy
 
@@ -76,7 +77,7 @@ class Features(Part):
         ),
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if not self.evened:
             return
         if not run.validation.public:
@@ -90,7 +91,7 @@ class Features(Part):
                 " public records (validation.tasks) have fewer directions: lower it"
             )
 
-    def notices(self, run: Run) -> tuple[str, ...]:
+    def notices(self, run: Method) -> tuple[str, ...]:
         if not self.evened:
             return ()
         return (

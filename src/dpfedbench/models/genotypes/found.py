@@ -14,7 +14,7 @@ from dpfedbench.models.genotypes.stated import StatedGenotype
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class FoundGenotype(GenotypeSource):
@@ -33,10 +33,10 @@ class FoundGenotype(GenotypeSource):
         )
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.references(run)
 
-    def references(self, run: Run) -> dict[str, Run]:
+    def references(self, run: Method) -> dict[str, Method]:
         search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(

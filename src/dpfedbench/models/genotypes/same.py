@@ -9,7 +9,7 @@ from dpfedbench.models.genotypes.source import GenotypeSource, space_of
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class SameGenotype(GenotypeSource):
@@ -20,7 +20,7 @@ class SameGenotype(GenotypeSource):
         "sep_conv_3x3", doc="operation of all edges; one of model.operations"
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.of(space_of(run))
 
     def of(self, space: Space) -> Genotype:

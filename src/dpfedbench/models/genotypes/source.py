@@ -10,7 +10,7 @@ from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class GenotypeSource(Part):
@@ -18,7 +18,7 @@ class GenotypeSource(Part):
 
     package: ClassVar[str] = "dpfedbench.models.genotypes"
 
-    def references(self, run: Run) -> dict[str, Run]:
+    def references(self, run: Method) -> dict[str, Method]:
         """Return the other runs whose files the source needs, by file name.
 
         Args:
@@ -50,7 +50,7 @@ class GenotypeSource(Part):
         raise NotImplementedError
 
 
-def space_of(run: Run) -> Space:
+def space_of(run: Method) -> Space:
     """Return the search space of the network that a run trains."""
     space: Space = getattr(  # noqa: B009
         run.model, "space"

@@ -10,7 +10,7 @@ from dpfedbench.models.genotypes.source import GenotypeSource, space_of
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
 
@@ -26,7 +26,7 @@ class StatedGenotype(GenotypeSource):
     normal: Cell = setting((), doc="the normal cell; [] if the network has none")
     reduction: Cell = setting((), doc="the reduction cell")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.of(space_of(run))
 
     def of(self, space: Space) -> Genotype:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.models.initial.initial_weights import Initial
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Initial
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class FileInitial(Initial):
@@ -46,7 +46,7 @@ class FileInitial(Initial):
     def told(self) -> str:
         return f"from weights of {self.source}"
 
-    def without_account(self, run: Run) -> tuple[str, ...]:
+    def without_account(self, run: Method) -> tuple[str, ...]:
         return (
             ()
             if self.public
@@ -58,10 +58,10 @@ class FileInitial(Initial):
             )
         )
 
-    def public_for(self, run: Run) -> bool:
+    def public_for(self, run: Method) -> bool:
         return self.public
 
-    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_members
 
         path = Path(self.path)
@@ -81,7 +81,7 @@ class FileInitial(Initial):
         weights: np.ndarray = load_members(path, net)[0]
         return weights
 
-    def notices(self, run: Run) -> tuple[str, ...]:
+    def notices(self, run: Method) -> tuple[str, ...]:
         return (
             (f"training starts from weights of {self.source}, declared public",)
             if self.public

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.models.initial.initial_weights import Initial, RandomInitial
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Initial, RandomInitial
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class RunInitial(Initial):
@@ -56,7 +56,7 @@ class RunInitial(Initial):
     def told(self) -> str:
         return f"from {self.run.get('method')} on {self.run.get('dataset')}"
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         first = self._other(run)
         outputs = [
             0 if self._other_words(run, first) else stage.task.outputs
@@ -90,7 +90,7 @@ class RunInitial(Initial):
         if self._composed(run, first):
             self._check_composed(run, first)
 
-    def _check_composed(self, run: Run, first: Run) -> None:
+    def _check_composed(self, run: Method, first: Method) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
                 f"initial.run is {first.folder}, which itself uses a private run: three"
@@ -123,13 +123,13 @@ class RunInitial(Initial):
                 " account of both holds; set streams to own"
             )
 
-    def references(self, run: Run) -> dict[str, Run]:
+    def references(self, run: Method) -> dict[str, Method]:
         first = self._other(run)
         return {self.file: first} | (
             {"ledger.jsonl": first} if self._composed(run, first) else {}
         )
 
-    def without_account(self, run: Run) -> tuple[str, ...]:
+    def without_account(self, run: Method) -> tuple[str, ...]:
         first = self._other(run)
         if self.public or self._composed(run, first):
             return ()
@@ -139,10 +139,10 @@ class RunInitial(Initial):
             f" {training}",
         )
 
-    def public_for(self, run: Run) -> bool:
+    def public_for(self, run: Method) -> bool:
         return self.public
 
-    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_by_word, load_members
 
         if self.file not in files:
@@ -157,7 +157,7 @@ class RunInitial(Initial):
         member: np.ndarray = load_members(files[self.file], net)[0]
         return member
 
-    def notices(self, run: Run) -> tuple[str, ...]:
+    def notices(self, run: Method) -> tuple[str, ...]:
         first = self._other(run)
         return (
             (f"training starts from a model of {first.dataset}, declared public",)
@@ -166,21 +166,21 @@ class RunInitial(Initial):
         )
 
     @staticmethod
-    def _other_words(run: Run, first: Run) -> bool:
+    def _other_words(run: Method, first: Method) -> bool:
         return (
             run.task.text is not None
             and first.task.text is not None
             and run.dataset != first.dataset
         )
 
-    def _other(self, run: Run) -> Run:
+    def _other(self, run: Method) -> Method:
         return run.another({**self.run, "seed": run.seed})
 
-    def _composed(self, run: Run, other: Run) -> bool:
+    def _composed(self, run: Method, other: Method) -> bool:
         """Return whether both runs read the same records, the other privately."""
         return bool(not self.public and other.private and other.dataset == run.dataset)
 
-    def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
+    def _chain(self, run: Method) -> Iterator[tuple[RunInitial, Method]]:
         """Yield the chain of runs that training starts from.
 
         Each run comes with the start that names it.

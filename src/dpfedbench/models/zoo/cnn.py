@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.models.zoo.model import ZooModel
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from dpfedbench.method import Method
 
 
 class CnnModel(ZooModel):
@@ -40,7 +41,7 @@ class CnnModel(ZooModel):
         paper="0.3081, 0.3530",
     )
 
-    def notices(self, run: Run) -> tuple[str, ...]:
+    def notices(self, run: Method) -> tuple[str, ...]:
         if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
             return ()
         return (

@@ -19,7 +19,7 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 class CellModel(ZooModel):
@@ -64,7 +64,7 @@ class CellModel(ZooModel):
         paper="1",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         super().check(run)
         for cell in self.reductions or ():
             if not 0 <= cell < self.cells:
@@ -163,7 +163,7 @@ class DartsCells(CellModel):
     def record_level(self) -> bool:
         return not self.batch_normalisation
 
-    def references(self, run: Run) -> dict[str, Run]:
+    def references(self, run: Method) -> dict[str, Method]:
         return self.genotype.references(run)
 
     def resolved(self, files: Mapping[str, Path]) -> DartsCells:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn

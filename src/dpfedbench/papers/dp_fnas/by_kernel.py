@@ -5,8 +5,7 @@ import math
 from typing import ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.client_updates.client_update import ClientUpdate
-from dpfedbench.settings.run import Run
+from dpfedbench.method import Method
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule
 from dpsum.parameters import parameter
 
@@ -37,9 +36,9 @@ class ByKernel(ClippingRule):
         paper="0.01 (DP-FNAS's released command)",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         """Refuse other client updates, groups, and a configured threshold."""
-        kind = run.part(ClientUpdate).kind
+        kind = run.client.kind
         if kind != "released-search-steps":
             raise BenchError(
                 f"clipping.kind is by-kernel, but client_update.kind is {kind}:"

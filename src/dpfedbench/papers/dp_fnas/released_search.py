@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
+from dpfedbench.method import Method
 from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
     WEIGHTS,
@@ -35,9 +36,7 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.run import Run
 from dpsum import participation
-from dpsum.participation import PoissonLots
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 
@@ -125,7 +124,7 @@ class ReleasedSearchSteps(SearchSteps):
     columns_are_released = True
     contributes_by_lot: ClassVar[bool] = True
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         super().check(run)
         if run.clients.count != 1:
             raise BenchError(
@@ -138,7 +137,7 @@ class ReleasedSearchSteps(SearchSteps):
                 " the virtual step of released-search-steps is of sgd: set it to sgd"
             )
 
-    def breaches(self, run: Run) -> tuple[Breach, ...]:
+    def breaches(self, run: Method) -> tuple[Breach, ...]:
         breach = Breach(
             unit="record",
             refusal=(
@@ -155,7 +154,7 @@ class ReleasedSearchSteps(SearchSteps):
         )
         return (breach,)
 
-    def columns(self, run: Run) -> tuple[str, ...]:
+    def columns(self, run: Method) -> tuple[str, ...]:
         return tuple(
             column for column in super().columns(run) if column.startswith("entropy_")
         )
@@ -177,7 +176,7 @@ class _Search(Clients):
         self._net = net = setup.net
         self._held = setup.held
         self._told: Callable[[torch.Tensor], Row] = update.told(run, net)
-        self._rounds = run.part(PoissonLots).rounds
+        self._rounds = run.participation.rounds
         self._weights = net.blocks["weights"]
         self._architecture = net.blocks["architecture"]
         self._kernels = noised_kernels(

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
+from dpfedbench.method import Method
 from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.client_updates.client_update import Row
 from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 
@@ -53,7 +53,7 @@ class SearchSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {WEIGHTS: self.weights, ARCHITECTURE: self.architecture}
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if not isinstance(run.model, CellModel):
             raise BenchError(
                 f"model.kind is {run.model.kind}, which has no architecture to search:"
@@ -62,9 +62,10 @@ class SearchSteps(SummedUpdate):
 
     columns_are_released = True
 
-    def columns(self, run: Run) -> tuple[str, ...]:
+    def columns(self, run: Method) -> tuple[str, ...]:
+        assert isinstance(run.model, CellModel)  # `check` refuses others
         return (
-            *(f"entropy_{kind}" for kind in run.part(CellModel).space.kinds),
+            *(f"entropy_{kind}" for kind in run.model.space.kinds),
             *super().columns(run),
         )
 
@@ -78,10 +79,10 @@ class SearchSteps(SummedUpdate):
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
 
-    def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
-        model = run.find(CellModel)
+    def told(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
+        model = run.model
         architecture = net.blocks["architecture"]
-        space = None if model is None else model.space
+        space = model.space if isinstance(model, CellModel) else None
         if space is None or space.size != architecture.stop - architecture.start:
             return lambda theta: {}  # an audit, which draws its coordinates at random
         return lambda theta: {

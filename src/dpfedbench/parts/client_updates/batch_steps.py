@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
@@ -29,9 +29,10 @@ from dpfedbench.parts.client_updates.client_update import (
 )
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
-from dpsum.participation import PoissonLots
 from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class BatchSteps(ClientUpdate):
@@ -70,7 +71,7 @@ class BatchSteps(ClientUpdate):
         """Step that follows each sum, by the name of the sum."""
         return {self.sends: self.weights}
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if not isinstance(run.model, DartsCells):
             raise BenchError(
                 f"model.kind is {run.model.kind}, but client_update.kind batch-steps"
@@ -96,7 +97,7 @@ class _Batches(Clients):
         from dpfedbench.models.batch_gradient import BatchGradient
 
         run = setup.run
-        plan = run.part(PoissonLots)
+        plan = run.participation
         self._update = update
         self._run = run
         self._held = setup.held

@@ -17,13 +17,12 @@ from dpfedbench.parts.client_updates.local_model import (
     constant_thresholds,
 )
 from dpfedbench.settings.part import Part
-from dpfedbench.settings.run import Run
 from dpsum import participation
-from dpsum.participation import Participation
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
     from dpfedbench.models.shared_coordinates import SharedCoordinates
@@ -76,7 +75,7 @@ class Setup:
         shared: coordinates that clients share with the server; None: all.
     """
 
-    run: Run
+    run: Method
     net: Net
     held: Any
     gradients: Choice
@@ -519,7 +518,7 @@ def each_holder(
 
 
 def within_task(
-    run: Run, records: int, *, steps: int, batches: str = "full"
+    run: Method, records: int, *, steps: int, batches: str = "full"
 ) -> Sampler:
     """Return the sampler of a sum that each client takes over its own examples.
 
@@ -535,7 +534,7 @@ def within_task(
     """
     return participation.own_records(
         clients=run.clients.count,
-        rounds=run.part(Participation).rounds,
+        rounds=run.participation.rounds,
         records=records,
         steps=steps,
         batches=batches,
@@ -610,7 +609,7 @@ class ClientUpdate(Part):
         """Whether the update of an example depends on others, for any model."""
         return False
 
-    def within_records(self, run: Run) -> bool:
+    def within_records(self, run: Method) -> bool:
         """Return whether clients compute each example's gradient from it alone."""
         by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
@@ -620,11 +619,11 @@ class ClientUpdate(Part):
         )
         return self.client_data == "tasks" and alone
 
-    def columns(self, run: Run) -> tuple[str, ...]:
+    def columns(self, run: Method) -> tuple[str, ...]:
         """Return the columns of history.csv that these clients fill in addition."""
         return ()
 
-    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: Any) -> dict[str, Sampler]:
         """Return the sampler of each sum that a client takes itself, by the sum's name.
 
         Only updates whose clients take private sums need this. The ledger is compared

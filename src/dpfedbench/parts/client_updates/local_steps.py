@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import (
@@ -26,12 +26,13 @@ from dpfedbench.parts.client_updates.client_update import (
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpsum import participation
-from dpsum.participation import PoissonLots
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class LocalSteps(ClientUpdate):
@@ -67,16 +68,16 @@ class LocalSteps(ClientUpdate):
         True, doc="whether a client's optimiser keeps its state between rounds"
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.schedule.check_rate(self.inner_rate)
 
-    def columns(self, run: Run) -> tuple[str, ...]:
+    def columns(self, run: Method) -> tuple[str, ...]:
         if run.private:
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
     def lots(
-        self, run: Run, *, clients: int, records: int | Sequence[int]
+        self, run: Method, *, clients: int, records: int | Sequence[int]
     ) -> participation.RecordLots:
         """Return the lots of the clients.
 
@@ -86,7 +87,7 @@ class LocalSteps(ClientUpdate):
             records: number of records of a client; a sequence with one number for each
                 client where the numbers differ.
         """
-        plan = run.part(PoissonLots)
+        plan = run.participation
         return plan.lots(
             clients=clients,
             seed=run.stream_seed,
@@ -94,7 +95,7 @@ class LocalSteps(ClientUpdate):
             records=records,
         )
 
-    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: Any) -> dict[str, Sampler]:
         return {
             self.sends: (
                 self.lots(run, clients=run.clients.count, records=records).describe()
@@ -265,7 +266,7 @@ class _Silos(Clients):
         expected = self._lots.expected(client)
         mean = (released / expected).float()
         update = self._update
-        rounds = self._setup.run.part(PoissonLots).rounds
+        rounds = self._setup.run.participation.rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / expected)
         update.optimizer.step(model, mean, self._states[client], rate)

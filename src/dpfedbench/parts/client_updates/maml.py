@@ -27,10 +27,10 @@ from dpfedbench.parts.client_updates.coupled_records import CoupledRecords
 from dpfedbench.parts.client_updates.maml_by_record import QUERY, SUPPORT, MamlByRecord
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
 
 
@@ -79,7 +79,7 @@ class QueryGradient(ClientUpdate):
         paper="released code: 10 epochs",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
@@ -87,7 +87,7 @@ class QueryGradient(ClientUpdate):
                 " uses statistics of the whole batch: set them to false and 0"
             )
 
-    def breaches(self, run: Run) -> tuple[Breach, ...]:
+    def breaches(self, run: Method) -> tuple[Breach, ...]:
         if self.order == 1 or not self.within_records(run):
             return ()
         breach = Breach(
@@ -109,7 +109,7 @@ class QueryGradient(ClientUpdate):
         return self.order == 2 or self.learnable_rates or self.multi_step_rounds > 0
 
     @staticmethod
-    def by_server(run: Run) -> bool:
+    def by_server(run: Method) -> bool:
         """Return whether the server sums single query examples, and not clients."""
         return run.server_sum.unit == "record"
 
@@ -139,7 +139,7 @@ class QueryGradient(ClientUpdate):
             else net
         )
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         support, query = (
             run.task.ways * n
             for n in (run.clients.support_per_class, run.clients.query_per_class)

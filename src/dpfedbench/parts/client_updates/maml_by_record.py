@@ -15,8 +15,8 @@ from dpfedbench.parts.within_task import Client, ClientsWithinTask, measured
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
 
 SUPPORT = "support-gradient-sum"
 QUERY = "client-query-gradient-sum"
@@ -32,10 +32,10 @@ class SupportSteps(Protocol):
     @property
     def order(self) -> int: ...
 
-    def by_server(self, run: Run) -> bool:
+    def by_server(self, run: Method) -> bool:
         """Return whether the server sums single query examples, and not clients."""
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         """Return the sampler of the examples of each sum."""
 
     def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 
 if TYPE_CHECKING:
     import torch
 
+    from dpfedbench.method import Method
     from dpfedbench.parts.client_updates.local_model import LocalClient, LocalModel
 
 
@@ -44,7 +44,7 @@ class ModelDifference(ClientUpdate):
     )
     optimizer: Optimizer = setting(Sgd(), doc="optimiser of the local steps")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.optimizer.refuse_untold("client_update")
 
     def local_gradient(

@@ -29,16 +29,15 @@ from dpfedbench.parts.client_updates.client_update import (
 )
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.accounting.units import cannot_compose
-from dpsum.participation import PoissonLots
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
     from dpsum.mechanism import Mechanism
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 class SummedUpdate(ClientUpdate):
     """Base of the updates whose parties share one model.
 
-    Each sum of a party (`Run.client_sums`) is a phase of a round.
+    Each sum of a party (`Method.client_sums`) is a phase of a round.
     """
 
     client_data = "records"
@@ -73,12 +72,12 @@ class SummedUpdate(ClientUpdate):
         """Return the block of the model that a sum belongs to; "": all of it."""
         return ""
 
-    def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
+    def told(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
         """Return a function from released weights [d] to columns of the history."""
         return lambda theta: {}
 
     def lots(
-        self, run: Run, sum_: SumSpec, *, clients: int, records: int
+        self, run: Method, sum_: SumSpec, *, clients: int, records: int
     ) -> participation.RecordLots:
         """Return the lots of a sum.
 
@@ -88,7 +87,7 @@ class SummedUpdate(ClientUpdate):
             clients: number of clients.
             records: number of records of each client that the sum may read.
         """
-        return run.part(PoissonLots).lots(
+        return run.participation.lots(
             clients=clients,
             seed=run.stream_seed,
             steps=1,
@@ -97,7 +96,7 @@ class SummedUpdate(ClientUpdate):
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
         )
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         return {
             sum_.name: (
                 self.lots(
@@ -107,7 +106,7 @@ class SummedUpdate(ClientUpdate):
             for sum_ in run.client_sums
         }
 
-    def columns(self, run: Run) -> tuple[str, ...]:
+    def columns(self, run: Method) -> tuple[str, ...]:
         quantities = (
             "released_norm",
             "noise_multiplier" if run.private else "mean_norm",
@@ -133,7 +132,7 @@ class SummedSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {self.sends: self.weights}
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if getattr(run.model, "auxiliary", False):
             raise BenchError(
                 "model.auxiliary is true, but client_update.kind summed-steps has no"
@@ -183,7 +182,7 @@ class Parties(Clients):
         self._held = setup.held
         self._count, held = len(self._held.images), len(self._held.images[0])
         self._workers = setup.workers(lambda gradients: gradients)
-        self._rounds = run.part(PoissonLots).rounds
+        self._rounds = run.participation.rounds
         theta = torch.from_numpy(
             net.initial(stream(run.seed, "initial-weights")).copy()
         )

@@ -7,14 +7,15 @@ import dataclasses
 import math
 import statistics
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.settings.run import Run
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
 from dpsum.parameters import parameter
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +45,9 @@ class MedianOfRun(ReferenceRule):
         doc="null: the median norm of a run without privacy",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: "Method") -> None:
         """Refuse other clients than the reference run's, and a configured threshold."""
-        if run.part(ClientUpdate).kind != "maml":
+        if run.client.kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"
             )
@@ -56,7 +57,7 @@ class MedianOfRun(ReferenceRule):
                 " in a run without privacy: set it to null"
             )
 
-    def first_threshold(self, path: Path, run: Run) -> float:
+    def first_threshold(self, path: Path, run: "Method") -> float:
         """Return the median over rounds of the cohorts' median gradient norms.
 
         All cohorts of that run have the same size, so that the result is close to the

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpsum.clipping import CohortRule
 
 if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+    from dpfedbench.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,6 @@ class ReferenceRule(CohortRule):
     reference: ClassVar[str]
     reference_file: ClassVar[str]
 
-    def first_threshold(self, path: Path, run: Run) -> float:
+    def first_threshold(self, path: Path, run: Method) -> float:
         """Return the first threshold, from the file of the other run."""
         raise NotImplementedError

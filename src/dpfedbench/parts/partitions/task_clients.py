@@ -15,7 +15,6 @@ from dpfedbench.data.partition import (
 from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
 from dpfedbench.settings.sections import PartitionScheme
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from dpfedbench.data.images import ImageDataset
     from dpfedbench.data.tokens import TextDataset
+    from dpfedbench.method import Method
 
 
 class TaskClients(PartitionScheme):
@@ -38,7 +38,7 @@ class TaskClients(PartitionScheme):
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         if self.rotations != "none" and run.task.text is not None:
             raise BenchError(
                 f"clients.rotations is {self.rotations}, but clients of this run hold"

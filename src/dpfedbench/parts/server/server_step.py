@@ -8,10 +8,10 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import Part, setting
-from dpfedbench.settings.run import Run
 from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:
+    from dpfedbench.method import Method
     from dpfedbench.models.shared_coordinates import SharedCoordinates
 
 State = dict[str, Any]
@@ -110,7 +110,7 @@ class Step(ServerStep):
     def linear(self) -> bool:
         return self.optimizer.linear
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Method) -> None:
         self.schedule.check_rate(self.rate)
 
     def begin(self, theta: torch.Tensor) -> State:

@@ -7,13 +7,14 @@ contributions much longer than gamma have nearly the same norm, and there is no
 threshold to choose. The paper's free factor R is the server's learning rate here.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Run
-from dpsum.clipping import ClippingRule
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 class Automatic(Transform):
@@ -26,8 +27,8 @@ class Automatic(Transform):
         0.01, gt=0, le=1e6, doc="constant added to a contribution's norm", paper="0.01"
     )
 
-    def check(self, run: Run) -> None:
-        rule = run.part(ClippingRule)
+    def check(self, run: "Method") -> None:
+        rule = run.clipping
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(
                 "transform.kind is automatic, which gives contributions of norm below"

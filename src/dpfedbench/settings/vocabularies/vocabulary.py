@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 from dpfedbench.settings.part import Part
-from dpfedbench.settings.sections import HasSections
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Vocabulary(Part):
     reason: ClassVar[str] = ""
     notice: ClassVar[str] = ""
 
-    def check(self, run: HasSections) -> None:
+    def check(self, run: Method) -> None:
         if not self.private and not run.validation.public:
             raise BenchError(
                 "validation.public is false, but the validation tasks are a part of the"
@@ -49,7 +51,7 @@ class Vocabulary(Part):
     def unaccounted(self) -> tuple[str, ...]:
         return (self.reason,) if self.private else ()
 
-    def notices(self, run: HasSections) -> tuple[str, ...]:
+    def notices(self, run: Method) -> tuple[str, ...]:
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:

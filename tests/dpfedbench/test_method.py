@@ -10,9 +10,20 @@ import pytest
 import yaml
 
 from dpfedbench.errors import BenchError
+from dpfedbench.method import Method, read_yaml
 from dpfedbench.models.zoo.own_module import OwnModule
 from dpfedbench.settings.merge import leaves, set_key
-from dpfedbench.settings.run import Run, read_yaml
+
+
+class Toy(Method):
+    """Run without training: the settings that every method has."""
+
+    name = "toy"
+    trained = False
+
+    def check(self) -> None:
+        """Accept values that this run does nothing with."""
+
 
 VALUES = """
 method: toy
@@ -33,7 +44,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 def refusal(found: dict[str, Any]) -> str:
     with pytest.raises(BenchError) as caught:
-        Run.read(found)
+        Toy.read(found)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -54,7 +65,7 @@ def test_an_own_module_has_the_text_of_its_file(
 
 
 def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
-    base = Run.read(values())
+    base = Toy.read(values())
     others = {
         "method": "other",
         "dataset": "digits",
@@ -80,31 +91,31 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
         if key not in ("seed", "model.kind", "task.text", "initial.kind"):
             other = others.get(key, None if key in others else value)
             other = value + 1 if key not in others else other
-            keys.add(Run.read(set_key(base.plain(), key, other)).key)
+            keys.add(Toy.read(set_key(base.plain(), key, other)).key)
             count += 1
     assert len(keys) == count
     assert (
-        Run.read(values(seed=7)).key == base.key
-        and Run.read(values(seed=7)).folder != base.folder
+        Toy.read(values(seed=7)).key == base.key
+        and Toy.read(values(seed=7)).folder != base.folder
     )
 
 
 def test_a_config_without_a_key_that_came_later_is_the_same_run(tmp_path: Path) -> None:
-    base = Run.read(values(evaluation={"tasks": 50}))
+    base = Toy.read(values(evaluation={"tasks": 50}))
     path = tmp_path / "config.yaml"
     path.write_text(base.to_yaml(), encoding="utf-8")
-    assert Run.read(read_yaml(path)) == base
+    assert Toy.read(read_yaml(path)) == base
     older = {key: value for key, value in base.plain().items() if key != "validation"}
     path.write_text(yaml.safe_dump(older), encoding="utf-8")
-    assert Run.read(read_yaml(path)).key == base.key
+    assert Toy.read(read_yaml(path)).key == base.key
 
 
 def test_folders_can_be_read() -> None:
-    run = Run.read(values(seed=2))
+    run = Toy.read(values(seed=2))
     assert run.folder == f"toy/glyphs/5way-1shot/{run.key}/seed2"
     assert run.clients_folder == "glyphs/5way-4000clients-7examples-shared-seed2"
     assert run.task_name == "5-way 1-shot"
-    used = Run.read(
+    used = Toy.read(
         values(task__shots=0, clients__partition="fragments", clients__fragments=8000)
     )
     assert used.folder.split("/")[2] == "5class"
@@ -112,7 +123,7 @@ def test_folders_can_be_read() -> None:
 
 
 def test_another_meta_test_is_the_same_training() -> None:
-    run = Run.read(values())
+    run = Toy.read(values())
     other = run.tested_at(shots=5, steps=30)
     assert (
         other.test_name == "5shot-30steps-0.4rate-200tasks-15query"
@@ -149,7 +160,7 @@ def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
     for text in ("a: [", "", "- 1"):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(BenchError, match=r"config\.yaml") as caught:
-            Run.read(read_yaml(path))
+            Toy.read(read_yaml(path))
         assert "\n" not in str(caught.value)
     with pytest.raises(BenchError, match="is missing"):
         read_yaml(tmp_path / "absent.yaml")
@@ -157,7 +168,7 @@ def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_settings_load_neither_numpy_nor_torch() -> None:
     code = (
-        "import sys, dpfedbench.settings.run, dpfedbench.settings.merge\n"
+        "import sys, dpfedbench.method, dpfedbench.settings.merge\n"
         "print([name in sys.modules for name in ('numpy', 'torch', 'numba')])"
     )
     done = subprocess.run(

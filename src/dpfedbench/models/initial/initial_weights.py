@@ -1,0 +1,73 @@
+"""Base of the initial weights of a training, and random initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.lazy import np
+from dpfedbench.settings.part import Part
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
+
+
+class Initial(Part):
+    """Base of the initial weights of a training.
+
+    The first release of a training discloses what its initial weights disclose of
+    private data. So each kind of initial weights declares the private data that it
+    depends on. There are three cases: none (`public_for`); the same records as the run,
+    under an account that is composed with the run's (`references` has a ledger); or
+    private data without an account (`without_account`), and then no finite epsilon is
+    proven.
+    """
+
+    package: ClassVar[str] = "dpfedbench.models.initial"
+
+    @property
+    def told(self) -> str:
+        """Source of the weights, for tables and figures; "" for random weights."""
+        return ""
+
+    def references(self, run: Method) -> dict[str, Method]:
+        """Return the runs whose files are needed, by the name in their folder."""
+        return {}
+
+    def without_account(self, run: Method) -> tuple[str, ...]:
+        """Return why no ledger covers what the weights disclose of private data.
+
+        There are none where a ledger covers it, or where the weights disclose nothing.
+        """
+        return ()
+
+    def public_for(self, run: Method) -> bool:
+        """Return whether the weights are independent of all private data.
+
+        These are the data of the run's clients and of anybody else.
+        """
+        return True
+
+    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+        """Return the initial weights of the training, float32 [d].
+
+        Args:
+            run: the run to train.
+            net: the model (`models.net.Net`).
+            files: files of other runs, by name (`Method.references`).
+
+        Raises:
+            BenchError: a file is missing, damaged, or another network's.
+        """
+        raise NotImplementedError
+
+
+class RandomInitial(Initial):
+    """The network's own random weights, drawn from the run's seed."""
+
+    kind: Literal["random"] = "random"
+
+    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+        return net.initial(stream(run.seed, "initial-weights"))  # type: ignore[no-any-return]

@@ -1,0 +1,88 @@
+"""Base of the networks' settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
+
+
+class ModelSettings(Part):
+    """Network; see `models.zoo`."""
+
+    package: ClassVar[str] = "dpfedbench.models.zoo"
+    by_record: ClassVar[str] = "model.normalisation to record"
+    """Setting under which no record's gradient depends on another record."""
+
+    def adapted(self, tensors: Sequence[str]) -> Sequence[str] | None:
+        """Return the network's tensors that adaptation to a task changes; None: all."""
+        return None
+
+    @property
+    def record_level(self) -> bool:
+        """Whether a record may have a gradient of its own.
+
+        It is false where the settings alone imply that records are mixed.
+        """
+        return True
+
+    @property
+    def text(self) -> str:
+        """Hash of the network's source file, where that is a plugin's; else empty."""
+        return ""
+
+    def references(self, run: Method) -> dict[str, Method]:
+        """Return the runs whose files the network needs, by the file's name."""
+        return {}
+
+    def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
+        """Return the network without references, given the files of `references`.
+
+        Raises:
+            BenchError: a file is missing or damaged.
+        """
+        return self
+
+    def without_references(self) -> ModelSettings:
+        """Return a network of the same size that needs no file of another run.
+
+        It answers questions about the size before these files exist.
+        """
+        return self
+
+    def prepared(self, records: Any, public: Any = None) -> Any:
+        """Return the network's inputs for records [n, ...]; by default the records.
+
+        The inputs are a fixed map of each record separately.
+
+        Args:
+            records: the records as in the data set.
+            public: records of the public validation split [m, ...], the only other data
+                that the map may depend on.
+        """
+        return records
+
+    def made_once(self, run: Method) -> dict[str, Any] | None:
+        """Return plain values that `prepared` depends on besides the records.
+
+        One job then computes the inputs for all runs. None: every run computes them
+        itself.
+        """
+        return None
+
+    def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
+        """Return the model, a `models.net.Net`.
+
+        Args:
+            input_shape: shape of a prepared record.
+            outputs: number of logits of a record.
+
+        Raises:
+            BenchError: the network does not fit such records.
+        """
+        raise NotImplementedError
