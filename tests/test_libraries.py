@@ -37,10 +37,13 @@ class Watched:
         import dpsum
         import numpy as np
 
+        spec = dpsum.SumSpec(
+            name="sum", unit="client", observer="everyone",
+            clipping=dpsum.Constant(1.0), noise=dpsum.Gaussian(1.0),
+        )
         one = dpsum.Mechanism(
-            name="sum", unit="client", observer="everyone", dimension=3, ledger="probe.jsonl", seed=0,
-            participation=dpsum.OnePass(units=9, cohort=9, rounds=1), clipping=dpsum.Constant(1.0),
-            noise=dpsum.Gaussian(1.0),
+            spec, participation=dpsum.OnePass(units=9, cohort=9, rounds=1),
+            dimension=3, ledger="probe.jsonl", seed=0,
         )
         total = one.open(0)
         total.add(np.ones((9, 3)))

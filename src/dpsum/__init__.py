@@ -3,10 +3,12 @@
     import dpsum
 
     rounds = dpsum.BallsAndBins(units=16_000, cohort=400, rounds=40)
+    update_sum = dpsum.SumSpec(
+        name="update", unit="client", observer="everyone",
+        clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992),
+    )
     mechanism = dpsum.Mechanism(
-        name="update", unit="client", observer="everyone", dimension=d,
-        participation=rounds, clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(0.992),
-        ledger="ledger.jsonl",
+        update_sum, participation=rounds, dimension=d, ledger="ledger.jsonl"
     )
     for t in range(40):
         total = mechanism.open(t)
@@ -43,6 +45,7 @@ _NAMES = {
         "PrivateQuantile",
         "RuleByGroup",
     ),
+    "composition": ("Composition",),
     "correlated_noise": ("Correlated", "Factorised"),
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": (

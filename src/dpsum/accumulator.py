@@ -64,7 +64,7 @@ class Accumulator:
     """The open sum of one round. `Mechanism.release` closes it.
 
     Attributes:
-        described: specification of the sum: units, clipping and noise.
+        spec: specification of the sum: units, clipping and noise.
         arithmetic: functions that add contributions.
         rule: the clipping rule (a `RuleByGroup` where groups of coordinates are
             clipped); None where the sum is not clipped.
@@ -77,7 +77,7 @@ class Accumulator:
         raw: norms before clipping, for a rule that is not private; else empty.
     """
 
-    described: SumSpec
+    spec: SumSpec
     arithmetic: Arithmetic
     rule: Any
     dimension: int
@@ -107,13 +107,13 @@ class Accumulator:
     @property
     def transforms(self) -> bool:
         """Whether each contribution is transformed before it is clipped."""
-        transform = self.described.transform
+        transform = self.spec.transform
         return transform is not None and not transform.trivial
 
     def transformed(self, contributions: Any) -> Any:
         """Return the contributions [n, d] after the transform, ready to be clipped."""
         if self.transforms:
-            return self.described.transform.rows(contributions)
+            return self.spec.transform.rows(contributions)
         return contributions
 
     @property
@@ -122,7 +122,7 @@ class Accumulator:
 
         A number; an array [d] where groups of coordinates are clipped; 0 without noise.
         """
-        noise = self.described.noise
+        noise = self.spec.noise
         if noise is None:
             return 0.0
         weights = noise.combines(self.round)

@@ -23,16 +23,15 @@ import numpy as np
 from dpsum.accounting.analyses import find, known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.accumulator import Accumulator, Arithmetic, Observer, Released
-from dpsum.budget import Budget
-from dpsum.clipping import ClippingRule, Extra, RuleByGroup, Seen, State
+from dpsum.clipping import Extra, RuleByGroup, Seen, State
+from dpsum.composition import Composition
 from dpsum.errors import DpsumError, NoAccountWarning
 from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
-from dpsum.noise import Noise
 from dpsum.participation import PoissonLots, check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, streams
-from dpsum.sampling import Sampler, Sampling
+from dpsum.sampling import Sampling
 from dpsum.sums import SumSpec
 
 
@@ -40,35 +39,35 @@ class Mechanism:
     """A private sum over rounds, with its thresholds, noise, budget and ledger.
 
     Args:
-        name: name of the release in the ledger.
-        unit: whose contribution is protected: "client" or "record".
-        observer: who sees the release: "server" or "everyone".
+        spec: specification of the sum. A sum without noise claims no privacy.
+        participation: draws the units of each round, describes the sampler for the
+            ledger, and defines the denominator of the sum; or a `Sampling`, where the
+            caller draws the units and the denominator is its `cohort`.
         dimension: number of coordinates d.
-        participation: draws the cohorts, describes the sampler for the ledger, and
-            defines the denominator of the sum.
-        clipping: rule for the threshold.
-        noise: distribution and multiplier of the noise.
         ledger: path of a new file, or a `Ledger` that several mechanisms share.
         seed: None: noise is drawn from the operating system's entropy, and the ledger
             says so. A number: noise is drawn from streams that the seed names, so that
             a run can be repeated. Privacy is then simulated, since anyone who knows the
             seed can compute the noise.
-        budget: limit on epsilon. Mechanisms with the same budget share it, and no round
-            beyond it is released. It is required where z must be calibrated. None: no
-            limit; the account reports what was spent.
-        adjacency, stream, part, added: see `SumSpec`. No two mechanisms of one budget
-            or one ledger share a stream of noise.
+        composition: the `Composition` that the mechanisms of a run share; None: the
+            mechanism is the only one.
+        denominator: public number that the sum is divided by, where it is not that of
+            the participation.
         holders: number of clients that each take a sum and keep their own threshold; 0:
             one sum a round.
-        arithmetic: see `Arithmetic`.
+        stream_indices: parts of the names of its random streams of noise: some of
+            "round", "step" and "client"; None: "round", and with holders all three.
+        first_threshold: finds the first threshold, where the rule does not state it.
         groups: groups of coordinates, each with its own threshold and noise; None: all
             coordinates are clipped to one norm. `clipping.threshold` may have one value
             for each group.
+        arithmetic: see `Arithmetic`.
+        plain_sum: creates the sum object, given d, where the sum is not private.
+        observer: called with each line of the ledger and its releases (`Observer`); for
+            an audit.
 
     Attributes:
         on_release: called with the `Accumulator` and the released sum; for an audit.
-        observer: called with each line of the ledger and its releases (`Observer`); for
-            an audit.
         non_finite: number of contributions that were not finite and counted as zero,
             since the attribute was last set to 0.
 
@@ -83,177 +82,84 @@ class Mechanism:
     """
 
     on_release: Callable[[Accumulator, np.ndarray], None] | None = None
-    _stops = False  # callers of `of` ask the budget themselves before each round
 
     def __init__(
         self,
+        spec: SumSpec,
         *,
-        name: str,
-        unit: str,
-        observer: str,
-        dimension: int,
         participation: Any,
-        clipping: ClippingRule,
-        noise: Noise,
-        ledger: Ledger | Path | str,
-        seed: Seed = None,
-        budget: Budget | None = None,
-        adjacency: str = "zero-out",
-        stream: str = "noise",
-        part: str = "",
-        added: bool = False,
-        holders: int = 0,
-        arithmetic: Arithmetic | None = None,
-        groups: CoordinateGroups | None = None,
-    ) -> None:
-        described = SumSpec(
-            name=name,
-            unit=unit,
-            observer=observer,
-            clipping=clipping,
-            noise=noise,
-            budget=budget,
-            adjacency=adjacency,
-            stream=stream,
-            part=part,
-            added=added,
-        )
-        if noise.multiplier is None and (budget is None or budget.epsilon is None):
-            raise DpsumError(
-                f"{name} has no noise multiplier: give one, or a budget with an epsilon"
-                " to find it by"
-            )
-        check_name(participation)
-        if isinstance(participation, PoissonLots):
-            raise DpsumError(
-                f"{name}: PoissonLots draws each client's records, and no cohort of"
-                " clients: give the mechanism what its lots() returns"
-            )
-        self._set(
-            described,
-            budget=budget or Budget(),
-            sampler=participation.describe(),
-            dimension=dimension,
-            denominator=participation.denominator,
-            cohort=participation.denominator,
-            ledger=_opened(ledger),
-            seed=seed,
-            indices=("round", "step", "client") if holders else ("round",),
-            holders=holders,
-            per_round=getattr(participation, "steps", 1),
-            multiplier=noise.multiplier,
-            arithmetic=arithmetic,
-            groups=groups,
-        )
-        self._stops = True
-        self._warn_without_account()
-
-    @classmethod
-    def of(cls, described: SumSpec, **how: Any) -> Mechanism:
-        """Return the mechanism of a sum specification.
-
-        Args:
-            described: specification of the sum.
-            how: further arguments of `_set`.
-        """
-        mechanism = cls.__new__(cls)
-        mechanism._set(described, **how)
-        return mechanism
-
-    def _set(
-        self,
-        described: SumSpec,
-        *,
-        budget: Budget,
-        sampler: Sampler,
-        denominator: float,
         dimension: int,
         ledger: Any,
-        seed: Seed,
-        indices: Sequence[str] = ("round",),
-        cohort: float | None = None,
+        seed: Seed = None,
+        composition: Composition | None = None,
+        denominator: float | None = None,
         holders: int = 0,
-        per_round: int = 1,
-        multiplier: float | None = None,
-        first: Callable[[], float] | None = None,
-        plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
-        observer: Observer | None = None,
-        arithmetic: Arithmetic | None = None,
+        stream_indices: Sequence[str] | None = None,
+        first_threshold: Callable[[], float] | None = None,
         groups: CoordinateGroups | None = None,
+        arithmetic: Arithmetic | None = None,
+        plain_sum: Callable[[int], Any] | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        """Initialise the mechanism; the class documents the arguments missing here.
-
-        Args:
-            described: specification of the sum. A sum without noise claims no privacy.
-            sampler: how the units are drawn.
-            denominator: the public number that the sum is divided by.
-            indices: parts of the names of its random streams of noise: some of "round",
-                "step" and "client".
-            cohort: the expected number of units; by default the denominator.
-            per_round: number of releases of one holder in a round.
-            multiplier: noise multiplier, where no budget determines it.
-            first: finds the first threshold, where the rule does not state it.
-            plain: creates the sum object where the sum is not private.
-        """
-        self.sum = described
-        self.budget = budget
-        self.sampler = Sampling.of(sampler)
-        self.denominator = denominator
+        _check_participation(spec, participation)
+        _check_multiplier(spec)
+        self.spec = spec
+        self.composition = composition or Composition()
         self.dimension = dimension
-        self.ledger = ledger
-        self.observer = observer
-        self.seed = fresh(seed)
-        if seed is None:
-            self._drawn_by = "the operating system"
-        else:
-            self._drawn_by = str(seed)
-        self._indices = tuple(indices)
-        self._plain = plain
         self.holders = holders
-        self.per_round = per_round
-        if cohort is None:
-            self._cohort = denominator
-        else:
-            self._cohort = cohort
+        self.observer = observer
         self.arithmetic = arithmetic or Arithmetic()
-        self._multiplier = multiplier
-        self._lock = threading.Lock()
+        self._plain_sum = plain_sum or (lambda d: PlainSum(dimension=d))
+        if isinstance(participation, Mapping):
+            self.sampler = Sampling.of(participation)
+            self.per_round = 1
+            self._cohort = float(participation["cohort"])
+        else:
+            self.sampler = Sampling.of(participation.describe())
+            self.per_round = getattr(participation, "steps", 1)
+            self._cohort = participation.denominator
+        self.denominator = self._cohort if denominator is None else denominator
+        self.seed = fresh(seed)
+        self._drawn_by = "the operating system" if seed is None else str(seed)
+        if stream_indices is None:
+            stream_indices = ("round", "step", "client") if holders else ("round",)
+        self._stream_indices = tuple(stream_indices)
+        self.groups = groups if spec.private else None
+        self._rule: Any = spec.clipping
+        if self.groups is not None:
+            _check_groups(spec, self.groups, dimension=dimension, holders=holders)
+            self._rule = RuleByGroup(spec.clipping, self.groups)
+        self.states = self._first_states(first_threshold)
         self.non_finite = 0
         self.releases = list[Released]()
-        self.states = list[State]()
+        self._lock = threading.Lock()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
-        if described.private:
-            self.groups = groups
-        else:
-            self.groups = None
-        rule = described.clipping
-        if self.groups is not None:
-            _check_groups(described, self.groups, dimension=dimension, holders=holders)
-            rule = RuleByGroup(described.clipping, self.groups)
-        self._rule = rule
-        if rule is not None and described.noise is not None:
-            threshold = described.clipping.threshold
-            if threshold is None:
-                if first is None:
-                    raise DpsumError(
-                        "clipping.threshold is null: give a first threshold"
-                    )
-                threshold = first()
-            self.states = [rule.begin(threshold) for _ in range(holders or 1)]
-            assert multiplier is not None or described.budget is not None
-        budget.join(self)
-        if seed is not None and isinstance(ledger, Ledger):
+        self.ledger = _opened(ledger)
+        self.composition.register(self)
+        if seed is not None and isinstance(self.ledger, Ledger):
             for purpose in sorted(self.streams):
-                ledger.claim(f"{seed}/{purpose}")
+                self.ledger.claim(f"{seed}/{purpose}")
+        if spec.private:
+            self._warn_without_account()
+
+    def _first_states(self, first_threshold: Callable[[], float] | None) -> list[State]:
+        """Return the clipping rule's state of each holder before the first round."""
+        if self._rule is None or not self.spec.private:
+            return []
+        threshold = self.spec.clipping.threshold
+        if threshold is None:
+            if first_threshold is None:
+                raise DpsumError("clipping.threshold is null: give a first threshold")
+            threshold = first_threshold()
+        return [self._rule.begin(threshold) for _ in range(self.holders or 1)]
 
     def _warn_without_account(self) -> None:
         """Warn before the first round if the releases will have no epsilon."""
-        assert self.sum.noise is not None
         try:
-            find(self.sum.noise.mechanism, self.sampler["kind"])
+            find(self.spec.noise.mechanism, self.sampler["kind"])
         except DpsumError as error:
-            warnings.warn(f"{self.sum.name}: {error}", NoAccountWarning, stacklevel=3)
+            warnings.warn(f"{self.spec.name}: {error}", NoAccountWarning, stacklevel=3)
 
     @property
     def timed(self) -> bool:
@@ -263,7 +169,7 @@ class Mechanism:
         the cohort's size. Nor where each client's message is rounded separately, since
         the duration reveals how often a rounding was drawn again.
         """
-        noise = self.sum.noise
+        noise = self.spec.noise
         return noise is None or (
             not noise.one_by_one and known(noise.mechanism, self.sampler["kind"])
         )
@@ -275,7 +181,7 @@ class Mechanism:
             return self.groups.claimed_ratio
         if not self.states:
             return 1.0
-        return self.sum.claimed_ratio(self.states[0]["threshold"])
+        return self.spec.claimed_ratio(self.states[0]["threshold"])
 
     @property
     def noise_multiplier(self) -> float:
@@ -283,26 +189,22 @@ class Mechanism:
 
         Where groups of coordinates are clipped, it is the proven multiplier.
         """
-        shared = self.budget.shared(self)
-        if shared is None:
-            assert self._multiplier is not None
-            return self._multiplier / self.claimed_ratio
-        names, plan = shared
-        if len(names) == 1:
-            return plan.noise_multiplier
-        return plan.multipliers[names.index(self.sum.name)]
+        multiplier = self.composition.multiplier_of(self)
+        if multiplier is None:
+            return float(self.spec.noise.multiplier) / self.claimed_ratio
+        return multiplier
 
     @property
     def streams(self) -> set[str]:
         """Purposes of its random noise streams: the sum's and the clipping rule's."""
-        if not self.sum.private:
+        if not self.spec.private:
             return set()
         assert self._rule is not None
         # The names do not depend on the multiplier, which is not known yet.
         extra = self._rule.extra(
             self.states[0], noise_multiplier=1.0, cohort=self._cohort
         )
-        purposes = {self.sum.stream}
+        purposes = {self.spec.stream}
         if extra is not None:
             purposes.add(extra.stream)
         return purposes
@@ -321,19 +223,19 @@ class Mechanism:
         """
         if self._unwritten not in (None, index):
             raise DpsumError(
-                f"{self.sum.name} was released in round {self._unwritten}, and the"
+                f"{self.spec.name} was released in round {self._unwritten}, and the"
                 " ledger does not say so: release by the mechanism, or write the round"
                 " before the next is opened"
             )
         state = self.state_of(holder)
         extra = None
         extra_sum = None
-        if self.sum.private:
+        if self.spec.private:
             extra = self.extra_of(state)
         if extra is not None:
             extra_sum = self._new_extra_sum(extra, state)
         return Accumulator(
-            described=self.sum,
+            spec=self.spec,
             arithmetic=self.arithmetic,
             rule=self._rule,
             dimension=self.dimension,
@@ -363,12 +265,12 @@ class Mechanism:
         is_same_round = total.round == done[0]
         if is_earlier or (is_same_round and at in done[1]):
             raise DpsumError(
-                f"round {total.round} of {self.sum.name} was released before, and its"
+                f"round {total.round} of {self.spec.name} was released before, and its"
                 " noise would be drawn again: open the next round"
             )
-        if self._stops and not self.budget.allows(total.round + 1):
+        if not self.composition.allows(total.round + 1):
             raise DpsumError(
-                f"round {total.round} of {self.sum.name} is beyond the budget, or"
+                f"round {total.round} of {self.spec.name} is beyond the budget, or"
                 " beyond the rounds that are planned: stop here, or ask `allows`"
                 " before a round"
             )
@@ -390,7 +292,7 @@ class Mechanism:
         rule = self._rule
         extra = None
         released: np.ndarray = total.sum.release_with(
-            self.noise_of(self.sum.stream, total)
+            self.noise_of(self.spec.stream, total)
         )
         with self._lock:
             self.non_finite += total.sum.non_finite
@@ -438,11 +340,11 @@ class Mechanism:
 
     def allows(self, rounds: int) -> bool:
         """Return whether the budget has room for this total number of rounds."""
-        return self.budget.allows(rounds)
+        return self.composition.allows(rounds)
 
     def spent(self, rounds: int) -> dict[str, float]:
         """Return epsilon after a number of rounds; see `Budget.spent`."""
-        return self.budget.spent(rounds)
+        return self.composition.spent(rounds)
 
     # Members that an open sum uses
 
@@ -490,8 +392,8 @@ class Mechanism:
             state: state of the clipping rule.
             index: number of the round.
         """
-        if not self.sum.private:
-            return self._plain(self.dimension)
+        if not self.spec.private:
+            return self._plain_sum(self.dimension)
         z = self.noise_multiplier
         extra = self.extra_of(state)
         if extra is not None and extra.within:
@@ -501,27 +403,26 @@ class Mechanism:
                 least = z * self.groups.count**0.5 / 2
                 raise DpsumError(
                     f"the noised counts of {self.groups.count} groups cost more than"
-                    f" all that {self.sum.name} may: raise clipping.count_noise above"
+                    f" all that {self.spec.name} may: raise clipping.count_noise above"
                     f" {least:.4g}, or take fewer groups"
                 )
             z = rest_multiplier(z, extra.noise_multiplier)
-        assert self.sum.noise is not None
         if self.groups is not None:
             return GroupedSum(
                 groups=self.groups,
                 thresholds=state["threshold"],
                 noise_multiplier=z,
-                adjacency=self.sum.adjacency,
+                adjacency=self.spec.adjacency,
             )
-        return self.sum.noise.private_sum(
+        return self.spec.noise.private_sum(
             PrivateSum,
             cohort=self._cohort,
             dimension=self.dimension,
             threshold=state["threshold"],
             noise_multiplier=z,
-            adjacency=self.sum.adjacency,
+            adjacency=self.spec.adjacency,
             streams=lambda what, *indices: streams(
-                self.seed, self.sum.stream + what, None, *indices
+                self.seed, self.spec.stream + what, None, *indices
             )(index),
         )
 
@@ -530,16 +431,16 @@ class Mechanism:
 
         None where the sum has no noise, or where the units add the noise.
         """
-        noise = self.sum.noise
+        noise = self.spec.noise
         if noise is None:
             return None
-        if noise.one_by_one and purpose == self.sum.stream:
+        if noise.one_by_one and purpose == self.spec.stream:
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
-        indices = [at[name] for name in self._indices]
+        indices = [at[name] for name in self._stream_indices]
         named = streams(self.seed, purpose, *indices)
         dimension = total.dimension
-        if purpose != self.sum.stream:
+        if purpose != self.spec.stream:
             assert total.extra_sum is not None
             dimension = total.extra_sum.dimension
         return noise.standard(named, total.round, dimension)
@@ -560,7 +461,7 @@ class Mechanism:
         self._unwritten = None
         releases = sorted(self.releases, key=lambda made: (made.holder, made.step))
         self.releases = []
-        if not self.sum.private:
+        if not self.spec.private:
             return
         if not releases:
             releases = [
@@ -578,14 +479,14 @@ class Mechanism:
         rows: list[tuple[Any, Any, Released]] = [
             (release.total, release.mean, release) for release in releases
         ]
-        self._line(rows, number, at, self.sum.name, self.sum.stream, True)
+        self._line(rows, number, at, self.spec.name, self.spec.stream, True)
         if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
             rows = [
                 (release.extra, release.extra_mean, release) for release in releases
             ]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
-        self.budget.charge(self)
+        self.composition.charge(self)
 
     def _line(
         self,
@@ -596,11 +497,11 @@ class Mechanism:
         purpose: str,
         counted: bool,
     ) -> None:
-        rule = self.sum.clipping
-        noise = self.sum.noise
+        rule = self.spec.clipping
+        noise = self.spec.noise
         sums = [total for total, _, _ in rows]
         assert rule is not None and noise is not None
-        without_event = list(self.budget.unaccounted_of(self.sum.unit))
+        without_event = list(self.composition.unaccounted_of(self.spec.unit))
         if not rule.private:
             without_event.append(rule.reason)
         by_group = _groups_line(sums[0])
@@ -615,9 +516,9 @@ class Mechanism:
             round=number,
             name=name,
             mechanism=noise.mechanism,
-            unit=self.sum.unit,
-            adjacency=self.sum.adjacency,
-            observer=self.sum.observer,
+            unit=self.spec.unit,
+            adjacency=self.spec.adjacency,
+            observer=self.spec.observer,
             noise_multiplier=sums[0].noise_multiplier,
             **{
                 field: values if self.holders else values[0]
@@ -630,15 +531,15 @@ class Mechanism:
                 [
                     self._drawn_by,
                     purpose,
-                    *(str(at.get(name, name)) for name in self._indices),
+                    *(str(at.get(name, name)) for name in self._stream_indices),
                 ]
             ),
             counted_by_paper=counted,
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
             combines=noise.combines(number),
-            part=self.sum.part or None,
-            adds=self.holders if self.sum.added else None,
+            part=self.spec.part or None,
+            adds=self.holders if self.spec.added else None,
             secure=None if sums[0].secure is None else dict(sums[0].secure),
             groups=by_group,
             claimed_multiplier=counted_multiplier,
@@ -658,7 +559,7 @@ class Mechanism:
         Without a configured seed, this includes the secret seed of the noise: keep it
         secret.
         """
-        plan = self.budget.plan_of(self)
+        plan = self.composition.plan_of(self)
         if self._drawn_by == str(self.seed):
             drawn = {}
         else:
@@ -671,26 +572,47 @@ class Mechanism:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.states = list(state["states"])
-        plan = self.budget.plan_of(self)
+        plan = self.composition.plan_of(self)
         self._done = (-1, set())
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])
 
 
+def _check_participation(spec: SumSpec, participation: Any) -> None:
+    """Refuse a participation whose name or units are not those of the sum's account."""
+    check_name(participation)
+    if spec.private and isinstance(participation, PoissonLots):
+        raise DpsumError(
+            f"{spec.name}: PoissonLots draws each client's records, and no cohort of"
+            " clients: give the mechanism what its lots() returns"
+        )
+
+
+def _check_multiplier(spec: SumSpec) -> None:
+    """Refuse a sum whose noise multiplier is neither given nor found by a budget."""
+    if not spec.private or spec.noise.multiplier is not None:
+        return
+    if spec.budget is None or spec.budget.epsilon is None:
+        raise DpsumError(
+            f"{spec.name} has no noise multiplier: give one, or a budget with an"
+            " epsilon to find it by"
+        )
+
+
 def _check_groups(
-    described: SumSpec, groups: CoordinateGroups, *, dimension: int, holders: int
+    spec: SumSpec, groups: CoordinateGroups, *, dimension: int, holders: int
 ) -> None:
     """Refuse groups that do not fit the sum, or that no analysis covers."""
-    mechanism = described.noise.mechanism
+    mechanism = spec.noise.mechanism
     if mechanism != "gaussian":
         raise DpsumError(
-            f"{described.name} is clipped by groups of coordinates, but {mechanism} noise"
+            f"{spec.name} is clipped by groups of coordinates, but {mechanism} noise"
             " has no analysis by groups: take independent Gaussian noise, or one group"
         )
     if holders:
         raise DpsumError(
-            f"{described.name} is a sum of each holder's own, which cannot be clipped by"
+            f"{spec.name} is a sum of each holder's own, which cannot be clipped by"
             " groups of coordinates: take one group"
         )
     if groups.dimension != dimension:
@@ -714,8 +636,9 @@ def _groups_line(total: PrivateSum) -> dict[str, Any] | None:
     return line
 
 
-def _opened(ledger: Ledger | Path | str) -> Ledger:
-    if isinstance(ledger, Ledger):
+def _opened(ledger: Any) -> Any:
+    """Return a ledger; a path names a new file."""
+    if not isinstance(ledger, (str, Path)):
         return ledger
     if Path(ledger).exists():
         raise DpsumError(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import dpsum
+from tests.dpsum.helpers import make_mechanism
 
 
 @pytest.fixture
@@ -20,10 +21,8 @@ def write_ledger(tmp_path):
         cohort=50,
     ):
         plan = participation(units=units, cohort=cohort, rounds=rounds, seed=1)
-        mechanism = dpsum.Mechanism(
+        mechanism = make_mechanism(
             name="update",
-            unit="client",
-            observer="everyone",
             dimension=3,
             participation=plan,
             clipping=dpsum.Constant(0.5),

@@ -1,7 +1,10 @@
 """Ledger lines and generators that the tests of dpsum share."""
 
+import dataclasses
+
 import numpy as np
 
+import dpsum
 from dpsum.ledger import Release
 
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
@@ -12,6 +15,15 @@ class NoNoise:
 
     def standard_normal(self, size):
         return np.zeros(size)
+
+
+def make_mechanism(**values):
+    """Return a mechanism; `values` are fields of its `SumSpec`, and its arguments."""
+    fields = {field.name for field in dataclasses.fields(dpsum.SumSpec)}
+    spec = {"name": "sum", "unit": "client", "observer": "everyone"}
+    spec |= {name: value for name, value in values.items() if name in fields}
+    arguments = {name: value for name, value in values.items() if name not in fields}
+    return dpsum.Mechanism(dpsum.SumSpec(**spec), **arguments)
 
 
 def make_release(*, z=1.0, threshold=0.5, **changes):

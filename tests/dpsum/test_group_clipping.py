@@ -19,7 +19,7 @@ from dpsum.group_clipping import (
     joint_noise_multiplier,
 )
 from dpsum.ledger import parse
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NoNoise, make_mechanism
 
 ROWS = np.random.default_rng(0).standard_normal((4, 3))
 TWO_GROUPS = CoordinateGroups((0, 2, 3))
@@ -31,11 +31,11 @@ ONE_GAUSSIAN = Claim(
 )
 
 
-@pytest.fixture
-def make(tmp_path):
+@pytest.fixture(name="make")
+def fixture_make(tmp_path):
     """Make a mechanism over three coordinates and two known blocks of four clients."""
 
-    def make_mechanism(name="ledger", *, threshold=0.5, z=1.0, **changes):
+    def make(name="ledger", *, threshold=0.5, z=1.0, **changes):
         values = {
             "dimension": 3,
             "participation": dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
@@ -43,15 +43,9 @@ def make(tmp_path):
             "noise": dpsum.Gaussian(z),
             "seed": 3,
         }
-        return dpsum.Mechanism(
-            name="sum",
-            unit="client",
-            observer="everyone",
-            ledger=tmp_path / name,
-            **values | changes,
-        )
+        return make_mechanism(ledger=tmp_path / name, **values | changes)
 
-    return make_mechanism
+    return make
 
 
 def release_rounds(mechanism, rows=ROWS, rounds=2):
@@ -308,7 +302,7 @@ def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
     )
     release_rounds(mechanism)
     assert 0.99 < profiles_of(mechanism)["proven"].epsilon_high <= 1.0
-    assert mechanism.budget.spent(2)["epsilon_proven"] <= 1.0
+    assert mechanism.spent(2)["epsilon_proven"] <= 1.0
 
 
 def test_mechanism_of_groups_restarts_with_the_same_bits(make):

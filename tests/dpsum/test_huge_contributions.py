@@ -18,7 +18,7 @@ from dpsum.norms import clip, l2_norm
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import streams
 from dpsum.secure import Lattice, SecureSum
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NoNoise, make_mechanism
 
 LARGEST = sys.float_info.max
 SMALLEST = 5e-324
@@ -177,10 +177,7 @@ def test_raw_norm_rule_keeps_a_threshold_that_a_ledger_holds(rule):
     ids=lambda rule: type(rule).__name__,
 )
 def test_mechanism_finishes_each_round_whatever_the_contributions(rule, tmp_path):
-    mechanism = dpsum.Mechanism(
-        name="sum",
-        unit="client",
-        observer="everyone",
+    mechanism = make_mechanism(
         dimension=3,
         participation=dpsum.OnePass(units=30, cohort=10, rounds=3, seed=0),
         clipping=rule,

@@ -10,23 +10,22 @@ from scipy.stats import norm
 import dpsum
 from dpsum.accounting.units import cannot_compose
 from dpsum.factorisations import square_root
+from tests.dpsum.helpers import make_mechanism
 
 D = 3
 POISSON = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
 
 
-@pytest.fixture
-def make(tmp_path):
+@pytest.fixture(name="make")
+def fixture_make(tmp_path):
     """Make a mechanism of four rounds; its ledger is a new file, unless given."""
     count = 0
 
-    def make_mechanism(**changes):
+    def make(**changes):
         nonlocal count
         count += 1
         values = {
             "name": "update",
-            "unit": "client",
-            "observer": "everyone",
             "dimension": D,
             "clipping": dpsum.Constant(0.5),
             "participation": dpsum.OnePass(units=40, cohort=10, rounds=4, seed=0),
@@ -34,9 +33,9 @@ def make(tmp_path):
             "seed": 0,
             "ledger": tmp_path / f"ledger{count}.jsonl",
         }
-        return dpsum.Mechanism(**values | changes)
+        return make_mechanism(**values | changes)
 
-    return make_mechanism
+    return make
 
 
 def gaussian_delta(z, epsilon):
@@ -75,12 +74,16 @@ def test_mechanisms_of_one_budget_are_one_gaussian(make, epsilon, is_enough):
     """z = 1 and 2 over the same clients are (1 + 1/4)^-1/2: 5.551 by closed form."""
     budget = dpsum.Budget(epsilon=epsilon, delta=1e-6)
     first = make(budget=budget)
-    noise = dpsum.Gaussian(2.0)
     second = make(
-        budget=budget, ledger=first.ledger, name="second", stream="other", noise=noise
+        budget=budget,
+        composition=first.composition,
+        ledger=first.ledger,
+        name="second",
+        stream="other",
+        noise=dpsum.Gaussian(2.0),
     )
     assert first.allows(4) == is_enough
-    spent = budget.spent(4)["epsilon_proven"]
+    spent = first.spent(4)["epsilon_proven"]
     assert spent == second.spent(4)["epsilon_proven"]
     assert spent == pytest.approx(5.551, abs=5e-4)
     assert gaussian_delta(1.25**-0.5, spent) == pytest.approx(1e-6, rel=1e-5)
@@ -199,29 +202,36 @@ def test_mechanism_opens_no_round_before_the_last_is_in_the_ledger(make):
 
 
 def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(make):
-    budget = dpsum.Budget()
-    first = make(budget=budget)
+    first = make()
     with pytest.raises(dpsum.DpsumError, match="is there already: name a new file"):
         make(ledger=first.ledger.path)
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 'noise'"):
-        make(ledger=first.ledger, budget=budget, name="second")
+        make(ledger=first.ledger, composition=first.composition, name="second")
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 0"):
         make(ledger=first.ledger, name="second")
 
 
-def test_budget_refuses_mechanisms_that_do_not_compose(make):
-    budget = dpsum.Budget()
-    first = make(budget=budget)
+def test_composition_refuses_mechanisms_that_do_not_compose(make):
+    first = make(budget=dpsum.Budget())
     make(
         ledger=first.ledger,
-        budget=budget,
+        budget=dpsum.Budget(),
+        composition=first.composition,
         name="second",
         stream="other",
         participation=POISSON,
     )
     with pytest.raises(dpsum.DpsumError) as error:
-        budget.allows(1)
+        first.allows(1)
     assert str(error.value) == cannot_compose("update", "second", "client", "")
+
+
+def test_composition_refuses_two_sums_of_one_name(make):
+    """The second one's epsilon would be left out."""
+    first = make()
+    make(ledger=first.ledger, composition=first.composition, stream="other")
+    with pytest.raises(dpsum.DpsumError, match=r"two private sums .* called update"):
+        first.allows(1)
 
 
 def test_mechanism_refuses_a_missing_multiplier_or_threshold(make):

@@ -10,7 +10,6 @@ from scipy.linalg import hadamard
 
 import dpsum
 from dpsum import DpsumError
-from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum, rotated, rounded
@@ -325,13 +324,10 @@ def test_secure_sum_draws_anew_in_each_round_and_alike_when_repeated(draw):
         budget=dpsum.Budget(),
         noise=Skellam(multiplier=Z, dropped=0.3, dropped_at_most=0.3),
     )
-    mechanism = Mechanism.of(
+    mechanism = dpsum.Mechanism(
         spec,
-        sampler=participation.describe(),
-        denominator=CLIENTS,
+        participation=participation,
         dimension=128,
-        budget=dpsum.Budget(),
-        multiplier=Z,
         ledger=[],
         seed=0,
     )

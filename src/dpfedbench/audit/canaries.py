@@ -199,15 +199,17 @@ def run_rounds(
         shared=SharedCoordinates(source.net, source.net.shared_mask()),
         clients=source if isinstance(source, Clients) else None,
     )
-    budgeted = training.budget.budgeted
+    budgeted = training.composition.budgeted
     following = [
         entry
         for entry in budgeted
-        if entry.sum.noise is not None and entry.sum.noise.follows_loss
+        if entry.spec.noise is not None and entry.spec.noise.follows_loss
     ]
     for index in range(rounds):
         for entry in following if multipliers else ():
-            training.budget.plan_of(entry).noise_multiplier = multipliers[index]
+            plan_of_noise = training.composition.plan_of(entry)
+            assert plan_of_noise is not None
+            plan_of_noise.noise_multiplier = multipliers[index]
         training.round(index)
         if progress is not None:
             progress.step(index + 1, 1)

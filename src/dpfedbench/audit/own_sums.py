@@ -9,9 +9,7 @@ run.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +32,8 @@ from dpfedbench.parts.client_updates.client_update import Clients, Setup
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret
-from dpsum.budget import Budget
-from dpsum.ledger import Ledger, Release
+from dpsum.composition import Composition
+from dpsum.ledger import Release
 from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
 
@@ -58,18 +56,17 @@ def _released(
         The ledger's lines.
     """
     lines = list[Release]()
-    budget = Budget(
+    composition = Composition(
         claims=run.claims,
         unaccounted=run.unaccounted,
         unaccounted_units=run.unaccounted_units,
     )
     create_mechanism = functools.partial(
-        Mechanism.of,
-        budget=budget,
-        ledger=Ledger(Path(os.devnull)),
+        Mechanism,
+        composition=composition,
+        ledger=lines,
         seed=run.seed,
         arithmetic=TORCH,
-        observer=lambda line, _: lines.append(line),
     )
     model: Any = net
     setup = Setup(
@@ -82,8 +79,8 @@ def _released(
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
     )
     update = make(setup)
-    for mechanism in budget.mechanisms:
-        if not mechanism.sum.private:
+    for mechanism in composition.mechanisms:
+        if not mechanism.spec.private:
             continue
         mechanism.on_release = functools.partial(show, mechanism)
     for _ in update.contributions(
@@ -176,7 +173,7 @@ def one_run_of_examples(
 
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         # The observer does not know which examples were sampled secretly.
-        assert mechanism.sum.noise is not None
+        assert mechanism.spec.noise is not None
         client = total.holder
         z = total.sum.noise_multiplier
         if mechanism.groups is None:
@@ -187,7 +184,7 @@ def one_run_of_examples(
                 "noise_stds": total.sum.noise_stds,
             }
             shown_by = shown_over_groups(net.own, released, stated)
-        known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
+        known = find(mechanism.spec.noise.mechanism, mechanism.sampler["kind"]).known
         rate = mechanism.sampler["rate"]
         observed = source.read if known else np.arange(examples)
         ratio = (2 * shown_by[observed] - 1) / (2 * z**2)

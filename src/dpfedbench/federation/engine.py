@@ -158,7 +158,7 @@ class _Training:
         self.rounds = rounds
         self.run_dir = run_dir
         self.ledger = ledger
-        self.budget = rounds.budget
+        self.composition = rounds.composition
         self.device = rounds.gradients.device
         self.checkpoint = Checkpoint(
             ledger.path.parent,
@@ -178,7 +178,7 @@ class _Training:
         """Run all rounds that the plan and the budget allow."""
         self._restore()
         planned = self.rounds.planned
-        if planned and not self.budget.allows(1):
+        if planned and not self.composition.allows(1):
             limit, *_ = (
                 sum_.budget.epsilon
                 for sum_ in self.config.sums()
@@ -194,16 +194,18 @@ class _Training:
             print(f"note: {reminder}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",
-            self.budget.expected(planned),
+            self.composition.expected(planned),
             unit=self.rounds.clients.served,
             done=self.state.round,
-            timed=self.budget.timed,
+            timed=self.composition.timed,
         )
         # Training stops before a budget is exceeded, not after.
-        while self.state.round < planned and self.budget.allows(self.state.round + 1):
+        while self.state.round < planned and self.composition.allows(
+            self.state.round + 1
+        ):
             started = time.monotonic()
             served = self._round(self.state.round)
-            if self.budget.timed:
+            if self.composition.timed:
                 self.state.seconds += time.monotonic() - started
                 self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
             self.state.clients += served
@@ -218,11 +220,16 @@ class _Training:
 
     def _found_multipliers(self) -> Iterator[str]:
         """Yield a note for each noise multiplier that a budget determines."""
-        for mechanism in self.budget.mechanisms:
-            noise = mechanism.sum.noise
-            if noise is not None and noise.multiplier is None:
+        found = {
+            spec.name
+            for spec in self.config.sums()
+            if spec.private and spec.noise.multiplier is None
+        }
+        for mechanism in self.composition.mechanisms:
+            name = mechanism.spec.name
+            if name in found:
                 yield (
-                    f"the budget makes the noise multiplier of {mechanism.sum.name}"
+                    f"the budget makes the noise multiplier of {name}"
                     f" {mechanism.noise_multiplier:.6g}"
                 )
 
@@ -230,13 +237,13 @@ class _Training:
         """Run one round; return its clients or records, for the progress display."""
         measured, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | measured
-        row |= self.budget.spent(index + 1)
+        row |= self.composition.spent(index + 1)
         self.state.history.append(row)
         if self.rounds.non_finite:
             self._warn_of(self.rounds.non_finite, index + 1)
         started = time.monotonic()
         self._validate(index + 1)
-        if self.budget.timed:
+        if self.composition.timed:
             self.state.measuring += time.monotonic() - started
         return served
 
@@ -275,7 +282,7 @@ class _Training:
         ):
             row |= measures.validate(theta)
             if "validation_loss" in row:
-                self.budget.observe(row["validation_loss"])
+                self.composition.observe(row["validation_loss"])
             if "validation_accuracy" in row:
                 self._keep_best(row["validation_accuracy"], done)
         every = self.config.evaluation.every
@@ -334,7 +341,7 @@ class _Training:
             # The number of the round would reveal how long rounds took.
             at = (
                 f"round {self.state.round}"
-                if self.budget.timed
+                if self.composition.timed
                 else "the last checkpoint"
             )
             print(
@@ -377,8 +384,8 @@ class _Training:
             for name in ("torch", "numpy", "numba")
         }
         served = rounds.clients.served
-        spent = [entry.noise_multiplier for entry in self.budget.budgeted]
-        timed = self.budget.timed
+        spent = [entry.noise_multiplier for entry in self.composition.budgeted]
+        timed = self.composition.timed
         write_json(
             self.run_dir / "training.json",
             {

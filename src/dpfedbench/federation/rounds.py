@@ -35,10 +35,9 @@ from dpfedbench.parts import proof_assumptions
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
-from dpsum.budget import Budget
+from dpsum.composition import Composition
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
-from dpsum.participation import check_name
 from dpsum.randomness import stream
 
 
@@ -112,11 +111,10 @@ class Rounds:
         self.plan = plan or run.participation.plan(
             clients=run.clients.count, seed=run.stream_seed
         )
-        check_name(self.plan)
         self.held = held
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
-        self.budget = Budget(
+        self.composition = Composition(
             claims=run.counted_claims,
             sums=run.sums(),
             unaccounted=tuple(
@@ -125,8 +123,8 @@ class Rounds:
             unaccounted_units=run.unaccounted_units,
         )
         self._create_mechanism = functools.partial(
-            Mechanism.of,
-            budget=self.budget,
+            Mechanism,
+            composition=self.composition,
             ledger=ledger,
             seed=run.stream_seed,
             observer=observer,
@@ -154,7 +152,9 @@ class Rounds:
                 participation=run.participation,
                 server=run.server_sum,
                 own=run.client_sums,
-                taken=[mechanism.sum.name for mechanism in self.budget.mechanisms],
+                taken=[
+                    mechanism.spec.name for mechanism in self.composition.mechanisms
+                ],
             )
         self.server = self._enter_server(setup)
         # Further sums are divided by the number of all clients: they change a mean over
@@ -162,15 +162,14 @@ class Rounds:
         self.further = [
             self._create_mechanism(
                 sum_,
-                sampler=self.plan.describe(),
+                participation=self.plan,
                 denominator=float(run.clients.count),
                 dimension=self.shared.count,
-                cohort=self.plan.denominator,
                 groups=self.shared.groups(setup.groups_of(sum_)),
             )
             for sum_ in run.further_sums
         ]
-        self.budget.finalize()
+        self.composition.finalize()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
         self._state = self.step.begin(self.shared.select(self.theta))
@@ -178,8 +177,8 @@ class Rounds:
         norms = () if run.private or self.clients.served == "records" else NORMS
         noise_columns = (
             ()
-            if self.server.sum.noise is None
-            else self.server.sum.noise.public_columns
+            if self.server.spec.noise is None
+            else self.server.spec.noise.public_columns
         )
         by_group = () if self.server.groups is None else GROUP_THRESHOLDS
         client_columns = run.client.columns(run)
@@ -260,13 +259,12 @@ class Rounds:
         server_sum = self.run.server_sum
         return self._create_mechanism(
             server_sum,
-            sampler=self.plan.describe(),
+            participation=self.plan,
             denominator=denominator,
             dimension=self.shared.count,
-            cohort=self.plan.denominator,
-            plain=self.step.plain_sum,
+            plain_sum=self.step.plain_sum,
             groups=self.shared.groups(setup.groups_of(server_sum)),
-            first=None if first is None else lambda: first,
+            first_threshold=None if first is None else lambda: first,
         )
 
     def round(self, index: int) -> tuple[Row, int]:
@@ -302,7 +300,7 @@ class Rounds:
         served = self.clients.work(cohort)
         if served is None:
             served = (
-                int(self.plan.denominator) if self.server.sum.private else len(cohort)
+                int(self.plan.denominator) if self.server.spec.private else len(cohort)
             )
         return row, served
 
@@ -344,7 +342,7 @@ class Rounds:
         They counted as zero. The number is that of all processes.
         """
         return self._elsewhere + sum(
-            mechanism.non_finite for mechanism in self.budget.mechanisms
+            mechanism.non_finite for mechanism in self.composition.mechanisms
         )
 
     def help(self, what: str, *told: Any) -> None:
@@ -372,7 +370,7 @@ class Rounds:
 
         The sums and the losses are complete in the first process only.
         """
-        for mechanism in self.budget.mechanisms:
+        for mechanism in self.composition.mechanisms:
             mechanism.non_finite = 0
         cohort = self.plan.sample_cohort(index)
         losses = list[np.ndarray]()
@@ -406,13 +404,13 @@ class Rounds:
                     for total, message in zip(totals, messages, strict=True):
                         total.add(message)
                     losses.append(chunk_losses)
-        counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+        counted = sum(mechanism.non_finite for mechanism in self.composition.mechanisms)
         self._elsewhere = sum(self.processes.gather(counted)) - counted
         return cohort, totals, losses
 
     def _check_count(self, rows: int, clients: int) -> None:
         """Refuse more contributions to a sum over clients than there are clients."""
-        sum_ = self.server.sum
+        sum_ = self.server.spec
         if sum_.private and sum_.unit == "client" and rows > clients:
             raise BenchError(
                 f"clients made more contributions to {sum_.name} than there are in the"
@@ -428,7 +426,7 @@ class Rounds:
         losses: list[np.ndarray],
     ) -> Row:
         norm = float(released.norm())
-        if self.server.sum.private:
+        if self.server.spec.private:
             return {
                 "clients": self.plan.denominator,
                 "threshold": total.sum.threshold,
@@ -508,10 +506,10 @@ class Rounds:
         return self.processes.gather(here)
 
     def _states(self) -> list[dict[str, Any]]:
-        return [mechanism.state() for mechanism in self.budget.mechanisms]
+        return [mechanism.state() for mechanism in self.composition.mechanisms]
 
     def _take_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        for mechanism, state in zip(self.budget.mechanisms, states, strict=True):
+        for mechanism, state in zip(self.composition.mechanisms, states, strict=True):
             mechanism.restore(state)
 
 
@@ -549,7 +547,7 @@ class Untrained:
         self.processes = processes or Processes()
         self.theta = torch.from_numpy(weights.copy())
         self.clients = Clients()
-        self.budget = Budget()
+        self.composition = Composition()
 
     def round(self, index: int) -> tuple[Row, int]:
         """Raise an error: no round is planned."""

@@ -234,17 +234,15 @@ class NoisedClients(Clients):
         self.served = inner.served
         self.divides = inner.divides
         run = setup.run
-        (update_sum,) = setup.client_sums
-        section = update_sum.within_task
-        assert section is not None and inner.contributions_per_client == 1
+        assert inner.contributions_per_client == 1
         sampler = _own_update_sampler(run)
+        specs = setup.calibrated_client_sums({OWN_UPDATE: sampler})
         self._mechanism = setup.create_mechanism(
-            update_sum,
-            sampler=sampler,
+            specs[OWN_UPDATE],
+            participation=sampler,
             denominator=1.0,
             dimension=setup.net.dimension,
-            indices=("round", "client"),
-            multiplier=section.noise_multiplier({OWN_UPDATE: sampler}, run.claims),
+            stream_indices=("round", "client"),
         )
 
     def contributions(

@@ -48,24 +48,18 @@ class ClientsWithinTask(ClientByClient):
     ) -> None:
         super().__init__(setup, lambda gradients: gradients)
         self.contributions_per_client = contributions_per_client
-        own_sums = {sum_.name: sum_ for sum_ in setup.client_sums}
-        multiplier = None
-        if own_sums:
-            within_task = setup.client_sums[0].within_task
-            assert within_task is not None
-            multiplier = within_task.noise_multiplier(
-                {name: samplers[name] for name in own_sums}, setup.run.claims
-            )
+        specs = {
+            name: SumSpec(name=name, unit="record", observer="server", stream=name)
+            for name in samplers
+        }
+        specs |= setup.calibrated_client_sums(samplers)
         self.entries = {
             name: setup.create_mechanism(
-                own_sums.get(name)
-                or SumSpec(name=name, unit="record", observer="server", stream=name),
-                sampler=sampler,
-                denominator=float(sampler["cohort"]),
+                specs[name],
+                participation=sampler,
                 dimension=self.dimension,
-                indices=("round", "client", "step"),
-                multiplier=multiplier,
-                groups=setup.groups_of(own_sums[name]) if name in own_sums else None,
+                stream_indices=("round", "client", "step"),
+                groups=setup.groups_of(specs[name]),
             )
             for name, sampler in samplers.items()
         }

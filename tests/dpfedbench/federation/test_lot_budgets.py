@@ -52,7 +52,7 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     assert profiles["proven"].epsilon_high < last
     assert profiles["proven"].status == "as run"
     entry = rounds_of(config, silos, tmp_path / "again").clients.entry
-    plan = entry.budget.plan_of(entry)
+    plan = entry.composition.plan_of(entry)
     for multiplier in multipliers:
         plan.noise_multiplier = multiplier
         plan.took(1)
@@ -144,14 +144,15 @@ def test_proven_budget_counts_both_releases_of_a_lot(
     """
     budget = {"epsilon": 2.0, "profile": profile}
     config = lots_config(SCALAR, {"participation": {"rounds": 500}, "budget": budget})
-    budget = rounds_of(config, silos, tmp_path).clients.entry.budget
+    composition = rounds_of(config, silos, tmp_path).clients.entry.composition
     cost = renyi(z, 8 / 100, orders)
     allowed = sum(
         epsilon_of(count * cost, orders, 1e-4, tight=tight) <= 2.0
         for count in range(1, 500)
     )
     assert 0 < allowed < 499
-    assert budget.allows(allowed) and not budget.allows(allowed + 1)
+    assert composition.allows(allowed)
+    assert not composition.allows(allowed + 1)
 
 
 def test_decaying_noise_is_accounted_for_at_its_floor(silos, tmp_path):

@@ -14,7 +14,6 @@ from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpsum.clipping import Constant, PrivateQuantile
-from dpsum.mechanism import Mechanism
 from dpsum.noise import Gaussian
 from dpsum.participation import OnePass
 from dpsum.sums import SumSpec
@@ -38,13 +37,12 @@ def create():
     """Create a mechanism of a sum, in one budget and one ledger, which is a list."""
     plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0)
     return functools.partial(
-        Mechanism.of,
-        budget=dpsum.Budget(),
+        dpsum.Mechanism,
+        composition=dpsum.Composition(),
         ledger=[],
         seed=0,
         arithmetic=TORCH,
-        sampler=plan.describe(),
-        denominator=4.0,
+        participation=plan,
         dimension=3,
     )
 
@@ -65,8 +63,8 @@ def test_mechanism_with_the_noise_stream_of_another_is_refused(create):
         create(private_sum("second"))
     create(private_sum("second", stream="other"))
     create(plain)  # draws no noise
-    mechanisms = create.keywords["budget"].mechanisms
-    assert [entry.sum.name for entry in mechanisms] == ["first", "second", "plain"]
+    mechanisms = create.keywords["composition"].mechanisms
+    assert [entry.spec.name for entry in mechanisms] == ["first", "second", "plain"]
 
 
 def test_mechanism_with_the_count_noise_of_another_is_refused(create):
@@ -77,9 +75,9 @@ def test_mechanism_with_the_count_noise_of_another_is_refused(create):
         private_sum(name, stream=name, clipping=rule, noise=noise, budget=None)
         for name in ("first", "second")
     )
-    create(first, multiplier=2.0)
+    create(first)
     with pytest.raises(BenchError, match=r"from the stream 'count-noise'"):
-        create(second, multiplier=2.0)
+        create(second)
 
 
 def test_mechanism_of_a_private_sum_keeps_no_norms(create):
@@ -154,7 +152,9 @@ def ledger_names(streams, mechanisms, by_step):
     A line of several clients and steps has words in place of their numbers.
     """
     words_of = {
-        entry.sum.stream: entry._indices for entry in mechanisms if entry.sum.private
+        entry.spec.stream: entry._stream_indices
+        for entry in mechanisms
+        if entry.spec.private
     }
     words_of_rules = next(iter(words_of.values()))  # a rule's release: those of its sum
     numbered = {"round", "step"} if by_step else {"round"}
@@ -183,7 +183,7 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
     streams = watch_streams(monkeypatch)
     rounds = rounds_without_data(config)
-    mechanisms = rounds.budget.mechanisms
+    mechanisms = rounds.composition.mechanisms
     for index in range(config.participation.rounds):
         rounds.round(index)
     noise = set().union(*(entry.streams for entry in mechanisms))

@@ -13,7 +13,7 @@ from dpfedbench.federation import engine
 from dpfedbench.papers.federated_averaging import CONTROL, DpScaffold
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpsum.accounting.gaussian import joint_multiplier
-from dpsum.budget import Budget
+from dpsum.composition import Composition
 
 from .conftest import (
     accounted,
@@ -128,19 +128,20 @@ def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path, monkeyp
     """The fault: each sum by itself has the noise of the whole budget. The account of
     the ledger is above it.
     """
-    finalize = Budget.finalize
+    finalize = Composition.finalize
 
     def finalize_each_alone(self):
-        if self._settled:
+        if self._is_final:
             return
         finalize(self)
-        for names, plan in self._shared.values():
+        for share in self._shares.values():
+            plan = share.plan
             whole = joint_multiplier(plan.multipliers)
-            object.__setattr__(plan, "noise_multiplier", whole)
+            plan.noise_multiplier = whole
             plan.beside = [whole] * len(plan.beside)
-            assert len(names) == 2
+            assert len(plan.multipliers) == 2
 
-    monkeypatch.setattr(Budget, "finalize", finalize_each_alone)
+    monkeypatch.setattr(Composition, "finalize", finalize_each_alone)
     run = make_config(CALIBRATED)
     train(run, silos, tmp_path)
     with pytest.raises(BenchError, match="multipliers of control-difference-sum of"):

@@ -36,7 +36,6 @@ from dpfedbench.settings.part import setting
 from dpsum.accounting.account import account
 from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
-from dpsum.mechanism import Mechanism
 from dpsum.noise import Decaying, Gaussian
 from dpsum.participation import OnePass
 from dpsum.sums import SumSpec, composition_groups
@@ -83,10 +82,8 @@ class _ClientsWithSecondSum(Clients):
         self._dimension = setup.net.dimension
         self._entry = setup.create_mechanism(
             setup.client_sums[0],
-            sampler=setup.plan.describe(),
-            denominator=setup.plan.denominator,
+            participation=setup.plan,
             dimension=2,
-            indices=("round",),
         )
 
     def contributions(self, theta, cohort, index):
@@ -403,15 +400,15 @@ def test_composition_groups_separate_disjoint_records_alone():
 
 
 def test_two_sums_of_two_samplers_are_refused_before_the_first_round():
-    budget = dpsum.Budget()
+    composition = dpsum.Composition()
     plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
     create = functools.partial(
-        Mechanism.of, budget=budget, ledger=[], seed=0, denominator=4.0, dimension=3
+        dpsum.Mechanism, composition=composition, ledger=[], seed=0, dimension=3
     )
-    create(private_sum("a"), sampler=plan)
-    create(private_sum("b"), sampler=plan | {"rate": 1 / 48})
+    create(private_sum("a"), participation=plan)
+    create(private_sum("b"), participation=plan | {"rate": 1 / 48})
     with pytest.raises(BenchError, match="same clients but are not sampled alike"):
-        budget.allows(1)
+        composition.allows(1)
 
 
 def test_two_sums_of_which_the_server_sees_one_count_against_it(federation, tmp_path):
@@ -469,7 +466,9 @@ def test_sample_level_budget_is_for_support_examples_too():
     ):
         rounds_without_data(sample_level_config(NOISE, budget))
     budget["budget"]["epsilon"] = 4.0
-    assert rounds_without_data(sample_level_config(NOISE, budget)).budget.allows(12)
+    assert rounds_without_data(sample_level_config(NOISE, budget)).composition.allows(
+        12
+    )
 
 
 def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path):

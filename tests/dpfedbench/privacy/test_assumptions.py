@@ -30,6 +30,7 @@ from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
 from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config
+from tests.dpsum.helpers import make_mechanism
 
 PAGE = Path(__file__).parents[3] / "docs/privacy.md"
 
@@ -219,16 +220,13 @@ def borrowed_noise_name():
 def mechanism(**parts):
     """Return a mechanism on ten clients; `parts` replace its own."""
     values = {
-        "name": "sum",
-        "unit": "client",
-        "observer": "everyone",
         "dimension": 2,
         "participation": dpsum.OnePass(units=10, cohort=5, rounds=2),
         "clipping": Constant(threshold=1.0),
         "noise": dpsum.Gaussian(multiplier=1.0),
         "ledger": Path("ledger.jsonl"),
     }
-    return dpsum.Mechanism(**values | parts)
+    return make_mechanism(**values | parts)
 
 
 def moving_threshold_correlated():

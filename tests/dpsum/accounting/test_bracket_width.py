@@ -9,6 +9,7 @@ import pytest
 import dpsum
 from dpsum.accounting.account import account
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
+from tests.dpsum.helpers import make_mechanism
 
 
 @pytest.fixture
@@ -17,10 +18,7 @@ def profiles_of(tmp_path):
 
     def run(participation, z, delta):
         path = tmp_path / "ledger.jsonl"
-        mechanism = dpsum.Mechanism(
-            name="sum",
-            unit="client",
-            observer="everyone",
+        mechanism = make_mechanism(
             dimension=2,
             participation=participation,
             clipping=dpsum.Constant(1.0),

@@ -22,6 +22,7 @@ from tests.dpsum.accounting.helpers import (
     correlated_releases,
     positive_root,
 )
+from tests.dpsum.helpers import make_mechanism
 
 DELTA = 1e-4
 Z = 2.0
@@ -232,10 +233,7 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
 def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees(tmp_path):
     weights = factorisations.scaled(np.linalg.inv(unit_encoder(8, 2)))
     path = tmp_path / "ledger.jsonl"
-    mechanism = dpsum.Mechanism(
-        name="sum",
-        unit="client",
-        observer="everyone",
+    mechanism = make_mechanism(
         dimension=3,
         participation=dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1),
         noise=dpsum.Correlated(multiplier=None, weights=weights),

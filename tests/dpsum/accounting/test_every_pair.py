@@ -17,7 +17,7 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
-from tests.dpsum.helpers import make_releases
+from tests.dpsum.helpers import make_mechanism, make_releases
 
 DELTA = 1e-5
 ROUNDS = 3
@@ -55,10 +55,7 @@ def draw(tmp_path):
     path = tmp_path / "ledger.jsonl"
 
     def draw_rounds(participation, noise):
-        mechanism = dpsum.Mechanism(
-            name="sum",
-            unit="client",
-            observer="everyone",
+        mechanism = make_mechanism(
             dimension=4,
             participation=participation,
             clipping=dpsum.Constant(1.0),

@@ -206,12 +206,12 @@ class _Search(Clients):
         self._kernel_norm = rule.kernel_norm
         self._mechanism: Mechanism = setup.create_mechanism(
             released,
-            sampler=self._lots[WEIGHTS].describe(),
+            participation=self._lots[WEIGHTS],
             denominator=1.0,
             dimension=len(self._noised),
-            indices=("round", "client"),
+            stream_indices=("round", "client"),
             holders=1,
-            first=lambda: rule.sensitivity(kernel_count),
+            first_threshold=lambda: rule.sensitivity(kernel_count),
         )
         start = torch.from_numpy(
             net.initial(stream(run.seed, "initial-weights")).copy()

@@ -64,8 +64,7 @@ class Setup:
         gradients: implementation of the model's gradients.
         client_sums: sums that each client takes over its own records; empty for most
             methods.
-        create_mechanism: creates the mechanism of a sum, with the arguments of
-            `dpsum.mechanism.Mechanism._set`.
+        create_mechanism: creates the `dpsum.Mechanism` of a sum of this run.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
         first: first clipping threshold, where another run gives it.
@@ -93,6 +92,30 @@ class Setup:
         from dpfedbench.models.gradients import Workers
 
         return Workers(self.gradients, make, threads=self.threads)
+
+    def calibrated_client_sums(
+        self, samplers: Mapping[str, Sampler]
+    ) -> dict[str, SumSpec]:
+        """Return the few-shot clients' own sums by name, with their noise multiplier.
+
+        Args:
+            samplers: sampler of each of the client's sums, by name.
+
+        Raises:
+            BenchError: no noise meets the epsilon.
+        """
+        specs = {spec.name: spec for spec in self.client_sums}
+        if not specs:
+            return {}
+        settings = self.client_sums[0].within_task
+        of_own_sums = {name: samplers[name] for name in specs}
+        multiplier = settings.noise_multiplier(of_own_sums, self.run.claims)
+        return {
+            name: dataclasses.replace(
+                spec, noise=dataclasses.replace(spec.noise, multiplier=multiplier)
+            )
+            for name, spec in specs.items()
+        }
 
     def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
         """Return the groups of coordinates that a sum clips; None: all together."""

@@ -149,13 +149,10 @@ class _Silos(Clients):
         (sum_,) = setup.client_sums
         self.entry = setup.create_mechanism(
             sum_,
-            sampler=self._lots.describe(),
-            denominator=self._lots.denominator,
+            participation=self._lots,
             dimension=self._dimension,
-            indices=("round", "step", "client"),
             holders=self._count,
-            per_round=update.inner_steps,
-            first=self._first_threshold,
+            first_threshold=self._first_threshold,
         )
         self._row: Row = {}
 
@@ -229,7 +226,7 @@ class _Silos(Clients):
         )
         losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
-        if entry.sum.private:
+        if entry.spec.private:
             thresholds = [release.total.threshold for release in entry.releases]
             entry.write(index, step)
             row |= {
@@ -259,7 +256,7 @@ class _Silos(Clients):
         with self._workers.worker() as (gradients, room):
             images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
-        if not self.entry.sum.private and len(lot):
+        if not self.entry.spec.private and len(lot):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.end(total))

@@ -199,7 +199,7 @@ class Parties(Clients):
             for earlier in self._phases:
                 if (
                     sum_.private
-                    and earlier.entry.sum.part == sum_.part
+                    and earlier.entry.spec.part == sum_.part
                     and earlier.lots.purpose != drawn.purpose
                 ):
                     # The ledger describes both sums alike. An account takes releases
@@ -213,12 +213,11 @@ class Parties(Clients):
                     )
             entry = setup.create_mechanism(
                 sum_,
-                sampler=drawn.describe(),
-                denominator=drawn.denominator,
+                participation=drawn,
                 dimension=coordinates.stop - coordinates.start,
-                indices=("round", "client"),
+                stream_indices=("round", "client"),
                 holders=self._count,
-                plain=lambda dimension, cut=steps.cut: _Cut(
+                plain_sum=lambda dimension, cut=steps.cut: _Cut(
                     dimension=dimension, norm=cut or math.inf
                 ),
             )
@@ -245,7 +244,7 @@ class Parties(Clients):
                 parties = each_holder(phase.entry, self._setup.processes, pool, party)
                 total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
                 row |= self._said(phase, parties, total, first=phase is self._phases[0])
-                if phase.entry.sum.private:
+                if phase.entry.spec.private:
                     phase.entry.write(index)
                 mean = total / (
                     phase.lots.denominator
@@ -276,7 +275,7 @@ class Parties(Clients):
             measured, _ = gradients.add_each(
                 theta, images, labels, total, block=phase.block
             )
-        raw = [] if phase.entry.sum.private else total.norms
+        raw = [] if phase.entry.spec.private else total.norms
         return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
 
     def _said(
@@ -295,7 +294,7 @@ class Parties(Clients):
         """
         entry = phase.entry
         row: Row = {"released_norm": float(total.norm())}
-        if entry.sum.private:
+        if entry.spec.private:
             row["noise_multiplier"] = entry.noise_multiplier
             if first:
                 row["threshold"] = entry.states[0]["threshold"]
