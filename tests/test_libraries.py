@@ -45,7 +45,7 @@ class Watched:
             spec, participation=dpsum.OnePass(units=9, cohort=9, rounds=1),
             dimension=3, ledger="probe.jsonl", seed=0,
         )
-        total = one.open(0)
+        total = one.begin_round(0)
         total.add(np.ones((9, 3)))
         one.release(total)
         return dpsum.account("probe.jsonl", delta=delta)

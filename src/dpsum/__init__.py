@@ -11,7 +11,7 @@
         update_sum, participation=rounds, dimension=d, ledger="ledger.jsonl"
     )
     for t in range(40):
-        total = mechanism.open(t)
+        total = mechanism.begin_round(t)
         for client in rounds.sample_cohort(t):
             total.add(update(model, client))                             # [n, d]
         model -= rate * mechanism.release(total) / rounds.denominator

@@ -1,4 +1,4 @@
-"""The open sum of one round (`Accumulator`) and its release (`Released`)."""
+"""The sum of one round while it is taken (`Accumulator`), and its release (`Released`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ released mean of each release that the line stands for.
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Accumulator:
-    """The open sum of one round. `Mechanism.release` closes it.
+    """The sum of one round, until `Mechanism.release` closes it.
 
     Attributes:
         spec: specification of the sum: units, clipping and noise.

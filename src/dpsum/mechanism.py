@@ -209,8 +209,8 @@ class Mechanism:
             purposes.add(extra.stream)
         return purposes
 
-    def open(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
-        """Open the sum of a round.
+    def begin_round(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
+        """Return the accumulator of a round, to which contributions are added.
 
         Args:
             index: number of the round, from 0.
@@ -225,7 +225,7 @@ class Mechanism:
             raise DpsumError(
                 f"{self.spec.name} was released in round {self._unwritten}, and the"
                 " ledger does not say so: release by the mechanism, or write the round"
-                " before the next is opened"
+                " before the next one begins"
             )
         state = self.state_of(holder)
         extra = None
@@ -266,7 +266,7 @@ class Mechanism:
         if is_earlier or (is_same_round and at in done[1]):
             raise DpsumError(
                 f"round {total.round} of {self.spec.name} was released before, and its"
-                " noise would be drawn again: open the next round"
+                " noise would be drawn again: begin the next round"
             )
         if not self.composition.allows(total.round + 1):
             raise DpsumError(
@@ -346,7 +346,7 @@ class Mechanism:
         """Return epsilon after a number of rounds; see `Budget.spent`."""
         return self.composition.spent(rounds)
 
-    # Members that an open sum uses
+    # Parts of a round
 
     def state_of(self, holder: int) -> State:
         """Return the clipping rule's state of a holder."""

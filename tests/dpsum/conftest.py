@@ -30,7 +30,7 @@ def write_ledger(tmp_path):
             ledger=tmp_path / name,
         )
         for index in range(rounds):
-            total = mechanism.open(index)
+            total = mechanism.begin_round(index)
             total.add(np.ones((len(plan.sample_cohort(index)), 3)))
             mechanism.release(total)
         return str(tmp_path / name)

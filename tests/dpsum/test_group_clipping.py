@@ -52,7 +52,7 @@ def release_rounds(mechanism, rows=ROWS, rounds=2):
     """Return the releases of the first rounds over the same rows."""
     releases = []
     for index in range(rounds):
-        total = mechanism.open(index)
+        total = mechanism.begin_round(index)
         total.add(rows)
         releases.append(mechanism.release(total))
     return np.array(releases)
@@ -313,7 +313,7 @@ def test_mechanism_of_groups_restarts_with_the_same_bits(make):
     )
     release_rounds(before, rounds=1)
     after.restore(before.state())
-    total = after.open(1)
+    total = after.begin_round(1)
     total.add(ROWS)
     assert np.array_equal(after.release(total), expected)
 
@@ -364,7 +364,7 @@ def test_mechanism_refuses_counts_of_groups_that_cost_the_whole_budget(make):
     rule = dpsum.PrivateQuantile(0.5, count_noise=0.6)
     mechanism = make(clipping=rule, groups=TWO_GROUPS)
     with pytest.raises(DpsumError, match=r"raise clipping.count_noise above 0.7071"):
-        mechanism.open(0)
+        mechanism.begin_round(0)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_mechanism_finishes_each_round_whatever_the_contributions(rule, tmp_path
         seed=0,
     )
     for index in range(3):
-        total = mechanism.open(index)
+        total = mechanism.begin_round(index)
         total.add(np.array(ROWS))
         total.add(np.array([[math.nan] * 3, [math.inf, 0.0, 0.0]]))
         assert np.isfinite(mechanism.release(total)).all()

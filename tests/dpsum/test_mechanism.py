@@ -48,7 +48,7 @@ def run_rounds(mechanism, rounds=4):
     """Return the releases of the first rounds, each of ten contributions."""
     releases = []
     for index in range(rounds):
-        total = mechanism.open(index)
+        total = mechanism.begin_round(index)
         total.add(np.full((10, D), 7.0))
         releases.append(mechanism.release(total))
     return releases
@@ -125,7 +125,9 @@ def test_mechanism_correlates_noise_by_the_weights(make):
     noises = []
     for noise in (dpsum.Gaussian(1.0), dpsum.Correlated(1.0, weights)):
         mechanism = make(clipping=dpsum.Constant(1e-9), noise=noise)
-        noises.append([mechanism.release(mechanism.open(index)) for index in range(4)])
+        noises.append(
+            [mechanism.release(mechanism.begin_round(index)) for index in range(4)]
+        )
     np.testing.assert_allclose(noises[1], weights @ noises[0], rtol=1e-12)
     assert (np.linalg.norm(np.linalg.inv(weights), axis=0) <= 1).all()
 
@@ -160,20 +162,20 @@ class TensorOnAGpu:
 )
 def test_accumulator_refuses_what_is_no_contribution(make, contributions, message):
     with pytest.raises(dpsum.DpsumError, match=f"^contributions {message}"):
-        make().open(0).add(contributions)
+        make().begin_round(0).add(contributions)
 
 
 def test_mechanism_releases_each_round_once(make):
     mechanism = make()
-    total = mechanism.open(0)
+    total = mechanism.begin_round(0)
     mechanism.release(total)
     with pytest.raises((RuntimeError, dpsum.DpsumError), match="was released"):
         mechanism.release(total)
     with pytest.raises((RuntimeError, dpsum.DpsumError), match="was released"):
         total.add(np.ones((1, D)))
     with pytest.raises(dpsum.DpsumError, match="round 0 of update was released before"):
-        mechanism.release(mechanism.open(0))
-    mechanism.release(mechanism.open(1))
+        mechanism.release(mechanism.begin_round(0))
+    mechanism.release(mechanism.begin_round(1))
     assert len(dpsum.read_ledger(mechanism.ledger.path)) == 2
 
 
@@ -187,17 +189,17 @@ def test_mechanism_releases_nothing_beyond_its_budget(make):
     assert mechanism.spent(last + 1)["epsilon_proven"] > 5.0
     run_rounds(mechanism, last)
     with pytest.raises(dpsum.DpsumError, match=f"^round {last} .* beyond the budget"):
-        mechanism.release(mechanism.open(last))
+        mechanism.release(mechanism.begin_round(last))
     assert len(run_rounds(make(participation=POISSON), 40)) == 40
 
 
-def test_mechanism_opens_no_round_before_the_last_is_in_the_ledger(make):
+def test_mechanism_begins_no_round_before_the_last_is_in_the_ledger(make):
     mechanism = make()
-    mechanism.end(mechanism.open(0))
+    mechanism.end(mechanism.begin_round(0))
     with pytest.raises(dpsum.DpsumError, match="the ledger does not say so"):
-        mechanism.open(1)
+        mechanism.begin_round(1)
     mechanism.write(0)
-    mechanism.release(mechanism.open(1))
+    mechanism.release(mechanism.begin_round(1))
     assert [line.round for line in dpsum.read_ledger(mechanism.ledger.path)] == [0, 1]
 
 

@@ -331,13 +331,13 @@ def test_secure_sum_draws_anew_in_each_round_and_alike_when_repeated(draw):
         ledger=[],
         seed=0,
     )
-    sums = [mechanism.open(index).sum for index in (0, 1, 0)]
+    sums = [mechanism.begin_round(index).sum for index in (0, 1, 0)]
     first, second, repeated = (draw(secure_sum) for secure_sum in sums)
     assert np.array_equal(first, repeated)
     assert (first == second).sum() < 100
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.5
     assert sums[0].absent == sums[2].absent
-    absentees = {tuple(mechanism.open(index).sum.absent) for index in range(8)}
+    absentees = {tuple(mechanism.begin_round(index).sum.absent) for index in range(8)}
     assert len(absentees) > 1
 
 

@@ -374,7 +374,9 @@ class Rounds:
             mechanism.non_finite = 0
         cohort = self.plan.sample_cohort(index)
         losses = list[np.ndarray]()
-        totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
+        totals = [
+            mechanism.begin_round(index) for mechanism in (self.server, *self.further)
+        ]
 
         def stream_of(some: np.ndarray) -> Stream:
             stream = self.clients.contributions(self.theta.numpy(), some, index)

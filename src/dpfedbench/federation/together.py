@@ -119,8 +119,8 @@ def add_together(
 
     Args:
         processes: the processes of the training; each computes its own blocks.
-        total: the sum (`dpsum.accumulator.Accumulator`), opened in every process; in
-            the first process it has all contributions in the end.
+        total: the sum (`dpsum.accumulator.Accumulator`), of every process; in the
+            first process it has all contributions in the end.
         stream_of: returns the contributions and losses of given clients, in their
             order.
         cohort: ids of all clients of the round.

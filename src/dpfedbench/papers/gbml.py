@@ -252,7 +252,7 @@ class NoisedClients(Clients):
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
-                total = self._mechanism.open(index, holder=int(client))
+                total = self._mechanism.begin_round(index, holder=int(client))
                 total.add(row[None])
                 row.copy_(torch.from_numpy(self._mechanism.end(total)))
             done += len(rows)

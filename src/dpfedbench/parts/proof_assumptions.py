@@ -101,7 +101,7 @@ def check_clients(
     if missing:
         raise BenchError(
             f"client_update.kind {client.kind} does not take {min(missing)}, the sum"
-            " that protects what its clients send: open it by setup.create_mechanism, or take"
+            " that protects what its clients send: take it by setup.create_mechanism, or take"
             " another client update"
         )
 

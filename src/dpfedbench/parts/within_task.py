@@ -114,7 +114,7 @@ class Client:
             2].
         """
         entry = self._clients.entries[name]
-        total = entry.open(self.round, step=step, holder=self.client)
+        total = entry.begin_round(self.round, step=step, holder=self.client)
         measures = np.empty((0, 2))
         if len(examples[1]):
             measured, _ = worker.add_each(theta, *examples, total)

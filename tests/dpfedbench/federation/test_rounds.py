@@ -84,13 +84,13 @@ def test_mechanism_of_a_private_sum_keeps_no_norms(create):
     """Nor has a plain sum a line in the ledger."""
     plain = create(SumSpec(name="plain", unit="client", observer="everyone"))
     private = create(private_sum("private"))
-    total = plain.open(0)
+    total = plain.begin_round(0)
     total.add(torch.tensor([[3.0, 4.0, 0.0]]))
     assert total.norms == [5.0]
     assert plain.end(total).tolist() == [3, 4, 0]
     plain.write(0)
     assert create.keywords["ledger"] == []
-    total = private.open(0)
+    total = private.begin_round(0)
     total.add(torch.ones((2, 3)))
     assert total.raw == [] and not hasattr(total, "norms")
 

@@ -103,7 +103,7 @@ def test_scaffold_refuses_a_second_release_of_a_round(rounds):
     rounds.round(0)
     (control,) = rounds.further
     with pytest.raises(BenchError, match="control-difference-sum was released before"):
-        control.release(control.open(0))
+        control.release(control.begin_round(0))
 
 
 def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):

@@ -87,7 +87,7 @@ class _ClientsWithSecondSum(Clients):
         )
 
     def contributions(self, theta, cohort, index):
-        total = self._entry.open(index)
+        total = self._entry.begin_round(index)
         total.add(torch.ones((len(cohort), 2)))
         self._entry.end(total)
         self._entry.write(index)

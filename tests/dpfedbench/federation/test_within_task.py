@@ -363,7 +363,7 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     rows = torch.zeros((2, rounds.net.dimension))
     rows[0, 0] = float("nan")
     entry = rounds.clients.entries[SUPPORT]
-    total = entry.open(0, holder=5)
+    total = entry.begin_round(0, holder=5)
     total.add(rows)
     assert np.isfinite(entry.end(total)).all() and rounds.non_finite == 1
 

@@ -26,7 +26,7 @@ def release(total):
 @pytest.fixture
 def total():
     """An open sum of automatically clipped contributions of seven coordinates."""
-    return fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.open(0)
+    return fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.begin_round(0)
 
 
 def test_automatic_divides_a_contribution_by_its_norm_and_gamma():
@@ -44,7 +44,7 @@ def test_automatic_contribution_moves_the_sum_by_at_most_the_threshold(scale):
     rows[0] *= np.float32(scale)
     sums = []
     for contributions in (rows, rows[1:]):
-        total = fixed_rounds(run, np.ones((48, 7))).server.open(0)
+        total = fixed_rounds(run, np.ones((48, 7))).server.begin_round(0)
         total.add(torch.from_numpy(contributions))
         sums.append(release(total))
     moved = float((sums[0] - sums[1]).norm())
@@ -77,7 +77,7 @@ def test_automatic_transforms_records_too(silos, tmp_path):
     images = rounds.clients._held.images[0][:9]
     labels = rounds.clients._held.labels[0][:9]
     theta = rounds.theta.numpy()
-    total = rounds.clients.entry.open(0)
+    total = rounds.clients.entry.begin_round(0)
     gradients = rounds.gradients.make()
     gradients.add_each(theta, images, labels, total)
     rows = torch.empty((9, rounds.net.dimension))

@@ -288,7 +288,7 @@ def raw_norms_kept_by_a_rule():
                 raise BenchError("the rule has no raw norms of this round")
 
     keeping = mechanism(clipping=Keeping(threshold=1.0, count_noise=5.0))
-    total = keeping.open(0)
+    total = keeping.begin_round(0)
     total.add(np.full((5, 2), 7.0))
     keeping.release(total)
 

@@ -27,7 +27,7 @@ def profiles_of(tmp_path):
             seed=1,
         )
         for index in range(participation.rounds):
-            total = mechanism.open(index)
+            total = mechanism.begin_round(index)
             total.add(np.ones((len(participation.sample_cohort(index)), 2)))
             mechanism.release(total)
         return account(path, delta=delta).profiles

@@ -243,7 +243,7 @@ def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees(tmp_path):
         budget=dpsum.Budget(epsilon=1.5, delta=1e-6),
     )
     for index in range(8):
-        mechanism.release(mechanism.open(index))
+        mechanism.release(mechanism.begin_round(index))
     entry = account(path, delta=1e-6).profiles["proven"]
     assert 1.49 < entry.epsilon_high <= 1.5
     assert 0.97 * entry.epsilon_high < entry.epsilon_low < entry.epsilon_high

@@ -68,7 +68,7 @@ def draw(tmp_path):
                 cohort = participation.lot(index)
             else:
                 cohort = participation.sample_cohort(index)
-            total = mechanism.open(index)
+            total = mechanism.begin_round(index)
             total.add(np.ones((len(cohort), 4)))
             mechanism.release(total)
         return path

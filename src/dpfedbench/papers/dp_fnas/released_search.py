@@ -312,7 +312,7 @@ class _Search(Clients):
             1.0, LARGEST_NORM / max(float(gradient.norm()), 1e-30)
         )
         clipped = clip_kernels(gradient, self._kernels, self._kernel_norm)
-        total = self._mechanism.open(index, holder=0)
+        total = self._mechanism.begin_round(index, holder=0)
         total.add(clipped[self._noised][None].numpy())
         clipped[self._noised] = torch.from_numpy(self._mechanism.end(total)).float()
         self._mechanism.write(index)

@@ -250,7 +250,7 @@ class _Silos(Clients):
         lot = self._lots.lot(index, step, client)
         model = self._models[client]
         labels = self._held.labels[client][lot]
-        total = self.entry.open(index, step=step, holder=client)
+        total = self.entry.begin_round(index, step=step, holder=client)
         loss = math.nan
         norm = math.nan
         with self._workers.worker() as (gradients, room):

@@ -270,7 +270,7 @@ class Parties(Clients):
         chosen = phase.record_positions[client][phase.lots.lot(index, 0, client)]
         images = self._held.images[client][chosen]
         labels = self._held.labels[client][chosen]
-        total = phase.entry.open(index, holder=client)
+        total = phase.entry.begin_round(index, holder=client)
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_each(
                 theta, images, labels, total, block=phase.block
