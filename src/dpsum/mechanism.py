@@ -274,7 +274,7 @@ class Mechanism:
                 " beyond the rounds that are planned: stop here, or ask `allows`"
                 " before a round"
             )
-        released = self.end(total)
+        released = self.finish(total)
         done_in_round = {at}
         if is_same_round:
             done_in_round |= done[1]
@@ -285,9 +285,9 @@ class Mechanism:
         self.write(total.round, step)
         return released
 
-    def end(self, total: Accumulator) -> np.ndarray:
+    def finish(self, total: Accumulator) -> np.ndarray:
         """Like `release()`, but does not append to the ledger. Call `write()` once
-        after all `end()` calls of a round.
+        after all `finish()` calls of a round.
         """
         rule = self._rule
         extra = None

@@ -195,7 +195,7 @@ def test_mechanism_releases_nothing_beyond_its_budget(make):
 
 def test_mechanism_begins_no_round_before_the_last_is_in_the_ledger(make):
     mechanism = make()
-    mechanism.end(mechanism.begin_round(0))
+    mechanism.finish(mechanism.begin_round(0))
     with pytest.raises(dpsum.DpsumError, match="the ledger does not say so"):
         mechanism.begin_round(1)
     mechanism.write(0)

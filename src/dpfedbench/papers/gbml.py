@@ -254,7 +254,7 @@ class NoisedClients(Clients):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
                 total = self._mechanism.begin_round(index, holder=int(client))
                 total.add(row[None])
-                row.copy_(torch.from_numpy(self._mechanism.end(total)))
+                row.copy_(torch.from_numpy(self._mechanism.finish(total)))
             done += len(rows)
             yield rows, np.zeros(0), np.zeros(0)
         self._mechanism.write(index)

@@ -119,7 +119,9 @@ class Client:
         if len(examples[1]):
             measured, _ = worker.add_each(theta, *examples, total)
             measures = _measures(measured)
-        return (entry.end(total) / entry.sampler["cohort"]).astype(np.float32), measures
+        return (entry.finish(total) / entry.sampler["cohort"]).astype(
+            np.float32
+        ), measures
 
 
 def measured(

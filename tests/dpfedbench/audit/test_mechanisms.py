@@ -102,9 +102,9 @@ class Without:
         return cohort[cohort != self.client]
 
 
-def divide_by_the_realised_cohort(self, total, end=mechanism.Mechanism.end):
+def divide_by_the_realised_cohort(self, total, finish=mechanism.Mechanism.finish):
     self.denominator = float(max(1, total.sum.count))
-    return end(self, total)
+    return finish(self, total)
 
 
 def count_score(config):
@@ -140,7 +140,7 @@ def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
     }
     config = make_config(overlay)
     clear = many_runs(count_score(config), config, runs=200, **LEVEL)
-    monkeypatch.setattr(mechanism.Mechanism, "end", divide_by_the_realised_cohort)
+    monkeypatch.setattr(mechanism.Mechanism, "finish", divide_by_the_realised_cohort)
     flagged = many_runs(count_score(config), config, runs=200, **LEVEL)
     assert clear.epsilon < 0.5
     assert flagged.epsilon > 3.5

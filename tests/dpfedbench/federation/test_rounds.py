@@ -87,7 +87,7 @@ def test_mechanism_of_a_private_sum_keeps_no_norms(create):
     total = plain.begin_round(0)
     total.add(torch.tensor([[3.0, 4.0, 0.0]]))
     assert total.norms == [5.0]
-    assert plain.end(total).tolist() == [3, 4, 0]
+    assert plain.finish(total).tolist() == [3, 4, 0]
     plain.write(0)
     assert create.keywords["ledger"] == []
     total = private.begin_round(0)

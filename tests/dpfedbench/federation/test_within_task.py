@@ -365,7 +365,7 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     entry = rounds.clients.entries[SUPPORT]
     total = entry.begin_round(0, holder=5)
     total.add(rows)
-    assert np.isfinite(entry.end(total)).all() and rounds.non_finite == 1
+    assert np.isfinite(entry.finish(total)).all() and rounds.non_finite == 1
 
 
 def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):

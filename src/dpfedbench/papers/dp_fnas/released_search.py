@@ -314,7 +314,7 @@ class _Search(Clients):
         clipped = clip_kernels(gradient, self._kernels, self._kernel_norm)
         total = self._mechanism.begin_round(index, holder=0)
         total.add(clipped[self._noised][None].numpy())
-        clipped[self._noised] = torch.from_numpy(self._mechanism.end(total)).float()
+        clipped[self._noised] = torch.from_numpy(self._mechanism.finish(total)).float()
         self._mechanism.write(index)
         return clipped
 

@@ -259,7 +259,7 @@ class _Silos(Clients):
         if not self.entry.spec.private and len(lot):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
-        released = torch.from_numpy(self.entry.end(total))
+        released = torch.from_numpy(self.entry.finish(total))
         expected = self._lots.expected(client)
         mean = (released / expected).float()
         update = self._update

@@ -276,7 +276,7 @@ class Parties(Clients):
                 theta, images, labels, total, block=phase.block
             )
         raw = [] if phase.entry.spec.private else total.norms
-        return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
+        return torch.from_numpy(phase.entry.finish(total)), measured.losses, raw
 
     def _said(
         self,
