@@ -284,8 +284,8 @@ class Rounds:
             for mechanism, further_total in pairs
         ]
         if means:
-            self.processes.broadcast(("hear", means))
-            self.clients.hear(means)
+            self.processes.broadcast(("broadcast", means))
+            self.clients.receive_broadcast(means)
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
@@ -345,23 +345,23 @@ class Rounds:
             mechanism.non_finite for mechanism in self.composition.mechanisms
         )
 
-    def help(self, what: str, *told: Any) -> None:
+    def help(self, command: str, *arguments: Any) -> None:
         """Do this process's part of a command of the first process.
 
         The command is a round, a checkpoint, a restart from one, or a test.
         """
-        if what == "round":
-            self.theta.copy_(torch.from_numpy(told[1]))
-            self._take_states(told[2])
-            self._contributed(told[0])
-        elif what == "state":
+        if command == "round":
+            self.theta.copy_(torch.from_numpy(arguments[1]))
+            self._take_states(arguments[2])
+            self._contributed(arguments[0])
+        elif command == "state":
             self.clients.state()
-        elif what == "hear":
-            self.clients.hear(*told)
-        elif what == "personal test":
-            self._client_accuracies(*told)
+        elif command == "broadcast":
+            self.clients.receive_broadcast(*arguments)
+        elif command == "personal test":
+            self._client_accuracies(*arguments)
         else:
-            self.clients.restore(*told)
+            self.clients.restore(*arguments)
 
     def _contributed(
         self, index: int

@@ -56,7 +56,7 @@ class HugeMessages(Clients):
         zeros = np.zeros(len(cohort))
         yield torch.stack([message, -message]), zeros, zeros
 
-    def hear(self, means):
+    def receive_broadcast(self, means):
         self.broadcasts += means
 
 
@@ -91,7 +91,7 @@ def test_scaffold_that_broadcasts_the_raw_sum_is_noticed(rounds, monkeypatch):
         cohort, totals, losses = contributed(self, index)
         theta = self.theta.numpy()
         ((rows, _, _),) = self.clients.contributions(theta, cohort, index)
-        self.clients.hear([rows[1].numpy().sum(axis=0) / 4])
+        self.clients.receive_broadcast([rows[1].numpy().sum(axis=0) / 4])
         return cohort, totals, losses
 
     monkeypatch.setattr(engine.Rounds, "_contributed", unclipped)

@@ -112,7 +112,7 @@ def train(update, cohorts):
         ((rows, _, _),) = clients.contributions(theta, np.array(cohort), 0)
         sent = rows.numpy()
         if update.sends_too:
-            clients.hear([sent[1].sum(axis=0, dtype=np.float64) / 3])
+            clients.receive_broadcast([sent[1].sum(axis=0, dtype=np.float64) / 3])
             sent = sent[0]
         theta = (theta - sent.mean(axis=0)).astype(np.float32)
     return theta, clients
@@ -185,7 +185,7 @@ def test_scaffold_client_keeps_the_clipped_message():
         messages = rows[1].numpy().copy()
         assert np.allclose(np.linalg.norm(messages, axis=1), 0.05, rtol=1e-5)
         total += messages.sum(axis=0) / 3
-        clients.hear([messages.sum(axis=0, dtype=np.float64) / 3])
+        clients.receive_broadcast([messages.sum(axis=0, dtype=np.float64) / 3])
     variates = torch.stack(list(client_controls(clients).values()))
     assert np.allclose(variates.mean(dim=0), total, atol=1e-6)
     assert np.allclose(server_control(clients), total, atol=1e-6)
@@ -210,7 +210,7 @@ def test_scaffold_state_of_two_processes_is_that_of_one():
         assert torch.equal(rows_of(parts[1])[:, [1]], rows[:, [1]])
         mean = rows[1].numpy().sum(axis=0, dtype=np.float64) / 3
         for clients in (whole, *parts):
-            clients.hear([mean])
+            clients.receive_broadcast([mean])
         assert variates(parts[0]) | variates(parts[1]) == variates(whole)
         for part in parts:
             part.restore(whole.state())

@@ -162,7 +162,7 @@ class Clients:
         for _ in numbers:
             yield theta
 
-    def hear(self, means: Sequence[np.ndarray]) -> None:
+    def receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
         """Receive the server's further releases (SCAFFOLD's control variate).
 
         Args:
@@ -489,7 +489,7 @@ class CohortClients(Clients):
                     " which a checkpoint can hold"
                 )
 
-    def hear(self, means: Sequence[np.ndarray]) -> None:
+    def receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
         by_name = {
             name: torch.from_numpy(mean)
             for name, mean in zip(self._update.sends_too, means, strict=True)
