@@ -168,7 +168,7 @@ for method, update in (
         rounds.round(index)
     models.append(rounds.theta.numpy())
     ledger = Path(f"{method}.jsonl").read_text().count("control")
-    print(method, ledger, rounds.composition.spent(3)["epsilon_proven"])
+    print(method, ledger, rounds.composition.epsilon_spent(3)["epsilon_proven"])
 print("equal" if np.allclose(*models, atol=1e-5) else "other")
 """
 

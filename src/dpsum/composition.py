@@ -248,7 +248,7 @@ class Composition:
             if self.plan_of(mechanism) is not None
         ]
 
-    def spent(self, rounds: int) -> dict[str, float]:
+    def epsilon_spent(self, rounds: int) -> dict[str, float]:
         """Return the claimed and the proven epsilon after a number of rounds.
 
         Sums that read the same units are composed. Over sums on disjoint parts of the
@@ -256,7 +256,7 @@ class Composition:
         """
         self.finalize()
         epsilon_pairs = [
-            plan.spent(rounds * per_round) for plan, per_round in self._plans
+            plan.epsilon_spent(rounds * per_round) for plan, per_round in self._plans
         ]
         if rounds:
             epsilon_pairs += self._own_costs

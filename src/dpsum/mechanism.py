@@ -342,9 +342,9 @@ class Mechanism:
         """Return whether the budget has room for this total number of rounds."""
         return self.composition.allows(rounds)
 
-    def spent(self, rounds: int) -> dict[str, float]:
-        """Return epsilon after a number of rounds; see `Budget.spent`."""
-        return self.composition.spent(rounds)
+    def epsilon_spent(self, rounds: int) -> dict[str, float]:
+        """Return epsilon after a number of rounds; see `Composition.epsilon_spent`."""
+        return self.composition.epsilon_spent(rounds)
 
     # Parts of a round
 

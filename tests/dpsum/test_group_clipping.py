@@ -302,7 +302,7 @@ def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
     )
     release_rounds(mechanism)
     assert 0.99 < profiles_of(mechanism)["proven"].epsilon_high <= 1.0
-    assert mechanism.spent(2)["epsilon_proven"] <= 1.0
+    assert mechanism.epsilon_spent(2)["epsilon_proven"] <= 1.0
 
 
 def test_mechanism_of_groups_restarts_with_the_same_bits(make):

@@ -83,8 +83,8 @@ def test_mechanisms_of_one_budget_are_one_gaussian(make, epsilon, is_enough):
         noise=dpsum.Gaussian(2.0),
     )
     assert first.allows(4) == is_enough
-    spent = first.spent(4)["epsilon_proven"]
-    assert spent == second.spent(4)["epsilon_proven"]
+    spent = first.epsilon_spent(4)["epsilon_proven"]
+    assert spent == second.epsilon_spent(4)["epsilon_proven"]
     assert spent == pytest.approx(5.551, abs=5e-4)
     assert gaussian_delta(1.25**-0.5, spent) == pytest.approx(1e-6, rel=1e-5)
 
@@ -185,8 +185,8 @@ def test_mechanism_releases_nothing_beyond_its_budget(make):
     mechanism = make(participation=POISSON, budget=budget)
     last = max(rounds for rounds in range(41) if mechanism.allows(rounds))
     assert 0 < last < 40
-    assert mechanism.spent(last)["epsilon_proven"] <= 5.0
-    assert mechanism.spent(last + 1)["epsilon_proven"] > 5.0
+    assert mechanism.epsilon_spent(last)["epsilon_proven"] <= 5.0
+    assert mechanism.epsilon_spent(last + 1)["epsilon_proven"] > 5.0
     run_rounds(mechanism, last)
     with pytest.raises(dpsum.DpsumError, match=f"^round {last} .* beyond the budget"):
         mechanism.release(mechanism.begin_round(last))

@@ -237,7 +237,7 @@ class _Training:
         """Run one round; return its clients or records, for the progress display."""
         measured, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | measured
-        row |= self.composition.spent(index + 1)
+        row |= self.composition.epsilon_spent(index + 1)
         self.state.history.append(row)
         if self.rounds.non_finite:
             self._warn_of(self.rounds.non_finite, index + 1)

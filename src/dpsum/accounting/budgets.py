@@ -33,7 +33,7 @@ class BudgetPlan:
         mechanism: name of the noise in the ledger.
         counted: whether every release has a ledger entry. If not, no finite epsilon is
             proven.
-        every_round: whether `spent` computes both epsilons after every round (slow for
+        every_round: whether `epsilon_spent` computes both epsilons after every round (slow for
             a long run of lots).
         beside: z of a round's other sums that read the same units. All sums whose z is
             None, `multiplier` included, cost the same.
@@ -120,7 +120,7 @@ class BudgetPlan:
     def took(self, lots: int) -> None:
         """Charge for rounds (or lots) that were released at the present noise."""
 
-    def spent(self, done: int) -> tuple[float, float]:
+    def epsilon_spent(self, done: int) -> tuple[float, float]:
         """Return the claimed and the proven epsilon after `done` rounds.
 
         NaN where there is no claim, or the computation is too slow.
@@ -272,7 +272,7 @@ class DecayingBudget(BudgetPlan):
             self._claimed = self._claimed + lots * cost
         self._lots += lots
 
-    def spent(self, done: int) -> tuple[float, float]:
+    def epsilon_spent(self, done: int) -> tuple[float, float]:
         """Return the claimed epsilon, and NaN: the account computes the proven one.
 
         The second value is infinity where a release has no ledger entry.

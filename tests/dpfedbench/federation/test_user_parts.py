@@ -33,7 +33,7 @@ class NoBudget:
     def took(self, lots):
         pass
 
-    def spent(self, releases):
+    def epsilon_spent(self, releases):
         return float("nan"), float("nan")
 
     def state(self):

@@ -512,7 +512,7 @@ def test_method_without_a_claim_has_no_claimed_epsilon(sampler):
     for kind in kinds:
         with pytest.raises(DpsumError, match=r"budget\.profile is claimed"):
             kind(budget_of("claimed"), **values)
-    claimed, proven = BudgetPlan(budget_of("proven"), **values).spent(2)
+    claimed, proven = BudgetPlan(budget_of("proven"), **values).epsilon_spent(2)
     assert math.isnan(claimed)
     assert proven == epsilon_after("proven", sampler, 1.0, 2, DELTA)
 
