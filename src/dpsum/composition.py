@@ -229,7 +229,7 @@ class Composition:
         self.finalize()
         share = self._shares.get(mechanism)
         if share is not None and share.is_charged:
-            share.plan.took(1)
+            share.plan.charge(1)
 
     @property
     def timed(self) -> bool:

@@ -117,7 +117,7 @@ class BudgetPlan:
         """Return whether this total number of rounds (or lots) is within the budget."""
         return releases <= self.lots_allowed
 
-    def took(self, lots: int) -> None:
+    def charge(self, lots: int) -> None:
         """Charge for rounds (or lots) that were released at the present noise."""
 
     def epsilon_spent(self, done: int) -> tuple[float, float]:
@@ -264,7 +264,7 @@ class DecayingBudget(BudgetPlan):
         epsilon = epsilon_of(spent, self._orders, self.delta, tight=self._holds)
         return epsilon <= self._limit
 
-    def took(self, lots: int) -> None:
+    def charge(self, lots: int) -> None:
         cost = self._cost(self._orders, counted_in_full=self._holds)
         self._spent = self._spent + lots * cost
         if self._claimed_orders:

@@ -55,7 +55,7 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     plan = entry.composition.plan_of(entry)
     for multiplier in multipliers:
         plan.noise_multiplier = multiplier
-        plan.took(1)
+        plan.charge(1)
     assert not plan.allows(len(ledger) + 1)
 
 
@@ -230,7 +230,7 @@ def test_filter_chooses_its_order_before_the_first_lot():
     for number, z in enumerate(multipliers):
         filtered.noise_multiplier = z
         assert filtered.allows(number + 1) == (number < len(multipliers) - 1)
-        filtered.took(1)
+        filtered.charge(1)
     lines = [
         dataclasses.replace(
             EVENT,

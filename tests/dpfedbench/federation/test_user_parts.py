@@ -30,7 +30,7 @@ class NoBudget:
     def allows(self, releases):
         return True
 
-    def took(self, lots):
+    def charge(self, lots):
         pass
 
     def epsilon_spent(self, releases):
