@@ -272,7 +272,7 @@ class Composition:
         self.finalize()
         return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
 
-    def expected(self, planned: int) -> int:
+    def expected_rounds(self, planned: int) -> int:
         """Return how many of the planned rounds the budget allows, for the time left.
 
         An upper bound: noise that decays costs more, so that fewer rounds will run.

@@ -563,7 +563,7 @@ class RecordLots:
         )
         return np.flatnonzero(drawn < self.rate)
 
-    def expected(self, client: int) -> float:
+    def expected_size(self, client: int) -> float:
         """Return the expected lot size of one holder.
 
         It is the denominator where all holders have the same number of records.

@@ -181,7 +181,7 @@ class Clock:
         )
         rounds = int(run.participation.rounds)
         return (
-            self._rounds(run).composition.expected(rounds)
+            self._rounds(run).composition.expected_rounds(rounds)
             if stops and _stated(run)
             else rounds
         )

@@ -194,7 +194,7 @@ class _Training:
             print(f"note: {reminder}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",
-            self.composition.expected(planned),
+            self.composition.expected_rounds(planned),
             unit=self.rounds.clients.served,
             done=self.state.round,
             timed=self.composition.timed,

@@ -46,7 +46,7 @@ def test_lots_of_unequal_clients_have_one_rate():
     sizes = [30, 100, 270]
     lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
     assert lots.rate == 0.15
-    assert [lots.expected(client) for client in range(3)] == [4.5, 15.0, 40.5]
+    assert [lots.expected_size(client) for client in range(3)] == [4.5, 15.0, 40.5]
     for client, size in enumerate(sizes):
         drawn = [lots.lot(index, 0, client) for index in range(2000)]
         mean = np.mean([len(lot) for lot in drawn])

@@ -210,7 +210,7 @@ class _Silos(Clients):
             # The mean over clients is then the mean over records (McMahan et al. 2017);
             # the numbers of records are public.
             shares = [
-                self._lots.expected(client) / self._lots.denominator
+                self._lots.expected_size(client) / self._lots.denominator
                 for client in range(self._count)
             ]
             models = models * torch.tensor(shares)[:, None]
@@ -260,7 +260,7 @@ class _Silos(Clients):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.finish(total))
-        expected = self._lots.expected(client)
+        expected = self._lots.expected_size(client)
         mean = (released / expected).float()
         update = self._update
         rounds = self._setup.run.participation.rounds
