@@ -232,12 +232,12 @@ class Composition:
             share.plan.charge(1)
 
     @property
-    def timed(self) -> bool:
+    def duration_is_public(self) -> bool:
         """Whether the duration of rounds may be published.
 
         It may where it reveals nothing about a secret cohort.
         """
-        return all(mechanism.timed for mechanism in self.mechanisms)
+        return all(mechanism.duration_is_public for mechanism in self.mechanisms)
 
     @property
     def budgeted(self) -> list[Any]:

@@ -162,7 +162,7 @@ class Mechanism:
             warnings.warn(f"{self.spec.name}: {error}", NoAccountWarning, stacklevel=3)
 
     @property
-    def timed(self) -> bool:
+    def duration_is_public(self) -> bool:
         """Whether the duration of a round may be published.
 
         Not where the account treats the cohort as secret, since the duration reveals

@@ -197,7 +197,7 @@ class _Training:
             self.composition.expected_rounds(planned),
             unit=self.rounds.clients.served,
             done=self.state.round,
-            timed=self.composition.timed,
+            timed=self.composition.duration_is_public,
         )
         # Training stops before a budget is exceeded, not after.
         while self.state.round < planned and self.composition.allows(
@@ -205,7 +205,7 @@ class _Training:
         ):
             started = time.monotonic()
             served = self._round(self.state.round)
-            if self.composition.timed:
+            if self.composition.duration_is_public:
                 self.state.seconds += time.monotonic() - started
                 self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
             self.state.clients += served
@@ -243,7 +243,7 @@ class _Training:
             self._warn_of(self.rounds.non_finite, index + 1)
         started = time.monotonic()
         self._validate(index + 1)
-        if self.composition.timed:
+        if self.composition.duration_is_public:
             self.state.measuring += time.monotonic() - started
         return served
 
@@ -341,7 +341,7 @@ class _Training:
             # The number of the round would reveal how long rounds took.
             at = (
                 f"round {self.state.round}"
-                if self.composition.timed
+                if self.composition.duration_is_public
                 else "the last checkpoint"
             )
             print(
@@ -385,7 +385,7 @@ class _Training:
         }
         served = rounds.clients.served
         spent = [entry.noise_multiplier for entry in self.composition.budgeted]
-        timed = self.composition.timed
+        timed = self.composition.duration_is_public
         write_json(
             self.run_dir / "training.json",
             {
