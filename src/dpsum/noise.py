@@ -109,7 +109,7 @@ class Noise:
             )
 
     @property
-    def fall(self) -> tuple[float, int]:
+    def decay_step(self) -> tuple[float, int]:
         """Factor of the multiplier, and the falls of a loss in a row that trigger it."""
         return 1.0, 3
 
@@ -230,7 +230,7 @@ class Decaying(Noise):
     )
 
     @property
-    def fall(self) -> tuple[float, int]:
+    def decay_step(self) -> tuple[float, int]:
         return self.decay, self.falls
 
     def successors(self, multiplier: float) -> tuple[float, ...]:

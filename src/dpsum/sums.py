@@ -151,11 +151,11 @@ class CompositionGroup:
             return noise.plan(budget, every_round=not stepwise, **arguments)
         assert noise.multiplier is not None
         arguments |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
-        decay, falls = noise.fall
+        decay, patience = noise.decay_step
         return DecayingBudget(
             budget,
             decay=decay,
-            falls=falls,
+            patience=patience,
             extra=int(first.clipping.uncounted),
             **arguments,
         )

@@ -176,7 +176,7 @@ def account_of(
             (),
         ),
         before=tuple(before),
-        fall=(
+        decay_step=(
             (
                 noise.decay,
                 run.validation.every * getattr(run.client_update, "inner_steps", 1),

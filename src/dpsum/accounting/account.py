@@ -210,7 +210,9 @@ def account(
     if context.before:
         _check_rests_on([*context.before, *releases])
     # Only the server's noise may follow a loss.
-    of_clients = dataclasses.replace(context, budget=None, adaptive=None, fall=None)
+    of_clients = dataclasses.replace(
+        context, budget=None, adaptive=None, decay_step=None
+    )
     if not served:
         return _account_of(client_releases, delta, claims, of_clients)
     without_groups = dataclasses.replace(context, groups=())

@@ -171,7 +171,7 @@ class DecayingBudget(BudgetPlan):
             missing here.
         multiplier: z of the first lot.
         decay: factor of the noise after a number of falls of the loss.
-        falls: number of falls in a row that trigger the decay.
+        patience: number of falls in a row that trigger the decay.
         extra: number of further releases of a lot besides the gradients', of the same
             multiplier; the paper's claim omits them.
         beside: z of a round's other sums, with constant noise.
@@ -184,7 +184,7 @@ class DecayingBudget(BudgetPlan):
         sampler: Sampler,
         multiplier: float,
         decay: float,
-        falls: int,
+        patience: int,
         claims: Claims,
         mechanism: str,
         counted: bool = True,
@@ -215,7 +215,7 @@ class DecayingBudget(BudgetPlan):
         )
         self.lots_allowed = int(sampler["rounds"])
         self._decay = decay
-        self._falls = falls
+        self._patience = patience
         self._extra = extra
         if budget.epsilon is not None and budget.stop:
             self._limit = budget.epsilon
@@ -294,14 +294,14 @@ class DecayingBudget(BudgetPlan):
         used.
         """
         self._seen += 1
-        if self._seen < self._falls:
+        if self._seen < self._patience:
             loss = math.inf
         losses = [*self._losses, loss]
-        self._losses = losses[-(self._falls + 1) :]
+        self._losses = losses[-(self._patience + 1) :]
         latest = [math.inf, *self._losses]
-        latest = latest[-self._falls - 1 :]
+        latest = latest[-self._patience - 1 :]
         falls = [later < earlier for earlier, later in itertools.pairwise(latest)]
-        if len(falls) == self._falls and all(falls):
+        if len(falls) == self._patience and all(falls):
             self.noise_multiplier *= self._decay
 
     def state(self) -> dict[str, Any]:

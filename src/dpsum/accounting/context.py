@@ -45,7 +45,7 @@ class AccountContext:
             validation loss.
         adaptive: whether the noise could follow such a loss; None: it did if it
             changed.
-        fall: (beta, lots): the noise may be multiplied by beta at most once in this
+        decay_step: (beta, lots): the noise may be multiplied by beta at most once in this
             number of lots; None: no such rule.
         before: releases of an earlier run that this run uses, over the same records.
         groups: numbers of records of one client that are protected together.
@@ -58,6 +58,6 @@ class AccountContext:
     chosen: bool = False
     budget: BudgetLimits | None = None
     adaptive: bool | None = None
-    fall: tuple[float, int] | None = None
+    decay_step: tuple[float, int] | None = None
     groups: tuple[int, ...] = ()
     before: tuple[Release, ...] = ()

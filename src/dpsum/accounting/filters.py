@@ -173,16 +173,16 @@ def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | 
     return None
 
 
-def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
+def floor_of(events: Events, decay_step: tuple[float, int]) -> Schedule | None:
     """Return the least noise of each planned lot under the declared rule of decay.
 
-    The rule (`fall`) allows multiplying the noise by beta at most once in a number of
+    The rule (`decay_step`) allows multiplying the noise by beta at most once in a number of
     lots. The least noise is the schedule that decays as early as possible. More noise
     in a lot reveals no more, whatever came before, so that the epsilon proven for this
     fixed schedule holds for every schedule above it. None if the ledger did not follow
     the rule, or the noise falls too low.
     """
-    beta, every = fall
+    beta, every = decay_step
     lots = int(events.sampling["rounds"])
     first = events.multipliers[0]
     falls = (lots - 1) // every

@@ -108,8 +108,8 @@ class Profiles:
                 claims or given.budget.profile == "proven"
             ):
                 self.filter = filter_of(events, given.budget, claims)
-            if given.fall is not None:
-                self.floor = floor_of(events, given.fall)
+            if given.decay_step is not None:
+                self.floor = floor_of(events, given.decay_step)
         if self.filter is not None or self.floor is not None:
             # The proof covers all schedules that the loss may choose, not only the one
             # Gaussian of the schedule that was run.

@@ -508,7 +508,7 @@ def test_method_without_a_claim_has_no_claimed_epsilon(sampler):
     values["mechanism"] = "gaussian"
     kinds = [BudgetPlan]
     if is_lots:
-        kinds.append(functools.partial(DecayingBudget, decay=0.9, falls=3))
+        kinds.append(functools.partial(DecayingBudget, decay=0.9, patience=3))
     for kind in kinds:
         with pytest.raises(DpsumError, match=r"budget\.profile is claimed"):
             kind(budget_of("claimed"), **values)
@@ -560,7 +560,7 @@ def test_decaying_budget_refuses_what_no_filter_is_of(
             sampler=sampler,
             multiplier=1.0,
             decay=0.9,
-            falls=3,
+            patience=3,
             claims=claims,
             mechanism=mechanism,
         )
@@ -603,16 +603,19 @@ def test_account_of_noise_with_a_slowest_fall_takes_every_fall():
     """
     multipliers = [4.0 * 0.99 ** (step // 10) for step in range(60)]
     lines = lot_lines(60, multipliers, rounds=60)
-    entry = profiles_of(lines, adaptive=True, fall=(0.99, 5))["proven"]
+    entry = profiles_of(lines, adaptive=True, decay_step=(0.99, 5))["proven"]
     worst = tuple((4.0 * 0.99**fall, 5) for fall in range(12))
     assert entry.status == "proved"
     assert entry.epsilon_high == upper_epsilon(worst, RATE_OF_LOTS, DELTA)
     assert entry.epsilon_low < entry.epsilon_high < 1.2 * entry.epsilon_low
-    context = {"adaptive": True, "fall": (0.99, 5), "budget": budget_of("proven")}
+    context = {"adaptive": True, "decay_step": (0.99, 5), "budget": budget_of("proven")}
     better = profiles_of(lines, **context)["proven"]
     assert better.epsilon_high == entry.epsilon_high
-    for fall in ((0.99, 20), (0.5, 5)):
-        assert profiles_of(lines, adaptive=True, fall=fall)["proven"].status == "as run"
+    for decay_step in ((0.99, 20), (0.5, 5)):
+        assert (
+            profiles_of(lines, adaptive=True, decay_step=decay_step)["proven"].status
+            == "as run"
+        )
 
 
 def test_account_of_a_budget_that_leaves_a_release_out_is_as_run():
