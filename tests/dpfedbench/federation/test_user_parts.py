@@ -26,6 +26,7 @@ class NoBudget:
 
     def __init__(self, multiplier):
         self.noise_multiplier = multiplier
+        self.multipliers = [multiplier]
 
     def allows(self, releases):
         return True
@@ -124,6 +125,7 @@ def ledger_of(run, count=12):
     return rounds.ledger
 
 
+@pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 def test_noise_of_an_unknown_mechanism_has_no_epsilon():
     """If only the draw was edited, the budget's plan refuses before the first round."""
     unknown = r"^no analysis for correlated noise with the sampler 'one-pass'"
@@ -137,6 +139,7 @@ def test_noise_of_an_unknown_mechanism_has_no_epsilon():
         fixed_rounds(careless, np.zeros((48, 3)))
 
 
+@pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 def test_noise_is_drawn_by_the_users_part():
     """Zero gradients: releases are noise alone, less half of the round before, by hand."""
     independent = make_config({"clipping": {"kind": "constant"}})
