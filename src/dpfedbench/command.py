@@ -82,7 +82,7 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
 def _histories(given: Sequence[str]) -> int:
     if len(given) not in (2, 3) or given[0] not in ("tensorboard", "mlflow"):
         raise BenchError(USAGE)
-    from dpfedbench.results import experiment_trackers
+    from dpfedbench.experiments import experiment_trackers
 
     log = (
         experiment_trackers.to_tensorboard

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from dpfedbench.files import defused
@@ -16,14 +15,13 @@ NOTHING = "–"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Formatted:
-    """A value for readers: its text, a note in small print, the key that it is sorted
-    by (None comes last), and links behind the text, which only the page shows.
+    """A value for readers: its text, a note in small print, and the key that it is
+    sorted by (None comes last).
     """
 
     text: str
     note: str = ""
     key: float | str | None = None
-    links: Sequence[tuple[str, str]] = ()
 
     @property
     def line(self) -> str:
@@ -33,11 +31,15 @@ class Formatted:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A table for readers: in each row a value for each heading, and notes below."""
+    """A table for readers: in each row a value for each heading, and notes below.
+
+    `numeric` are the headings of numbers, which the page aligns to the right.
+    """
 
     title: str
     rows: Sequence[Mapping[str, Formatted]]
     notes: Sequence[str]
+    numeric: frozenset[str] = frozenset()
 
     def markdown(self, command: str) -> str:
         """Return the table in Markdown, with the command that makes it; without rows
@@ -54,11 +56,6 @@ class Listing:
 def format_text(text: str, note: str = "") -> Formatted:
     """Format a text, which is sorted by itself."""
     return Formatted(text=text or NOTHING, note=note, key=text or None)
-
-
-def format_links(links: Sequence[tuple[str, str]], note: str = "") -> Formatted:
-    """Format links, which are sorted by how many there are."""
-    return Formatted(text="", note=note, key=float(len(links)), links=links)
 
 
 def format_number(value: float, form: str = ".3g", note: str = "") -> Formatted:
@@ -80,21 +77,27 @@ def format_range(low: float, high: float, note: str = "") -> Formatted:
     return dataclasses.replace(last, text=f"{first.text} to {last.text}")
 
 
-def format_percent(value: float, low: float, high: float, note: str = "") -> Formatted:
-    """Format a percentage and its interval, which is cut at 0 and 100 %."""
+def format_interval(
+    value: float,
+    low: float,
+    high: float,
+    form: str = ".3g",
+    *,
+    limit: float = math.inf,
+    note: str = "",
+) -> Formatted:
+    """Format a number and its interval, which is cut at 0 and at the limit."""
     if math.isnan(value):
         return format_text("")
-    low, high = np.clip([low, high], 0, 100)
-    interval = "no interval" if math.isnan(low) else f"{low:.1f} to {high:.1f}"
-    return format_number(value, ".1f", note=note or interval)
+    interval = "no interval"
+    if not math.isnan(low):
+        interval = f"{max(low, 0):{form}} to {min(high, limit):{form}}"
+    return format_number(value, form, note=note or interval)
 
 
-def format_milliseconds(
-    value: float, low: float, high: float, note: str = ""
-) -> Formatted:
-    """Format a time and its interval."""
-    interval = "one seed" if math.isnan(low) else f"{max(low, 0):.3g} to {high:.3g}"
-    return format_number(value, note=note or interval)
+def format_percent(value: float, low: float, high: float, note: str = "") -> Formatted:
+    """Format a percentage and its interval, which is cut at 0 and 100 %."""
+    return format_interval(value, low, high, ".1f", limit=100, note=note)
 
 
 def with_epsilon_texts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -107,19 +110,6 @@ def with_epsilon_texts(rows: pd.DataFrame) -> pd.DataFrame:
         note = text.replace({"proved": "", "none": ""})
         rows = rows.assign(**{f"{name}_text": text, f"{name}_note": note})
     return rows.copy()
-
-
-def format_duration(seconds: float, note: str = "") -> Formatted:
-    """Format a time in the unit that suits it."""
-    if math.isnan(seconds):
-        return format_text("")
-    if seconds >= 5400:
-        text = f"{seconds / 3600:.1f} h"
-    elif seconds >= 90:
-        text = f"{seconds / 60:.0f} min"
-    else:
-        text = f"{seconds:.0f} s"
-    return Formatted(text=text, note=note, key=float(seconds))
 
 
 def plural(count: int | str, noun: str) -> str:
@@ -145,14 +135,15 @@ def notice_sentences(
         notices: of each cell. A notice that not all private cells have begins with the
             names of those that do.
     """
-    private = [pair for pair in zip(names, notices, strict=True) if pair[1]]
+    cells = pd.DataFrame({"name": list(names), "notice": list(notices)})
+    private = cells[cells["notice"].str.len() > 0]
     sentences = []
-    for notice in dict.fromkeys(text for _, texts in private for text in texts):
-        sharing = [name for name, texts in private if notice in texts]
+    for notice, sharing in private.explode("notice").groupby("notice", sort=False):
+        text = str(notice)
         if len(sharing) == len(private):
-            sentences.append(f"{notice[:1].upper()}{notice[1:]}.")
+            sentences.append(f"{text[:1].upper()}{text[1:]}.")
         else:
-            sentences.append(f"{', '.join(dict.fromkeys(sharing))}: {notice}.")
+            sentences.append(f"{', '.join(sharing['name'].unique())}: {text}.")
     return sentences
 
 

@@ -78,31 +78,31 @@ def explain(
     if not len(rows):
         return rows
     rows = mark_rows(rows[rows["unit"] != ""].reset_index(drop=True))
-    multipliers = rows["accounted_multiplier"].fillna(math.inf).replace(0, math.inf)
-    tables = [
-        [cell for cell in cells if cell[2] == "table"] for cells in rows["shown_in"]
+    rows["shown_in"] = [
+        tuple(cell for cell in cells if cell[2] == "table")
+        for cells in rows["shown_in"]
     ]
-    rows = rows.assign(accounted_multiplier=multipliers, shown_in=pd.Series(tables))
     repairs = appearances(rows)["repairs"]
     rows["repaired"] = rows.index.isin(repairs.index[repairs != ""])
+    multipliers = rows["accounted_multiplier"].fillna(math.inf)
+    rows["accounted_multiplier"] = multipliers.replace(0, math.inf)
     printed = {
         paper: read_published(published, paper, PRINTED_ITEM)
         for paper in rows["paper"].unique()
     }
     for row in each_row(rows):
         _check_audit(row, Path(results, "runs"))
-    name = rows["method"] + ", " + rows["variant"]
+    rows["printed"] = [_printed(row, printed[row.paper]) for row in each_row(rows)]
     is_another = rows["audit_saw_another_mechanism"].astype(bool)
-    return rows.assign(
-        printed=[_printed(row, printed[row.paper]) for row in each_row(rows)],
-        audit=[_audit(row) for row in each_row(rows)],
-        reason=[_reason(row) for row in each_row(rows)],
-        role=np.where(rows["repaired"], "repaired", "published"),
-        folders="results/runs/" + rows["folder"],
-        data=rows["dataset"] + " " + rows["task"],
-        name=name.mask(rows["repaired"], name + " (repaired)"),
-        audit_note=np.where(is_another, _OTHER_MECHANISM, ""),
-    )
+    rows["audit_note"] = np.where(is_another, _OTHER_MECHANISM, "")
+    rows["audit"] = [_audit(row) for row in each_row(rows)]
+    rows["reason"] = [_reason(row) for row in each_row(rows)]
+    rows["role"] = np.where(rows["repaired"], "repaired", "published")
+    rows["folders"] = "results/runs/" + rows["folder"]
+    rows["data"] = rows["dataset"] + " " + rows["task"]
+    rows["name"] = rows["method"] + ", " + rows["variant"]
+    rows["name"] += np.where(rows["repaired"], " (repaired)", "")
+    return rows
 
 
 def appearances(rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,10 +112,8 @@ def appearances(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _audit(row: Any) -> str:
-    text = f"{row.audit_method}, {100 * row.audit_confidence:g} % confidence"
-    if row.audit_saw_another_mechanism:
-        text += f", {_OTHER_MECHANISM}"
-    return text
+    confidence = f"{100 * row.audit_confidence:g} % confidence"
+    return ", ".join(filter(None, [row.audit_method, confidence, row.audit_note]))
 
 
 def _check_audit(row: Any, runs: Path) -> None:
@@ -216,28 +214,19 @@ def rows_of_figure(rows: pd.DataFrame) -> pd.DataFrame:
     """
     cells = appearances(rows)
     alone = rows[~rows["paper"].isin(rows.loc[cells.index, "paper"])]
-    cells = pd.concat([cells, alone[["paper"]].assign(item="")]).sort_index()
-    tasks = rows.loc[cells.index, ["dataset", "task"]]
-    firsts = tasks.groupby([cells["paper"], cells["item"]]).transform("first")
-    is_first = (tasks == firsts).all(axis=1)
-    drawn = rows.loc[cells.index[is_first].unique()]
-    # Each repair beside the published row of the same unit whose series it repairs.
-    cells = appearances(drawn).join(drawn[["unit", "repaired"]]).rename_axis("row")
-    repairs = cells[cells["repairs"] != ""].reset_index()
-    published = (
-        cells[~cells["repaired"]]
-        .reset_index()
-        .assign(repairs=lambda table: table["series"])
-    )
-    pairs = repairs.merge(published, on=["paper", "item", "repairs", "unit"])
-    mended = pairs.groupby("row_x")["row_y"].min().reindex(drawn.index)
-    drawn = drawn.assign(
-        panel=repairs.groupby("row")["paper"].first().reindex(drawn.index),
-        is_repair=mended.notna(),
-        place=mended.fillna(drawn.index.to_series()),
-    )
-    drawn["panel"] = drawn["panel"].fillna(drawn["paper"])
-    return drawn.sort_values(["place", "is_repair"], kind="stable", ignore_index=True)
+    cells = pd.concat([cells, alone[["paper"]]]).fillna("").sort_index()
+    cells = cells.join(rows[["dataset", "task", "unit"]]).rename_axis("row")
+    of_item = cells.groupby(["paper", "item"])[["dataset", "task"]]
+    is_first = (cells[["dataset", "task"]] == of_item.transform("first")).all(axis=1)
+    cells = cells[is_first].reset_index()
+    # A repair belongs to the series that it repairs.
+    family = cells["repairs"].mask(cells["repairs"] == "", cells["series"])
+    keys = [cells["paper"], cells["item"], family, cells["unit"]]
+    cells["place"] = cells.groupby(keys)["row"].transform("min")
+    cells.loc[cells["item"] == "", "place"] = cells["row"]
+    places = cells.groupby("row").agg(panel=("paper", "first"), place=("place", "min"))
+    drawn = rows.join(places, how="inner")
+    return drawn.sort_values(["place", "repaired"], kind="stable", ignore_index=True)
 
 
 def drawn_numbers(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,7 @@ import pandas as pd
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
-    format_duration,
-    format_links,
-    format_milliseconds,
+    format_interval,
     format_number,
     format_percent,
     format_range,
@@ -56,14 +54,14 @@ def listing_of(
     """
     lines = _lines(table, options)
     lines = lines[lines["heading"] != ""]
+    headings = lines["heading"].map(lambda heading: heading.format(**words))
+    lines = lines.assign(heading=headings)
     listed = [
-        {
-            line.heading.format(**words): _formatted(row, line)
-            for line in each_row(lines)
-        }
+        {line.heading: _formatted(row, line) for line in each_row(lines)}
         for row in each_row(rows)
     ]
-    return Listing(title=title, rows=listed, notes=notes)
+    numeric = frozenset(lines.loc[lines["format"] != "text", "heading"])
+    return Listing(title=title, rows=listed, notes=notes, numeric=numeric)
 
 
 def _lines(table: str, options: Iterable[str]) -> pd.DataFrame:
@@ -74,10 +72,8 @@ def _lines(table: str, options: Iterable[str]) -> pd.DataFrame:
 _FORMATS: dict[str, Callable[..., Formatted]] = {
     "text": format_text,
     "range": format_range,
-    "duration": format_duration,
     "percent interval": format_percent,
-    "time interval": format_milliseconds,
-    "links": format_links,
+    "time interval": format_interval,
 }
 
 

@@ -189,43 +189,10 @@ def test_text_in_figures_is_at_least_nine_pixels_high(
     assert len(scales) == 4 and all(7.5 * 160 / 72 * scale >= 9 for scale in scales)
 
 
-def test_filter_by_method_keeps_its_rows_and_figures(opened: Open) -> None:
-    tab = opened()
-    filters = tab.locator(".filters")
-    queries = ("tbody tr[data-facets]", "figure.item")
-    everything = {query: len(shown(tab, query)) for query in queries}
-    filters.get_by_label("Method").select_option("maml")
-    assert methods(tab, TABLE) == ["Non-private MAML"] * 2
-    assert not tab.locator("#tables-answer").is_visible()
-    # Figure 2b shows MAML, 4b does not; the figure of privacy cannot be filtered.
-    assert not tab.locator("#figures-dp-fedmeta-figure4b").is_visible()
-    assert tab.locator("#figures-dp-fedmeta-figure2b").is_visible()
-    assert tab.locator("#figures-privacy").is_visible()
-    assert all("MAML" in text for text in methods(tab, "all-configurations"))
-    playwright.expect(filters.locator("output")).to_contain_text("3 of 4 figures")
-    filters.get_by_role("button", name="Show all").click()
-    playwright.expect(filters.locator("output")).to_have_text("everything is shown")
-    assert {query: len(shown(tab, query)) for query in queries} == everything
-
-
-def test_filters_by_paper_data_set_and_epsilon(opened: Open) -> None:
-    tab = opened()
-    table = "all-configurations"
-    tab.locator("select[name=paper]").select_option("adap-dp-fl")
-    assert methods(tab, TABLE) == [] and len(methods(tab, table)) == 1
-    tab.locator("select[name=paper]").select_option("")
-    tab.locator("select[name=dataset]").select_option("digits")
-    assert len(methods(tab, table)) == 1
-    tab.locator("select[name=dataset]").select_option("")
-    # At most 2: neither 4.887, nor infinity, nor what claims nothing.
-    tab.locator(".filters input[name=epsilon]").fill("2")
-    assert methods(tab, table) == ["DP-AGR\nPoisson", "DP-AGR\nz=4"]
-
-
 def test_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
     tab = opened()
     head = tab.locator(f"#{TABLE} thead th", has_text="published")
-    column = f"#{TABLE} tbody td:nth-child(6)"
+    column = f"#{TABLE} tbody td:nth-child(7)"
 
     def numbers() -> list[float]:
         return [float(text.split()[0]) for text in shown(tab, column)]
@@ -243,7 +210,7 @@ def test_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
     proven = tab.locator(f"#{TABLE} thead th", has_text="proven")
     for _ in range(2):
         proven.get_by_role("button").click()
-        values = shown(tab, f"#{TABLE} tbody td:nth-child(5)")
+        values = shown(tab, f"#{TABLE} tbody td:nth-child(6)")
         assert [value == "–" for value in values] == [False] * 6 + [True] * 4
     assert tab.locator(f"#{TABLE} [aria-sort]").count() == 1
 
@@ -257,17 +224,6 @@ def test_infinity_sorts_above_every_number(opened: Open) -> None:
     values = shown(tab, f"{table} tbody tr > :nth-child({column + 1})")
     finite = [text for text in values if text != "–"]
     assert finite[0] == "1.22" and "∞" in finite[-1]
-
-
-def test_link_to_a_hidden_row_undoes_the_filter(opened: Open) -> None:
-    tab = opened(reduced_motion="reduce")
-    links = tab.locator(f"#{TABLE} tbody a", has_text="MAML")
-    anchor = str(links.first.get_attribute("href"))
-    tab.locator(".filters").get_by_label("Method").select_option("dp-agr")
-    assert not tab.locator(anchor).is_visible()
-    tab.evaluate("(anchor) => { location.hash = anchor; }", anchor)
-    playwright.expect(tab.locator(anchor)).to_be_visible()
-    assert tab.locator("select[name=method]").input_value() == ""
 
 
 def test_policy_stops_a_request(browser: Any, site: Site) -> None:
@@ -287,7 +243,7 @@ def test_policy_stops_a_request(browser: Any, site: Site) -> None:
 
 def test_without_a_script_all_tables_are_there(opened: Open) -> None:
     tab = opened(java_script_enabled=False)
-    assert not tab.locator(".filters").is_visible()
+    assert not tab.locator(".question form").is_visible()
     assert len(methods(tab, TABLE)) == 10
     assert methods(tab, "all-configurations")
     assert "needs JavaScript" in tab.locator(".question").inner_text()

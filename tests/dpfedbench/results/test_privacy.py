@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -290,24 +291,17 @@ def test_privacy_figure_draws_the_first_task_of_each_table(
     figure = privacy_figure.draw(table)
     shown = first_task(entries)
     assert len(shown) < sum(map(in_table, entries))
-    epsilon_axes, right = figure.axes
+    (axes,) = figure.axes
     assert (
-        len(epsilon_axes.get_yticks())
+        len(axes.get_yticks())
         == len(shown) + two_fold(shown)
         == len(privacy.drawn_numbers(table))
     )
-    # Each repair stands directly below the published variant, and its accuracy is
-    # filled.
-    labels = [label.get_text() for label in epsilon_axes.get_yticklabels()]
+    # Each repair stands directly below the published variant.
+    labels = [label.get_text() for label in axes.get_yticklabels()]
     repairs = [number for number, label in enumerate(labels) if label.startswith("↳")]
     assert len(repairs) == sum(map(is_repaired, shown)) == 3
     assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
-    filled = [
-        number
-        for number, bars in enumerate(right.containers)
-        if bars[0].get_markerfacecolor() != "white"
-    ]
-    assert filled == repairs
 
 
 def test_privacy_figure_of_all_papers_is_one_screen(
@@ -327,12 +321,12 @@ def test_privacy_figure_of_all_papers_is_one_screen(
     figure.draw_without_rendering()
     width, height = figure.get_size_inches()
     assert height * 1280 / width <= 800
-    assert sorted(len(axes.get_yticks()) for axes in figure.axes[::2]) == sorted(
+    assert sorted(len(axes.get_yticks()) for axes in figure.axes) == sorted(
         counts.values()
     )
-    headings = [axes.get_title() for axes in figure.axes[::2]]
+    headings = [axes.get_title() for axes in figure.axes]
     assert headings[0].startswith("Paper A, ") and headings[1].startswith("b, ")
-    for axes in figure.axes[::2]:
+    for axes in figure.axes:
         boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
         assert all(
             upper.ymin >= lower.ymax for upper, lower in itertools.pairwise(boxes)
@@ -355,12 +349,9 @@ def test_privacy_figure_draws_the_first_task_of_a_paper_without_tables(
     first = alone[0][0]
     assert 0 < len(shown) < len(alone)
     assert (first["dataset"], first["task"]) == LETTERS
-    epsilon_axes, right = figure.axes
-    assert all(
-        bars[0].get_markerfacecolor() == "white" for bars in right.containers
-    )  # nothing is repaired
+    (axes,) = figure.axes
     assert (
-        len(epsilon_axes.get_yticks())
+        len(axes.get_yticks())
         == len(shown) + two_fold(shown)
         == len(privacy.drawn_numbers(table))
     )
@@ -371,23 +362,25 @@ def test_privacy_figure_draws_repairs_without_their_target(
 ) -> None:
     """As where a configuration leaves the published series out of the table."""
     repairs = [entry for entry in first_task(entries) if is_repaired(entry)]
-    epsilon_axes, right = privacy_figure.draw(read(repairs, results, published)).axes
-    assert len(right.containers) == len(epsilon_axes.get_yticks()) == len(repairs) == 3
+    (axes,) = privacy_figure.draw(read(repairs, results, published)).axes
+    assert len(axes.get_yticks()) == len(repairs) == 3
 
 
-def test_privacy_figure_draws_each_row_at_its_own_accuracy(
+def test_privacy_figure_draws_each_epsilon_in_its_row(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
-    """Tasks of two data sets have the same name, and a table the same series for
-    both.
-    """
+    """An infinite ε stands at the right edge, as a mark of its own."""
     table = read(entries, results, published)
-    table["accuracy"] = 20.0 + table.index
-    table["accuracy_low"] = 19.9 + table.index
-    table["accuracy_high"] = 20.2 + table.index
-    _, right = privacy_figure.draw(table).axes
-    drawn_accuracies = {float(bars[0].get_xdata()[0]) for bars in right.containers}
+    table["epsilon_claimed"] = 1.0 + table.index
+    table.loc[0, "epsilon_proven_high"] = math.inf
+    (axes,) = privacy_figure.draw(table).axes
     shown = privacy.drawn_numbers(table)
-    assert drawn_accuracies == set(shown["accuracy"]) and len(drawn_accuracies) == len(
-        shown
-    )
+    lines = {line.get_label(): line for line in axes.lines}
+    claimed = lines["claimed ε"]
+    assert list(claimed.get_xdata()) == list(shown["epsilon_claimed"])
+    assert list(claimed.get_ydata()) == list(range(len(shown)))
+    infinite = np.asarray(lines["no finite ε is proven"].get_xdata(), float)
+    is_infinite = np.isinf(shown["epsilon_proven_high"])
+    assert is_infinite.sum() == 1
+    assert (np.isfinite(infinite) == is_infinite).all()
+    assert infinite[is_infinite] > shown["epsilon_claimed"].max()

@@ -309,7 +309,7 @@ def test_time_table_shows_milliseconds(
     text = tables.listing(table).markdown("snakemake it")
     assert "time, ms a task (95 % interval)" in text and "accuracy" not in text
     assert (
-        "| 10 (one seed) |" in text
+        "| 10 (no interval) |" in text
         and "published, ms" in text
         and "the papers used other machines" in text
     )

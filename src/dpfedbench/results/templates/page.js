@@ -58,7 +58,7 @@
       const first = document.createElement("th");
       first.scope = "row";
       first.textContent = place || group;
-      const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training"].map((name) => copied(row, name));
+      const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training, s"].map((name) => copied(row, name));
       const link = document.createElement("a");
       link.href = `#${row.dataset.run}`;
       const name = cells[0].firstChild;
@@ -83,60 +83,21 @@
       remark.textContent = (keep.length ? `${keep.length} configurations keep this ε${keep.length > 8 ? ", the best 8 are shown" : ""}.` : none)
         + " The account does not cover a choice made by this list. Times that would reveal secret cohorts are not told.";
     };
+    const isPrivate = (one) => one.group === "private";
     const offerUnits = () => {
-      const units = task.selectedOptions[0].dataset.units.split(" ");
+      const ofTask = configurations.filter((one) => isPrivate(one) && one.task === task.value);
+      const units = [...new Set(ofTask.map((one) => one.unit))].sort();
       unit.replaceChildren(...units.map((name) => new Option(name, name)));
       rank();
     };
+    const counts = new Map();
+    for (const one of configurations.filter(isPrivate)) counts.set(one.task, (counts.get(one.task) ?? 0) + 1);
+    const tasks = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+    task.replaceChildren(...tasks.map((name) => new Option(name, name)));
     task.addEventListener("input", offerUnits);
     question.addEventListener("input", rank);
     question.addEventListener("submit", (event) => event.preventDefault());
     offerUnits();
     question.hidden = table.hidden = false;
   }
-
-  // Filters: a thing is shown if any of its facets [paper, data set, method, ε or null] fits all that was
-  // chosen, and always if it has none.
-  const filters = document.querySelector(".filters");
-  const form = filters.querySelector("form");
-  const things = all("[data-facets]").map((element) => ({ element, facets: JSON.parse(element.dataset.facets) }));
-  const count = (kind, name) => {
-    const found = all(kind);
-    return `${found.filter((element) => !element.hidden).length} of ${found.length} ${name}`;
-  };
-  const apply = () => {
-    const [paper, dataset, method] = ["paper", "dataset", "method"].map((name) => form.elements[name].value);
-    const limit = form.elements.epsilon.value === "" ? null : Number(form.elements.epsilon.value);
-    const fits = ([p, d, m, epsilon]) => (!paper || !p || p === paper) && (!dataset || !d || d === dataset)
-      && (!method || !m || m === method) && (limit === null || (epsilon !== null && epsilon <= limit));
-    for (const { element, facets } of things) element.hidden = facets.length > 0 && !facets.some(fits);
-    for (const section of all("section.item")) section.hidden = all("tbody tr", section).every((row) => row.hidden);
-    const narrowed = [...form.elements].some((element) => element.value);
-    const kinds = { "section:not(#all-configurations) > .scroll > .sortable tbody tr": "rows", "figure.item": "figures", "#all-configurations tbody tr": "configurations" };
-    const shown = Object.entries(kinds).map(([query, name]) => count(query, name)).join(", ");
-    filters.querySelector("output").textContent = narrowed ? shown : "everything is shown";
-  };
-  form.addEventListener("input", apply);
-  form.addEventListener("reset", () => setTimeout(apply));
-  form.addEventListener("submit", (event) => event.preventDefault());
-  filters.hidden = false;
-  filters.open = matchMedia("(min-width: 60rem)").matches;
-  apply();
-
-  // If the filter hides what a link leads to, everything is shown again.
-  const arrive = () => {
-    const target = document.getElementById(location.hash.slice(1));
-    if (!target) return;
-    if (target.closest("[hidden]")) {
-      form.reset();
-      apply();
-    }
-    target.scrollIntoView();
-  };
-  addEventListener("hashchange", arrive);
-  addEventListener("click", (event) => {
-    const link = event.target.closest("a[href^='#']");
-    if (link && link.hash === location.hash) arrive();
-  });
-  arrive();
 })();

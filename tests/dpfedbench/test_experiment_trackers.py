@@ -161,7 +161,7 @@ def test_trackers_report_a_missing_client_in_one_line(
 
 def test_trackers_refuse_a_folder_without_finished_runs(tmp_path: Path) -> None:
     from dpfedbench.errors import BenchError
-    from dpfedbench.results.experiment_trackers import finished
+    from dpfedbench.experiments.experiment_trackers import finished
 
     with pytest.raises(BenchError, match="has no runs: give the results folder"):
         list(finished(tmp_path))
