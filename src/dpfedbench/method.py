@@ -27,13 +27,12 @@ from dpfedbench.parts import compatibility
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.proof_assumptions import check_plan
 from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.families import is_section
-from dpfedbench.settings.library import fields_of
-from dpfedbench.settings.messages import LOWER_CASE, nearest
+from dpfedbench.settings.kinds import is_section
+from dpfedbench.settings.messages import LOWER_CASE, check_plain, nearest
 from dpfedbench.settings.part import Section, Settings, setting
 from dpfedbench.settings.plugin_sources import digest_classes
+from dpfedbench.settings.schema import fields_of
 from dpfedbench.settings.sections import Evaluation, PartitionScheme, Task, Validation
-from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.yaml_files import check_text
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.sums import SumSpec

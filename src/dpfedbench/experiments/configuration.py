@@ -11,9 +11,8 @@ import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
-from dpfedbench.settings.messages import LONGEST_NAME, LOWER_CASE
+from dpfedbench.settings.messages import LONGEST_NAME, LOWER_CASE, check_plain
 from dpfedbench.settings.part import Settings, setting
-from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
@@ -308,13 +307,18 @@ class TableSettings(Settings):
 class XAxis(Settings):
     """Horizontal axis of a figure."""
 
-    short: ClassVar = {
+    short: ClassVar[Mapping[str, Mapping[str, str]]] = {
         show: {"label": label, "show": show, "scale": "log"}
         for show, label in (
             ("epsilon_proven", "proven ε"),
             ("epsilon_claimed", "claimed ε"),
         )
     }
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _write_out(cls, value: Any) -> Any:
+        return cls.short.get(value, value) if isinstance(value, str) else value
 
     label: str = setting(doc="label of the axis")
     show: Literal["value", "epsilon_claimed", "epsilon_proven"] = setting(

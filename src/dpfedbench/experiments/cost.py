@@ -29,7 +29,7 @@ from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
-from dpfedbench.settings.families import is_section
+from dpfedbench.settings.kinds import is_section
 from dpfedbench.settings.part import plain
 from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise

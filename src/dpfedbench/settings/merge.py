@@ -11,18 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.families import (
-    Model,
-    Shape,
-    chosen,
-    kind_of,
-    shapes,
-    spelled_out,
-    tag_of,
-    unknown_key,
-)
-from dpfedbench.settings.messages import dotted, no_group, unknown_kind
-from dpfedbench.settings.values import value_fault
+from dpfedbench.settings.kinds import Model, kind_of, tag_of, with_kind
+from dpfedbench.settings.messages import dotted, no_group, unknown_key, unknown_kind
+from dpfedbench.settings.schema import Key, keys_of, nearest_key, value_fault
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """Overlay without a key."""
@@ -39,7 +30,7 @@ def merge(*overlays: Mapping[str, Any] | None) -> dict[str, Any]:
         for key, value in (overlay or {}).items():
             lower = merged.get(key)
             if isinstance(lower, Mapping) or isinstance(value, Mapping):
-                groups = [spelled_out(lower), spelled_out(value)]
+                groups = [with_kind(lower), with_kind(value)]
                 if all(isinstance(group, Mapping) for group in groups):
                     value = merge(*groups)
             merged[key] = copy.deepcopy(value)
@@ -60,28 +51,29 @@ def fit(
         own: the overlay of the run alone. Its keys stay, so that `read` refuses those
             that do not fit.
     """
+    keys = keys_of(cls)
     fitted: dict[str, Any] = {}
-    for key, value in values.items():
-        shape = shapes(cls).get(key)
-        if shape is None:
-            if key in own:
-                fitted[key] = value
-        elif not shape.sections:
-            fitted[key] = value
-        elif isinstance(group := spelled_out(value), Mapping):
-            fitted[key] = _fit_section(shape, group, spelled_out(own.get(key)))
-        elif key in own or shape.nullable:
-            fitted[key] = value
+    for name, value in values.items():
+        group = with_kind(value)
+        if name not in keys:
+            if name in own:
+                fitted[name] = value
+        elif not keys[name].bases:
+            fitted[name] = value
+        elif isinstance(group, Mapping):
+            fitted[name] = _fit_section(keys[name], group, with_kind(own.get(name)))
+        elif name in own or keys[name].nullable:
+            fitted[name] = value
     return fitted
 
 
-def _fit_section(shape: Shape, values: Mapping[str, Any], own: Any) -> dict[str, Any]:
+def _fit_section(key: Key, values: Mapping[str, Any], own: Any) -> dict[str, Any]:
     """Return the values of a section or part without the keys that it does not have."""
     own = own if isinstance(own, Mapping) else NOTHING
-    tag = shape.tag
-    if tag in values and tag not in own and str(values[tag]) not in shape.parts:
-        values = {key: value for key, value in values.items() if key != tag}
-    cls = chosen(shape, values)
+    tag = key.tag
+    if tag in values and tag not in own and str(values[tag]) not in key.parts:
+        values = {name: value for name, value in values.items() if name != tag}
+    cls = key.chosen(values)
     if cls is None:
         return dict(values)
     kind = kind_of(cls)
@@ -110,18 +102,21 @@ def _faults(classes: Sequence[Model], overlay: Any, where: str) -> Iterator[str]
         yield no_group(where, overlay)
         return
     for key, value in overlay.items():
-        owners = [cls for cls in classes if key in shapes(cls)]
-        sections = _sections_at(owners, key)
+        owners = [keys_of(cls)[key] for cls in classes if key in keys_of(cls)]
+        sections = dict.fromkeys(cls for owner in owners for cls in owner.classes)
         name = dotted(where, key)
         if not owners:
-            yield unknown_key(classes, str(key), where)
+            yield unknown_key(where, str(key), nearest_key(classes, str(key)))
         elif sections:
-            if value not in (None, "null") or not any(
-                shapes(cls)[key].nullable for cls in owners
-            ):
-                yield from _section_faults(sections, value, name)
+            is_null = value in (None, "null")
+            if not (is_null and any(owner.nullable for owner in owners)):
+                yield from _section_faults([*sections], value, name)
         elif key != tag_of(classes):
-            faults = [value_fault(cls, key, value, name) for cls in owners]
+            faults = [
+                value_fault(cls, key, value, name)
+                for cls in classes
+                if key in keys_of(cls)
+            ]
             if all(faults):
                 yield str(faults[0])
 
@@ -131,21 +126,12 @@ def _section_faults(sections: Sequence[Model], value: Any, name: str) -> Iterato
     tag = tag_of(sections)
     kinds = sorted(kind for cls in sections if (kind := kind_of(cls)))
     if kinds and tag == "kind":
-        value = spelled_out(value)
+        value = with_kind(value)
     is_group = isinstance(value, Mapping)
     if kinds and (not is_group or (tag in value and value[tag] not in kinds)):
-        yield unknown_kind(name, value, tag, kinds)
+        yield unknown_kind(name, value, tag, ", ".join(kinds))
     else:
         yield from _faults(sections, value, name)
-
-
-def _sections_at(owners: Sequence[Model], key: str) -> list[Model]:
-    """Return the sections and parts that a key of these sections accepts."""
-    sections: dict[Model, None] = {}
-    for cls in owners:
-        shape = shapes(cls)[key]
-        sections |= dict.fromkeys(shape.parts.values() or shape.sections)
-    return list(sections)
 
 
 def set_key(overlay: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
@@ -157,7 +143,7 @@ def set_key(overlay: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]
     if not rest:
         copied[first] = copy.deepcopy(value)
         return copied
-    inner = spelled_out(copied.get(first))
+    inner = with_kind(copied.get(first))
     copied[first] = set_key(inner if isinstance(inner, Mapping) else {}, rest, value)
     return copied
 

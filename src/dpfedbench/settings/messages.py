@@ -3,16 +3,25 @@
 import contextlib
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pydantic
+
+from dpfedbench.errors import BenchError
 
 LONGEST_NAME = 64
 """Largest number of letters in a name that becomes a file or a folder."""
 
 LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
 """Pattern of names: lower-case letters, digits and hyphens."""
+
+LONGEST_TEXT = 1000
+"""Largest number of letters of a configured text: a caption, a source, a path."""
+
+_MOST = 1_000_000
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def dotted(*keys: object) -> str:
@@ -46,7 +55,8 @@ def shown(value: Any) -> str:
 def describe(error: pydantic.ValidationError, value: Any, where: str) -> str:
     """Return the first fault of a validation error in one line.
 
-    The line has the full name of the key, its value, and pydantic's message.
+    An unknown key comes first. The line has the full name of the key, its value, and
+    pydantic's message.
 
     Args:
         error: validation error of a section, or of the value at one key.
@@ -54,10 +64,20 @@ def describe(error: pydantic.ValidationError, value: Any, where: str) -> str:
         where: its dotted key; "" for the whole configuration.
     """
     faults = error.errors(include_url=False)
-    first = faults[0]
+    first = next(
+        (fault for fault in faults if fault["type"] == "unknown_key"), faults[0]
+    )
     name = _name(first, value, where)
-    if first["type"] == "missing":
-        return f"{dotted(name, first['loc'][-1])} is missing"
+    context = first.get("ctx", {})
+    match first["type"]:
+        case "missing":
+            return f"{dotted(name, first['loc'][-1])} is missing"
+        case "unknown_key":
+            return unknown_key(name, **context)
+        case "unknown_kind":
+            return unknown_kind(name, first["input"], **context)
+        case "no_group":
+            return no_group(name or "the configuration", first["input"])
     # A union reports one fault for each of its members.
     reasons = dict.fromkeys(
         _reason(fault)
@@ -86,7 +106,24 @@ def _name(fault: Any, value: Any, where: str) -> str:
     return dotted(where, *steps)
 
 
-def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
+def unknown_key(where: str, key: str, known: str | None, kinds: str = "") -> str:
+    """Return the message about a key that a section does not have.
+
+    Args:
+        where: the dotted key of the section.
+        key: the unknown key.
+        known: the most similar key that it has, if any.
+        kinds: other kinds of the part that have the key.
+    """
+    message = f"unknown key {dotted(where, key)}"
+    if kinds:
+        return f"{message}: the kinds that have it are {kinds}"
+    if known:
+        return f"{message}: the nearest known key is {dotted(where, known)}"
+    return message
+
+
+def unknown_kind(where: str, value: Any, tag: str, kinds: str) -> str:
     """Return the message about a part whose kind a key does not accept.
 
     Args:
@@ -98,9 +135,58 @@ def unknown_kind(where: str, value: Any, tag: str, kinds: Iterable[str]) -> str:
     if isinstance(value, Mapping):
         where = dotted(where, tag)
         value = value.get(tag)
-    return f"{where} is {shown(value)}: expected one of {', '.join(kinds)}"
+    return f"{where} is {shown(value)}: expected one of {kinds}"
 
 
 def no_group(where: str, value: Any) -> str:
     """Return the message about a value where a group of keys is expected."""
     return f"{where} is {shown(value)}: expected a group of keys"
+
+
+def check_plain(value: Any, where: str) -> None:
+    """Refuse values that no file, table or page can hold, whatever the key.
+
+    Such a value would end in a traceback later.
+
+    Raises:
+        BenchError: a list or group that refers to itself, very many values, or a text
+            that is very long or has unprintable letters; names the key.
+    """
+    for number, (name, leaf) in enumerate(_each(value, where, ())):
+        if number > _MOST:
+            raise BenchError(
+                f"{where or 'the configuration'} has more than {_MOST:,} values: make"
+                " it smaller"
+            )
+        if not isinstance(leaf, str):
+            continue
+        if letter := _UNPRINTABLE.search(leaf):
+            raise BenchError(
+                f"{name} has the letter {letter[0]!a}, which cannot be printed: take"
+                " it out"
+            )
+        if len(leaf) > LONGEST_TEXT:
+            most = f"at most {LONGEST_TEXT:,} letters"
+            raise BenchError(
+                f"{name} is {shown(leaf)}: expected {most}, it has {len(leaf):,}"
+            )
+
+
+def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield all values and keys at all depths, with their names."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        yield name, value
+        return
+    if id(value) in above:
+        raise BenchError(f"{name} refers to itself: write out what it holds")
+    inside = (*above, id(value))
+    pairs = (
+        sorted(value.items(), key=lambda pair: str(pair[0]))
+        if isinstance(value, Mapping)
+        else enumerate(value)
+    )
+    # Keys are sorted, so that the first fault does not depend on the order of files.
+    for key, item in pairs:
+        if isinstance(key, str):
+            yield f"a key of {name or 'the configuration'}", key
+        yield from _each(item, dotted(name, key), inside)

@@ -10,6 +10,7 @@ part.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
+import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Never, Self
@@ -18,26 +19,43 @@ import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.families import (
-    Shape,
-    chosen,
-    is_section,
-    label,
-    spelled_out,
-    tag_of,
-    unknown_key,
-)
-from dpfedbench.settings.families import kind_of as kind_of
-from dpfedbench.settings.families import kinds_of as kinds_of
-from dpfedbench.settings.families import shapes as shapes
-from dpfedbench.settings.keys import refuse_shadowing
-from dpfedbench.settings.keys import setting as setting
-from dpfedbench.settings.library import STRICT, family_of, fields_of, schema_of
-from dpfedbench.settings.messages import describe, dotted, no_group, unknown_kind
-from dpfedbench.settings.values import convert, members
+from dpfedbench.settings.kinds import is_section, tag_of
+from dpfedbench.settings.kinds import kind_of as kind_of
+from dpfedbench.settings.kinds import kinds_of as kinds_of
+from dpfedbench.settings.messages import describe
+from dpfedbench.settings.schema import KeyedModel, fields_of
+from dpfedbench.settings.schema import setting as setting
 
 
-class Settings(pydantic.BaseModel):
+def _refuse_shadowing(cls: Any) -> None:
+    """Refuse a key with the name of an attribute of its bases that is not a key.
+
+    Raises:
+        BenchError: names the key and the base.
+    """
+    for key, annotation in inspect.get_annotations(cls).items():
+        if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
+            continue
+        for base in cls.__mro__[1:-1]:
+            fields = getattr(base, "model_fields", {})
+            if key not in fields and (
+                key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
+            ):
+                message = (
+                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
+                    f" {base.__name__}.{key}"
+                )
+                if any(
+                    "ClassVar" in str(inspect.get_annotations(ancestor).get(key))
+                    for ancestor in cls.__mro__[1:-1]
+                ):
+                    raise BenchError(
+                        f"{message}: that is no key, write {key}: ClassVar[...] = ..."
+                    )
+                raise BenchError(f"{message}: give it another name")
+
+
+class Settings(KeyedModel):
     """Immutable section of a configuration, without unknown keys and invalid values.
 
     Text is read as a number, truth value or null where the key expects one, because
@@ -48,14 +66,11 @@ class Settings(pydantic.BaseModel):
         BenchError: an unknown or missing key, or a value out of bounds.
     """
 
-    model_config = STRICT
-
-    short: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Texts that abbreviate a section, each with the values that it stands for."""
-
     def __init__(self, **values: Any) -> None:
-        _check_keys(type(self), values, "")
-        _fill(self, values, "")
+        try:
+            self.__pydantic_validator__.validate_python(values, self_instance=self)
+        except pydantic.ValidationError as error:
+            raise BenchError(describe(error, values, "")) from None
 
     # Tells pydantic that it may create an instance without calling this method.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -63,20 +78,23 @@ class Settings(pydantic.BaseModel):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a key with the name of an attribute of its bases that is not a key."""
         super().__init_subclass__(**options)
-        refuse_shadowing(cls)
+        _refuse_shadowing(cls)
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
         """Create an instance from plain values.
 
         Args:
-            values: a mapping; for a part, text stands for {kind: text}.
+            values: a mapping.
             where: the dotted key of the values, for messages.
 
         Raises:
-            BenchError: the first fault; unknown keys of a section before others.
+            BenchError: the first fault; unknown keys before others.
         """
-        return _read(cls, values, where)  # type: ignore[no-any-return]
+        try:
+            return cls.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise BenchError(describe(error, values, where)) from None
 
     def plain(self) -> dict[str, Any]:
         """Return the plain values of all keys, as in config.yaml.
@@ -173,98 +191,3 @@ def _identity(section: Any) -> dict[str, Any]:
             is_inner = is_section(type(value))
             values[key] = _identity(value) if is_inner else plain(value)
     return values
-
-
-def _check_keys(cls: type[Settings], values: Mapping[str, Any], where: str) -> None:
-    """Refuse keys that a section does not have."""
-    for key in values:
-        if key not in fields_of(cls):
-            raise BenchError(unknown_key([cls], str(key), where))
-
-
-def _read(cls: Any, values: Any, where: str) -> Any:
-    if isinstance(values, cls):
-        return values
-    if isinstance(values, str):
-        values = getattr(cls, "short", {}).get(values, values)
-    if not isinstance(values, Mapping):
-        raise BenchError(no_group(where or "the configuration", values))
-    _check_keys(cls, values, where)
-    keys = shapes(cls)
-    converted = {
-        key: _read_at(keys[key], value, dotted(where, key))
-        for key, value in values.items()
-        if key in keys
-    }
-    if family_of(cls) is not None:
-        return _build(cls, converted, where)
-    return _fill(cls.__new__(cls), converted, where)
-
-
-def _build(cls: Any, values: Mapping[str, Any], where: str) -> Any:
-    """Return an instance of a dataclass of `dpsum`, given checked values of its keys."""
-    checked = _fill(schema_of(cls).__new__(schema_of(cls)), values, where)
-    return cls(
-        **{key: getattr(checked, key) for key in fields_of(cls) if key != "kind"}
-    )
-
-
-def _read_at(shape: Shape, value: Any, where: str) -> Any:
-    if shape.nullable and (
-        value is None or (isinstance(value, str) and value.lower() == "null")
-    ):
-        # "null" is read as null only at keys that accept no text.
-        return None if value is None or str not in members(shape.annotation) else value
-    if shape.sections:
-        return _read_part(shape, value, where)
-    if shape.item is not None and shape.named and isinstance(value, (list, tuple)):
-        raise BenchError(no_group(where, value))
-    if shape.item is not None and isinstance(value, Mapping):
-        return {
-            key: _read_at(shape.item, item, dotted(where, key))
-            for key, item in value.items()
-        }
-    if (
-        shape.item is not None
-        and shape.item.sections
-        and isinstance(value, (list, tuple))
-    ):
-        return tuple(
-            _read_at(shape.item, item, dotted(where, index))
-            for index, item in enumerate(value)
-        )
-    return value
-
-
-def _read_part(shape: Shape, value: Any, where: str) -> Any:
-    """Read the section or part at a key."""
-    cls = chosen(shape, value)
-    parts = shape.parts
-    if not parts and cls is not None:
-        return _read(cls, value, where)
-    if is_section(type(value)):
-        if cls in parts.values():
-            return value
-        value = label(type(value))
-    value = spelled_out(value)
-    if cls is None or not isinstance(value, Mapping):
-        raise BenchError(unknown_kind(where, value, shape.tag, parts))
-    return _read(cls, {shape.tag: kind_of(cls)} | dict(value), where)
-
-
-def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:
-    """Set the values of a bare instance, and run the section's own checks.
-
-    Raises:
-        BenchError: pydantic's first fault, in one line.
-    """
-    cls = type(instance)
-    fields = cls.model_fields
-    converted = {
-        key: convert(fields[key].annotation, value) for key, value in values.items()
-    }
-    try:
-        cls.__pydantic_validator__.validate_python(converted, self_instance=instance)
-    except pydantic.ValidationError as error:
-        raise BenchError(describe(error, converted, where)) from None
-    return instance

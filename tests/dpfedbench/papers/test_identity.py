@@ -11,10 +11,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
-from dpfedbench.settings.families import is_part, is_section, root_of, tag_of
-from dpfedbench.settings.library import fields_of
+from dpfedbench.settings.kinds import is_part, is_section, root_of, tag_of
 from dpfedbench.settings.merge import set_key
-from dpfedbench.settings.part import kinds_of, plain, shapes
+from dpfedbench.settings.part import kinds_of, plain
+from dpfedbench.settings.schema import fields_of, keys_of
 from dpsum.participation import Everyone
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.dpfedbench.federation.test_text import RUN as TEXT
@@ -316,7 +316,7 @@ def test_every_key_of_every_part_was_changed() -> None:
         (part.__name__, key)
         for part in tried
         for key in fields_of(part)
-        if not shapes(part)[key].sections
+        if not keys_of(part)[key].bases
     } - moved <= (FIXED_BY_OTHERS)
 
 

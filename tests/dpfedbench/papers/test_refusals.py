@@ -8,8 +8,10 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
+from dpfedbench.settings.kinds import root_of
 from dpfedbench.settings.merge import merge
-from dpfedbench.settings.part import kinds_of, plain, shapes
+from dpfedbench.settings.part import kinds_of, plain
+from dpfedbench.settings.schema import keys_of
 from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
 GENERAL = {
@@ -96,8 +98,7 @@ def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str) ->
         assert type(changed) is METHODS[name] and promises(changed) == promises(run)
         # Each part is one that the method's own composition names.
         for key, part in own(changed).items():
-            shape = shapes(METHODS[name])[key]
-            assert type(part) in (*shape.parts.values(), *shape.sections)
+            assert type(part) in keys_of(METHODS[name])[key].classes
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -121,8 +122,10 @@ def test_every_kind_that_a_method_does_not_name_is_refused(name: str) -> None:
     for key, part in own(RUNS[name]).items():
         if not hasattr(part, "kind"):
             continue
-        shape = shapes(METHODS[name])[key]
-        for kind in set(shape.families) - set(shape.parts):
+        family = set(kinds_of(root_of(type(part))))
+        accepted = set(keys_of(METHODS[name])[key].parts)
+        assert accepted <= family
+        for kind in family - accepted:
             with pytest.raises(BenchError) as caught:
                 run_of(name, {key: {"kind": kind}})
             assert str(caught.value).startswith(
@@ -168,21 +171,3 @@ def test_privacy_is_read_off_the_sums() -> None:
     assert {name for name, run in RUNS.items() if run.private} == {
         name for name in expected if expected[name]
     }
-
-
-def test_parts_of_every_family_are_tried() -> None:
-    """Were a family never a method's field, nothing above would try it."""
-    tried = {
-        kind
-        for run in RUNS.values()
-        for key in own(run)
-        for kind in shapes(type(run))[key].families
-    }
-    for base in {
-        base
-        for run in RUNS.values()
-        for part in own(run).values()
-        for base in type(part).__mro__
-    }:
-        if getattr(base, "place", ""):
-            assert set(kinds_of(base)) <= tried

@@ -8,7 +8,7 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.settings import families
+from dpfedbench.settings import kinds
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
@@ -176,7 +176,7 @@ def test_noise_file_of_a_user_is_refused_when_a_plan_is_read(tmp_path, monkeypat
     monkeypatch.setattr(noise_parts, "__path__", [*noise_parts.__path__, str(tmp_path)])
     message = r"laplacian\.Laplacian has a standard of its own, but the mechanism 'gau"
     with pytest.raises(BenchError, match=message):
-        families._family.__wrapped__(Noise)
+        kinds._parts_of_family.__wrapped__(Noise)
 
 
 def test_decaying_noise_decays_after_three_decreases_in_a_row():

@@ -106,7 +106,7 @@ def test_off_is_a_word_where_one_is_wanted() -> None:
         == "off"
         == Switch(kernels="off").kernels
     )
-    assert refusal(Switch, {"kernels": True}).startswith('kernels is "True": ')
+    assert refusal(Switch, {"kernels": True}).startswith('kernels is "on": ')
 
 
 def test_one_value_written_in_two_ways_is_one() -> None:

@@ -25,7 +25,7 @@ from dpfedbench import plugins
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.settings.families import modules_in
+from dpfedbench.settings.kinds import modules_in
 from dpsum.accumulator import Released
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule
