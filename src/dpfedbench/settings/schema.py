@@ -139,7 +139,7 @@ class Key:
     @property
     def default_kind(self) -> str | None:
         """Kind of the part where the configuration gives none."""
-        cls = type(self.default)
+        cls: Model = type(self.default)
         if is_part(cls):
             return kind_of(cls)
         return next((getattr(base, "default_kind", None) for base in self.bases), None)
