@@ -83,7 +83,7 @@ def make_kernel_sum(
 
     def work() -> None:
         total = PrivateSum(dimension=net.dimension, threshold=0.5, noise_multiplier=1.0)
-        gradients.add_each(theta, x, x, Adding(total))
+        gradients.add_record_gradients(theta, x, x, Adding(total))
 
     return work
 

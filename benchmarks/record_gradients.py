@@ -7,7 +7,7 @@ of ours and then one of Opacus's. The ratio is computed for each pair, so that a
 that slows down slows both. A round is 10 lots of 78 records for Adap DP-FL's CNN
 (`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record
 (`models.conv4`). Each record's gradient is clipped, and those of a lot are added up,
-without noise. Ours gives each thread a lot at a time (`add_each` to a `PrivateSum`).
+without noise. Ours gives each thread a lot at a time (`add_record_gradients` to a `PrivateSum`).
 Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's
 threads. "gradients alone" is ours without clipping and adding up. `--torch` times the
 implementation for any torch module instead of the hand-written passes.
@@ -104,9 +104,13 @@ class LotSums:
                     threshold=THRESHOLD,
                     noise_multiplier=1.0,
                 )
-                gradients.add_each(self.theta, images, labels, Adding(total))
+                gradients.add_record_gradients(
+                    self.theta, images, labels, Adding(total)
+                )
             else:
-                gradients.each(self.theta, images, labels, out[: len(labels)])
+                gradients.record_gradients(
+                    self.theta, images, labels, out[: len(labels)]
+                )
 
 
 def make_cnn_layers() -> nn.Sequential:

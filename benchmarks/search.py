@@ -307,10 +307,14 @@ def _measure_case(
 
     leaf = torch.from_numpy(theta).requires_grad_()
     works = [
-        lambda: ours.each(theta, x, y, rows["weights"], block="weights"),
-        lambda: ours.each(theta, x, y, rows["architecture"], block="architecture"),
+        lambda: ours.record_gradients(theta, x, y, rows["weights"], block="weights"),
+        lambda: ours.record_gradients(
+            theta, x, y, rows["architecture"], block="architecture"
+        ),
         run_opacus,
-        lambda: plain_torch.each(theta, x, y, rows["weights"], block="weights"),
+        lambda: plain_torch.record_gradients(
+            theta, x, y, rows["weights"], block="weights"
+        ),
         lambda: torch.autograd.grad(net.losses(leaf, x, y).sum(), leaf),
     ]
     run_opacus()

@@ -158,7 +158,7 @@ for method, update in (
     ("dp-control", {"kind": "control", "steps": 2, "rate": 0.1}),
 ):
     own = read_run(values | {"method": method, "client_update": update})
-    rounds = Rounds.of(
+    rounds = Rounds.from_run(
         own,
         data_dir=results / "data" / run.dataset,
         clients_dir=results / "clients" / run.clients_folder,

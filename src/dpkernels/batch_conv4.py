@@ -110,7 +110,7 @@ class BatchConv4(TorchGradients):
         )
         return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
-    def _at(
+    def _task_gradients(
         self,
         theta: Array,
         x: Inputs,

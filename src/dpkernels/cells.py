@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Norm
 from dpfedbench.models.darts import CellNet, SearchNet
-from dpfedbench.models.gradients import Measured, joined
+from dpfedbench.models.gradients import Measured, concatenate_measures
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -262,7 +262,7 @@ class CellGradients(TorchGradients):
                     layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
         return self._own
 
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
     ) -> Measured:
         every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
@@ -329,7 +329,7 @@ class CellGradients(TorchGradients):
                 )
             )
         self._sink.rows = None
-        return joined(measured)
+        return concatenate_measures(measured)
 
 
 def _forward(

@@ -281,7 +281,7 @@ class Conv4Passes:
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Return the logits [T, B, ways] of batches at weights [T, d] or [1, d].
 
-        `at` has one point.
+        `task_gradients` has one point.
         """
         labels = np.empty((0, self.batch), np.int64)
         out = np.empty((0, self.groups, 0), self.number)
@@ -301,7 +301,7 @@ class Conv4Passes:
         Images are [T, B], and weights [T, d].
 
         A task's gradient is that of its mean loss; a record's gradient is that of its
-        own loss. Gradients are written to `out` [T * G, d]. `at` keeps the state that
+        own loss. Gradients are written to `out` [T * G, d]. `task_gradients` keeps the state that
         Hessian products need. With `steps`, these start at `theta`, and the gradient is
         with respect to `theta`.
         """

@@ -191,18 +191,18 @@ class FusedCnn(TorchGradients):
     def _together(self) -> int:
         return _TOGETHER
 
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
         if not _bytes(x):
-            return super()._each(theta, x, y, out, block)
+            return super()._record_gradients(theta, x, y, out, block)
         return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
-    def _add_each(
+    def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
     ) -> tuple[Measured, np.ndarray]:
         if not _bytes(x):
-            return super()._add_each(theta, x, y, total)
+            return super()._add_record_gradients(theta, x, y, total)
         measured = []
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:

@@ -41,7 +41,7 @@ class LinearHeadGradients(TorchGradients):
     def _bias(self) -> bool:
         return "linear.bias" in self.net.tensor_names
 
-    def _add_each(
+    def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
     ) -> tuple[Measured, np.ndarray]:
         rows = self._rows(x)
@@ -69,7 +69,9 @@ class LinearHeadGradients(TorchGradients):
 
         return measured, total.add_by(add, len(rows))
 
-    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+    def summed_record_gradients(
+        self, theta: Array, x: Array, y: Array, room: Array
+    ) -> np.ndarray:
         rows = self._rows(x)
         residuals, _ = self._residuals(
             np.asarray(theta, np.float64), rows, np.asarray(y)

@@ -22,7 +22,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Inputs, Measured, Point, Total, joined
+from dpfedbench.models.gradients import (
+    Inputs,
+    Measured,
+    Point,
+    Total,
+    concatenate_measures,
+)
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -277,7 +283,7 @@ class FastLstm(TorchGradients):
             chosen = slice(start, min(start + self._together(), len(records)))
             yield chosen, weights, records[chosen], labels[chosen]
 
-    def _add_each(
+    def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
     ) -> tuple[Measured, np.ndarray]:
         measures: list[Measured] = []
@@ -303,9 +309,9 @@ class FastLstm(TorchGradients):
             sum_ += clipped_sum.double().numpy()
 
         norms = total.add_by(add, len(x))
-        return joined(measures), norms
+        return concatenate_measures(measures), norms
 
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
         rows = torch.as_tensor(out)
@@ -322,7 +328,7 @@ class FastLstm(TorchGradients):
                         self.net.tensors(rows[row]),
                     )
                     measures.append(measured)
-        return joined(measures)
+        return concatenate_measures(measures)
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         measures = []
@@ -332,9 +338,9 @@ class FastLstm(TorchGradients):
                 measures.append(
                     self._measured(self._logits_at(weights, layers)[1], labels)[1]
                 )
-        return joined(measures)
+        return concatenate_measures(measures)
 
-    def _at(
+    def _task_gradients(
         self,
         theta: Array,
         x: Inputs,
@@ -344,7 +350,7 @@ class FastLstm(TorchGradients):
         into: Point | None,
     ) -> Point:
         if products:
-            return super()._at(theta, x, y, out, products, into)
+            return super()._task_gradients(theta, x, y, out, products, into)
         return _Tasks(self, theta, x.value, y, out)
 
 
@@ -376,7 +382,7 @@ class _Tasks(Point):
                         tensors,
                     )
                     measures.append(measured)
-                tasks.append(joined(measures))
+                tasks.append(concatenate_measures(measures))
         self._measure(tasks)
 
     def _product(self, direction: Array, out: Array) -> None:

@@ -64,7 +64,7 @@ class RecordConv4(TorchGradients):
                 self._passes[size] = passes, passes.points(1)
             yield records, as_floats(x[records], self.number)[None], *self._passes[size]
 
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
     ) -> Measured:
         weights = np.asarray(theta)[None]
@@ -82,7 +82,7 @@ class RecordConv4(TorchGradients):
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
 
-    def _at(
+    def _task_gradients(
         self,
         theta: Array,
         x: Inputs,
@@ -153,14 +153,14 @@ class _Tasks(Point):
         rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
         tasks = list[Measured]()
         for weights, images, labels, mean in zip(theta, x, y, out, strict=True):
-            tasks.append(owner._each(weights, images, labels, rows))
+            tasks.append(owner._record_gradients(weights, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
         self._measure(tasks)
 
     def _product(self, direction: Array, out: Array) -> None:
         theta, x, y = self._at
         inputs = Inputs(x.shape, TorchGradients._prepared(self._owner, x))
-        TorchGradients._at(
+        TorchGradients._task_gradients(
             self._owner, theta, inputs, y, np.empty_like(theta), True, None
         ).product(direction, out)
 

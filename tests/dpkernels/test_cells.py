@@ -67,7 +67,9 @@ def test_cells_rows_equal_autograd(name, kernels):
     correct = net.correct(weights, images, labels)[0].numpy()
     for block, columns in {"": slice(0, net.dimension), **net.blocks}.items():
         rows = np.empty((5, gradients.width(block)))
-        evaluation = gradients.each(theta, images, labels, rows, block=block)
+        evaluation = gradients.record_gradients(
+            theta, images, labels, rows, block=block
+        )
         assert relative_errors(rows, expected[:, columns]).max() < 1e-10
         np.testing.assert_allclose(evaluation.losses, losses, rtol=1e-12)
         np.testing.assert_array_equal(evaluation.right, correct)
@@ -83,7 +85,7 @@ def test_cells_rows_in_single_precision(name):
     expected = differentiate(net, theta, images, labels)
     for block, columns in net.blocks.items():
         rows = np.empty((5, gradients.width(block)), np.float32)
-        gradients.each(theta, images, labels, rows, block=block)
+        gradients.record_gradients(theta, images, labels, rows, block=block)
         assert relative_errors(rows, expected[:, columns]).max() < 1e-5
 
 
@@ -102,9 +104,9 @@ def test_cells_gradient_has_no_bit_of_another_record(name, block):
     net, theta, images, labels = make_records(name)
     gradients = choose(net).make()
     before, after = np.empty((2, 5, gradients.width(block)), np.float32)
-    gradients.each(theta, images, labels, before, block=block)
+    gradients.record_gradients(theta, images, labels, before, block=block)
     images[2] = 255 - images[2]
-    gradients.each(theta, images, labels, after, block=block)
+    gradients.record_gradients(theta, images, labels, after, block=block)
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
     assert (before[2] != after[2]).any()
 
@@ -116,8 +118,10 @@ def test_cells_sum_of_a_block_depends_on_no_earlier_block():
         width = adding.width(block)
         rows = np.empty((5, width), np.float32)
         total = PlainSum(dimension=width)
-        _, norms = adding.add_each(theta, images, labels, total, block=block)
-        reference.each(theta, images, labels, rows, block=block)
+        _, norms = adding.add_record_gradients(
+            theta, images, labels, total, block=block
+        )
+        reference.record_gradients(theta, images, labels, rows, block=block)
         expected = np.linalg.norm(rows.astype(np.float64), axis=1)
         np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
@@ -127,14 +131,18 @@ def test_cells_refuse_unknown_blocks_and_sums_of_another_size():
     gradients = choose(net).make()
     rows = np.empty((5, 1), np.float32)
     with pytest.raises(ValueError, match=r"blocks are \['architecture', 'weights'\]"):
-        gradients.each(theta, images, labels, rows, block="other")
+        gradients.record_gradients(theta, images, labels, rows, block="other")
     total = PlainSum(dimension=net.dimension)
     with pytest.raises(ValueError, match="sum of 80 coordinates"):
-        gradients.add_each(theta, images, labels, total, block="architecture")
+        gradients.add_record_gradients(
+            theta, images, labels, total, block="architecture"
+        )
 
 
 def test_cells_of_an_empty_lot_have_no_rows():
     net, theta, images, labels = make_records("7x7 maps")
     rows = np.empty((0, net.dimension), np.float32)
-    evaluation = choose(net).make().each(theta, images[:0], labels[:0], rows)
+    evaluation = (
+        choose(net).make().record_gradients(theta, images[:0], labels[:0], rows)
+    )
     assert len(evaluation.losses) == 0

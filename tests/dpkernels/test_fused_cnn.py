@@ -43,7 +43,7 @@ def make_records(count, seed=0, filled=0.3, net=NET):
 def differentiate(theta, images, labels, net=NET):
     """Return losses and rows of the fused passes."""
     rows = np.full((len(images), net.dimension), 7, np.float32)
-    return FusedCnn(net).each(theta, images, labels, rows).losses, rows
+    return FusedCnn(net).record_gradients(theta, images, labels, rows).losses, rows
 
 
 def differentiate_by_torch(theta, images, labels, net=NET):
@@ -136,7 +136,9 @@ def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
     if private:
         limit = float(np.median(norms)) if count else 1.0
         total = PrivateSum(dimension=DIMENSION, threshold=limit, noise_multiplier=1.0)
-    (added_losses, _, _), added_norms = FusedCnn(NET).add_each(theta, *records, total)
+    (added_losses, _, _), added_norms = FusedCnn(NET).add_record_gradients(
+        theta, *records, total
+    )
     assert np.array_equal(added_losses, losses)
     assert total.count == count
     np.testing.assert_allclose(added_norms, norms, rtol=1e-12)
@@ -150,7 +152,9 @@ def test_fused_cnn_counts_gradients_that_are_not_finite_as_zero():
     theta = initial_weights(10)
     theta[2000] = np.nan
     total = PlainSum(dimension=DIMENSION)
-    (losses, _, _), norms = FusedCnn(NET).add_each(theta, *make_records(5), total)
+    (losses, _, _), norms = FusedCnn(NET).add_record_gradients(
+        theta, *make_records(5), total
+    )
     assert np.isnan(losses).all()
     assert np.isnan(norms).all()
     assert total.non_finite == 5
@@ -248,13 +252,13 @@ def test_fused_cnn_refuses_arrays_that_do_not_fit(change):
         "rows": np.zeros((2, DIMENSION), np.float32),
     }
     with pytest.raises(ValueError):
-        FusedCnn(NET).each(*(arrays | change).values())
+        FusedCnn(NET).record_gradients(*(arrays | change).values())
 
 
 def test_fused_cnn_refuses_a_sum_of_another_size():
     total = PlainSum(dimension=5)
     with pytest.raises(ValueError, match="26010"):
-        FusedCnn(NET).add_each(initial_weights(0), *make_records(2), total)
+        FusedCnn(NET).add_record_gradients(initial_weights(0), *make_records(2), total)
 
 
 def called_loops(loop):

@@ -53,13 +53,17 @@ def test_linear_head_adds_clipped_gradients(net, threshold):
     theta, inputs, labels = make_records(net)
     inputs[7] = math.nan
     rows = torch.empty((len(inputs), net.dimension))
-    expected_evaluation = TorchGradients(net).each(theta, inputs, labels, rows)
+    expected_evaluation = TorchGradients(net).record_gradients(
+        theta, inputs, labels, rows
+    )
     norms = rows.double().norm(dim=1)
     clipped = torch.clamp(threshold / norms, max=1.0)[:, None] * rows.double()
     expected = clipped[norms.isfinite()].sum(dim=0)
     total = make_sum(net, threshold)
     gradients = LinearHeadGradients(net)
-    evaluation, added_norms = gradients.add_each(theta, inputs, labels, total)
+    evaluation, added_norms = gradients.add_record_gradients(
+        theta, inputs, labels, total
+    )
     np.testing.assert_allclose(added_norms, norms, rtol=1e-5)
     assert (total.non_finite, total.count) == (1, 30)
     released = total.release(NoNoise())
@@ -75,7 +79,7 @@ def test_linear_head_moves_the_sum_by_the_threshold_at_most(scale):
     theta, inputs, labels = make_records(net, 1)
     total = make_sum(net, 0.3)
     inputs *= np.float32(scale)
-    LinearHeadGradients(net).add_each(theta, inputs, labels, total)
+    LinearHeadGradients(net).add_record_gradients(theta, inputs, labels, total)
     assert np.linalg.norm(total.release(NoNoise())) <= 0.3 * (1 + 1e-9)
 
 
@@ -94,8 +98,8 @@ def test_linear_head_is_chosen_and_evaluates_as_torch(net):
 def test_linear_head_sum_in_one_piece_equals_torch(net):
     records = make_records(net)
     room = torch.empty((8, net.dimension))
-    total = LinearHeadGradients(net).added(*records, room)
-    expected = TorchGradients(net).added(*records, room)
+    total = LinearHeadGradients(net).summed_record_gradients(*records, room)
+    expected = TorchGradients(net).summed_record_gradients(*records, room)
     np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -103,6 +107,6 @@ def test_linear_head_sum_in_one_piece_equals_torch(net):
 def test_linear_head_of_an_empty_lot_adds_nothing(net):
     total = make_sum(net, 0.3)
     gradients = LinearHeadGradients(net)
-    _, norms = gradients.add_each(*make_records(net, 0), total)
+    _, norms = gradients.add_record_gradients(*make_records(net, 0), total)
     assert norms.shape == (0,)
     assert not total.release(NoNoise()).any()

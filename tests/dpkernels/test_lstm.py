@@ -46,7 +46,9 @@ def make_sum(net, threshold):
 
 def add_records(net, theta, texts, total, dtype=torch.float64):
     """Add clipped gradients; return the sum before noise, and the norms."""
-    _, norms = choose(net, dtype=dtype).make().add_each(theta, texts, texts, total)
+    _, norms = (
+        choose(net, dtype=dtype).make().add_record_gradients(theta, texts, texts, total)
+    )
     return total.release(NoNoise()), norms
 
 
@@ -68,7 +70,7 @@ def test_lstm_gradients_equal_autograd(tied, layers):
         gradients = choose(net, enabled=enabled, dtype=torch.float64).make()
         assert isinstance(gradients, FastLstm) == enabled, name
         rows = np.empty((COUNT, net.dimension))
-        evaluation = gradients.each(weights, texts, texts, rows)
+        evaluation = gradients.record_gradients(weights, texts, texts, rows)
         np.testing.assert_allclose(rows, expected, atol=1e-12)
         np.testing.assert_allclose(evaluation.losses, losses, atol=1e-12)
         assert evaluation.right.tolist() == right.tolist()
@@ -76,7 +78,7 @@ def test_lstm_gradients_equal_autograd(tied, layers):
     assert not expected[2].any()
     task = np.empty((1, net.dimension))
     fast = choose(net, dtype=torch.float64).make()
-    fast.at(weights[None], texts[None], texts[None], task)
+    fast.task_gradients(weights[None], texts[None], texts[None], task)
     np.testing.assert_allclose(task[0], expected.mean(axis=0), atol=1e-12)
 
 
@@ -105,7 +107,7 @@ def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
     theta = initial_weights(net)
     rows = np.empty((COUNT, net.dimension))
     reference = choose(net, enabled=False, dtype=torch.float64).make()
-    reference.each(theta, texts, texts, rows)
+    reference.record_gradients(theta, texts, texts, rows)
     expected_norms = np.linalg.norm(rows, axis=1)
     limit = float(np.median(expected_norms))
     factors = np.minimum(1, limit / np.maximum(expected_norms, 1e-300))
@@ -208,7 +210,7 @@ def test_lstm_untied_gradients_equal_opacus():
     losses = losses.view(words.shape) * (words > 0)
     (losses.sum(1) / LENGTH).sum().backward()
     rows = np.empty((COUNT, net.dimension))
-    choose(net, dtype=torch.float64).make().each(theta, texts, texts, rows)
+    choose(net, dtype=torch.float64).make().record_gradients(theta, texts, texts, rows)
     samples = [
         ("embedding", module.embedding.weight),
         ("softmax", module.softmax.weight),

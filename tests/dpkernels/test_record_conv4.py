@@ -78,7 +78,7 @@ def test_record_conv4_gradients_equal_opacus():
         functional.cross_entropy(logits, labels_tensor, reduction="sum").backward()
     expected = opacus_rows(network)
     rows = np.empty((RECORDS, NET.dimension), np.float32)
-    RecordConv4(NET).each(theta, images, labels, rows)
+    RecordConv4(NET).record_gradients(theta, images, labels, rows)
     errors = np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
     assert errors.max() < 1e-5
 
@@ -87,9 +87,9 @@ def test_record_conv4_gradient_has_no_bit_of_another_record():
     theta, images, labels = make_records()
     passes = RecordConv4(NET)
     before, after = np.empty((2, RECORDS, NET.dimension), np.float32)
-    passes.each(theta, images, labels, before)
+    passes.record_gradients(theta, images, labels, before)
     images[2] = 1e3
-    passes.each(theta, images, labels, after)
+    passes.record_gradients(theta, images, labels, after)
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
     assert (before[2] != after[2]).any()
 
@@ -103,7 +103,7 @@ def test_record_conv4_hessian_products_equal_automatic_differentiation():
     gradients, products = np.empty((2, RECORDS, NET.dimension))
     passes = RecordConv4(NET, dtype=torch.float64)
     tasks = images[:, None], labels[:, None]
-    point = passes.at(weights, *tasks, gradients, products=True)
+    point = passes.task_gradients(weights, *tasks, gradients, products=True)
     point.product(directions, products)
     for index in range(RECORDS):
         leaf = torch.from_numpy(weights[index]).requires_grad_()

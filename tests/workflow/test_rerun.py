@@ -182,7 +182,7 @@ def test_partitions_have_sizes_and_seeds_of_their_folders(finished):
     seeds = set()
     for path in finished.glob("results/clients/*/*/*.npz"):
         params = ast.literal_eval(path.read_text())
-        clients, ways = PartitionScheme.of(params["drawn_from"])
+        clients, ways = PartitionScheme.from_settings(params["drawn_from"])
         seeds.add(params["seed"])
         assert path.parent.name == (
             f"{ways}way-{clients.count}clients-{clients.examples_per_class}examples-"

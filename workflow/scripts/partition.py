@@ -12,7 +12,7 @@ if __name__ == "__main__":
     ):
         from dpfedbench.settings.sections import PartitionScheme
 
-        clients, ways = PartitionScheme.of(snakemake.params.drawn_from)
+        clients, ways = PartitionScheme.from_settings(snakemake.params.drawn_from)
         partition = clients.make(
             Path(snakemake.input[0]).parent, ways=ways, seed=snakemake.params.seed
         )

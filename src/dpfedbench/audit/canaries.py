@@ -120,7 +120,7 @@ class RecordSource:
             for client, units in enumerate(holders)
         ]
 
-    def add_each(
+    def add_record_gradients(
         self,
         theta: np.ndarray,
         x: np.ndarray,
@@ -131,7 +131,7 @@ class RecordSource:
     ) -> tuple[Measured, np.ndarray]:
         """Add the records' gradients, whatever the model is.
 
-        See `models.gradients.Gradients.add_each`.
+        See `models.gradients.Gradients.add_record_gradients`.
         """
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
@@ -337,7 +337,9 @@ def one_run(
 
     def places(holder: int) -> np.ndarray | None:
         return (
-            run.client.places(sum_, seed=seed, client=holder, records=counts[holder])
+            run.client.record_subset(
+                sum_, seed=seed, client=holder, records=counts[holder]
+            )
             if is_client_sum
             else None
         )

@@ -118,12 +118,12 @@ class TaskSource:
             support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
         )
 
-    def each(
+    def record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
         """Write the examples' gradients, whatever the model is.
 
-        See `models.gradients.Gradients.each`.
+        See `models.gradients.Gradients.record_gradients`.
         """
         self.read = x
         rows = np.zeros((len(x), self.net.ordinary + self.net.reserved), np.float32)
@@ -131,12 +131,15 @@ class TaskSource:
         out.numpy()[:] = self.net.spread(rows)
         return nothing(len(x))
 
-    def add_each(
+    def add_record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
     ) -> tuple[Measured, np.ndarray]:
-        """Add the examples' gradients; see `models.gradients.Gradients.add_each`."""
+        """Add the examples' gradients to a sum.
+
+        See `models.gradients.Gradients.add_record_gradients`.
+        """
         rows = torch.empty((len(x), self.net.dimension))
-        return self.each(theta, x, y, rows), total.add(rows)
+        return self.record_gradients(theta, x, y, rows), total.add(rows)
 
 
 def one_run_of_examples(

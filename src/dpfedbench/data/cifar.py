@@ -18,7 +18,7 @@ import numpy as np
 import PIL
 
 from dpfedbench.data.images import SPLITS as CLASS_SPLITS
-from dpfedbench.data.images import Progress, RawImages, told
+from dpfedbench.data.images import Progress, RawImages, with_progress
 from dpfedbench.data.records import SPLITS, RawRecords
 from dpfedbench.data.sources import Copy, Source, by_class, read_pickle
 from dpfedbench.errors import BenchError
@@ -120,7 +120,7 @@ def read_cifar_10(
     _refuse_another_form(local)
     copy = _find(_CIFAR_10, FORMS, local, download_dir, check_md5)
     blocks = dict[str, Any]()
-    for split in told(SPLITS, progress, "reading CIFAR-10"):
+    for split in with_progress(SPLITS, progress, "reading CIFAR-10"):
         images, labels = _joined(copy, _FILES[split], "labels")
         _check_labels(
             copy, labels, [f"{split}/{name}" for name in CLASSES], examples[split]
@@ -158,7 +158,7 @@ def read_cifar_fs(
     if sorted(names) != sorted(split_of):
         raise copy.damaged("its classes are not CIFAR-100's")
     pixels, labels = _joined(
-        copy, told(SPLITS, progress, "reading CIFAR-100"), "fine_labels"
+        copy, with_progress(SPLITS, progress, "reading CIFAR-100"), "fine_labels"
     )
     _check_labels(copy, labels, names, examples)
     order = np.argsort(labels, kind="stable").reshape(len(names), examples)

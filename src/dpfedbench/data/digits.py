@@ -28,7 +28,7 @@ from dpfedbench.data.glyphs import (
     render,
     trace,
 )
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
 from dpsum.randomness import stream
@@ -63,7 +63,9 @@ def read_digits(
     for split, count in COUNTS.items():
         drawn = [
             draw_digit(digit, split, count)
-            for digit in told(range(len(DIGITS)), progress, f"drawing {split} digits")
+            for digit in with_progress(
+                range(len(DIGITS)), progress, f"drawing {split} digits"
+            )
         ]
         labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), count)
         blocks |= {

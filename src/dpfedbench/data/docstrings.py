@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
 from dpfedbench.errors import BenchError
 
@@ -128,7 +128,7 @@ def read_docstrings(
 def _texts(
     paths: list[tuple[str, Path]], progress: Progress | None
 ) -> Iterator[tuple[str, list[str]]]:
-    for name, path in told(paths, progress, "docstrings: reading modules"):
+    for name, path in with_progress(paths, progress, "docstrings: reading modules"):
         try:
             words = words_of(documentation(path.read_text(encoding="utf-8")))
         except (SyntaxError, ValueError, OSError) as error:

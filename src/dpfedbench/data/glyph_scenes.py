@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 
 from dpfedbench.data import glyphs
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits, with_progress
 from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
@@ -110,7 +110,9 @@ def read(
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
     for scenes, letter in zip(
         images,
-        told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"),
+        with_progress(
+            letters, progress, f"drawing scenes of {size}x{size} pixels, class"
+        ),
         strict=True,
     ):
         draw_scenes(letter, size, scenes)

@@ -33,7 +33,7 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageFilter, ImageFont, features
 from scipy import ndimage
 
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits, with_progress
 from dpsum.randomness import stream
 
 DRAWINGS = 20
@@ -109,7 +109,7 @@ def draw_all(
     characters = listed(listed_in)
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
     for drawings, character in zip(
-        images, told(characters, progress, "drawing characters"), strict=True
+        images, with_progress(characters, progress, "drawing characters"), strict=True
     ):
         drawings[..., 0] = draw_letter(character)
     splits = shuffled_splits(len(characters), counts)
@@ -155,7 +155,7 @@ def draw_letter(letter: str) -> np.ndarray:
     ink = np.empty((DRAWINGS, WIDE, WIDE))
     todo = np.arange(DRAWINGS)
     while len(todo):
-        ink[todo] = trace(fields, faces[todo], bends.of(todo), pen[todo])
+        ink[todo] = trace(fields, faces[todo], bends.select(todo), pen[todo])
         first, extent = _extent(ink)
         largest = extent.max(axis=1)
         todo = np.flatnonzero(largest > _ROOM)
@@ -230,7 +230,7 @@ class Bends(NamedTuple):
         knots = rng.standard_normal((count, 2, _KNOTS, _KNOTS)) * elastic
         return cls(angle, shear, np.exp(log_scale), np.exp(log_aspect), knots)
 
-    def of(self, some: np.ndarray | slice) -> "Bends":
+    def select(self, some: np.ndarray | slice) -> "Bends":
         """Return the deformations of a selection of the drawings."""
         return Bends(*(values[some] for values in self))
 
@@ -264,7 +264,11 @@ def trace(
     return np.concatenate(
         [
             _trace(
-                fields[faces[piece]], bends.of(piece), pen[piece], start[piece], size
+                fields[faces[piece]],
+                bends.select(piece),
+                pen[piece],
+                start[piece],
+                size,
             )
             for piece in pieces
         ]

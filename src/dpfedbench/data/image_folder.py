@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dpfedbench.data.folder_files import class_folders, data_files
-from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits, told
+from dpfedbench.data.images import (
+    SPLITS,
+    Progress,
+    RawImages,
+    shuffled_splits,
+    with_progress,
+)
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import DeepPixels, datasets, decoded_image, listed
 from dpfedbench.errors import BenchError
@@ -236,7 +242,7 @@ def _read_all(
     sizes = Counter[tuple[int, int]]()
     unreadable = list[str]()
     for image, path in zip(
-        images, told(paths, progress, f"reading {root.name}"), strict=True
+        images, with_progress(paths, progress, f"reading {root.name}"), strict=True
     ):
         try:
             image[:], source = _decode(path, size, channels)

@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 Item = TypeVar("Item")
 
 
-def told(
+def with_progress(
     items: Collection[Item], progress: Progress | None, what: str
 ) -> Iterator[Item]:
     """Yield the items one after another, and call `progress` after each."""
@@ -298,7 +298,7 @@ def open_files(
     """
     texts = kind == "texts"
     summary = read_json(folder / "summary.json")
-    with whole(folder / "summary.json", "does not describe a data set"):
+    with readable_file(folder / "summary.json", "does not describe a data set"):
         name = summary["name"]
         digest = summary["sha256"]
         stored = summary.get("kind", "classes")
@@ -308,7 +308,7 @@ def open_files(
             *(summary[size] for size in sizes),
             *([] if texts else summary["image_shape"]),
         )
-    with whole(folder / "images.npy") as path:
+    with readable_file(folder / "images.npy") as path:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
         if (
             images.shape != shape
@@ -325,7 +325,7 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
     Raises:
         BenchError: the file is missing, or does not list classes 0 to `classes` - 1.
     """
-    with whole(folder / "classes.csv") as path:
+    with readable_file(folder / "classes.csv") as path:
         rows = read_table(path)
         if [int(row["index"]) for row in rows] != [*range(classes)] or not all(
             row["name"] for row in rows
@@ -349,7 +349,7 @@ def read_splits(
     rows = read_classes(folder, classes)
     stated = np.array([row.get("split") for row in rows])
     if not set(stated) <= set(SPLITS):
-        with whole(folder / "classes.csv"):
+        with readable_file(folder / "classes.csv"):
             raise ValueError(
                 f"it should give each of them one of the splits {', '.join(SPLITS)}"
             )
@@ -368,7 +368,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
+def readable_file(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
     """Turn errors of reading a damaged file into one line that names file and remedy.
 
     Raises:

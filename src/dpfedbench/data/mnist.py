@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import Source
 
@@ -156,7 +156,7 @@ def _read(
     wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None
 ) -> RawRecords:
     arrays: dict[str, Any] = {}
-    for field, name in told(FILES.items(), progress, f"reading {wanted.name}"):
+    for field, name in with_progress(FILES.items(), progress, f"reading {wanted.name}"):
         packed = f"{name}.gz"
         counts = wanted.counts[field.partition("_")[0]]
         copy = wanted.find(local, packed, name)

@@ -18,7 +18,7 @@ from dpfedbench.data.images import (
     load_dataset,
     open_files,
     read_classes,
-    whole,
+    readable_file,
 )
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
@@ -194,7 +194,7 @@ def load_records(folder: Path | str) -> RecordDataset:
     """
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))
-    with whole(folder / "summary.json", "does not describe a data set"):
+    with readable_file(folder / "summary.json", "does not describe a data set"):
         counts = {
             split: np.array(summary["class_records"][split], dtype=np.int64)
             for split in SPLITS
@@ -205,7 +205,7 @@ def load_records(folder: Path | str) -> RecordDataset:
             [np.repeat(np.arange(len(count)), count) for count in counts.values()]
         )
     rows = read_classes(folder, len(counts["train"]))
-    with whole(folder / "classes.csv"):
+    with readable_file(folder / "classes.csv"):
         for split, count in counts.items():
             if [row.get(split) for row in rows] != [str(records) for records in count]:
                 raise ValueError(f"its column {split} is not what summary.json says")

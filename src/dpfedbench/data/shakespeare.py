@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.sources import Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
@@ -74,7 +74,9 @@ def read_shakespeare(
             f" LEAF's by_play_and_character/*.txt, in {_PLAYS.place(local)}"
         )
     texts: list[tuple[str, list[str]]] = []
-    for name, text in told(texts_of(copy), progress, "shakespeare: reading the plays"):
+    for name, text in with_progress(
+        texts_of(copy), progress, "shakespeare: reading the plays"
+    ):
         if copy.path.name == "by_play_and_character":
             texts.append((name, words_of(text)))
         else:

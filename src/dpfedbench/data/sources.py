@@ -28,7 +28,7 @@ from dpfedbench.data.folder_files import (
     is_by_product,
     tell_left_out,
 )
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
 from dpfedbench.lazy import np
@@ -363,7 +363,9 @@ class Copy:
         pixels: np.ndarray = np.empty(
             (len(classes), examples, side, side, len(mode)), np.uint8
         )
-        names = told(classes.values(), progress, f"reading {self.path.name}, class")
+        names = with_progress(
+            classes.values(), progress, f"reading {self.path.name}, class"
+        )
         for images, pictures in zip(pixels, names, strict=True):
             for image, name in zip(images, pictures, strict=True):
                 with self.judged(name):

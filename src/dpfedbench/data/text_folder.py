@@ -14,7 +14,7 @@ from dpfedbench.data.folder_files import (
     is_by_product,
     tell_left_out,
 )
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
 from dpfedbench.errors import BenchError
 from dpfedbench.files import reading
@@ -82,7 +82,7 @@ def read(
         check_printable(path, file.name)
     texts = [
         (file.stem, list(itertools.islice(words_in(file), words)))
-        for file in told(files, progress, "texts: reading")
+        for file in with_progress(files, progress, "texts: reading")
     ]
     return cut_into_tasks(
         texts, words=words, test=test, validation=validation, called=str(path)

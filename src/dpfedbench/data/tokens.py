@@ -30,8 +30,8 @@ from dpfedbench.data.images import (
     open_files,
     read_splits,
     read_table,
+    readable_file,
     shuffled_splits,
-    whole,
 )
 from dpfedbench.data.sources import Copy
 from dpfedbench.errors import BenchError
@@ -224,7 +224,7 @@ def load_texts(folder: Path | str) -> TextDataset:
     summary, tokens = open_files(
         folder, RawTexts.kind, ("classes", "examples_per_class")
     )
-    with whole(folder / "words.csv") as path:
+    with readable_file(folder / "words.csv") as path:
         if sha256(path) != summary.get("words_sha256"):
             raise ValueError("it is not what its summary says")
         rows = read_table(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfedbench.data.images import Progress, told
+from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.sources import ENVIRONMENT, Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
@@ -47,7 +47,7 @@ def read_wiki(
             f" from {SOURCE} in {target}"
         )
     texts = []
-    for title, text in told(
+    for title, text in with_progress(
         texts_of(copy), progress, "wiki-1600: reading the articles"
     ):
         texts.append((title, words_of(text)))

@@ -96,7 +96,7 @@ def fine_tune(
     if after_step is not None:
         after_step(weights[None])
     for step, rows in enumerate(batches):
-        point = gradients.at(
+        point = gradients.task_gradients(
             weights[None], x[rows][None], y[rows][None], gradient, into=point
         )
         step_rate = schedule.rate(rate, step, steps)

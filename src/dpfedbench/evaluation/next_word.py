@@ -50,7 +50,7 @@ def refined(
     starts = itertools.cycle(range(0, len(records), batch))
     for start in itertools.islice(starts, steps):
         batch_records = records[None, start : start + batch]
-        gradients.at(weights[None], batch_records, batch_records, gradient)
+        gradients.task_gradients(weights[None], batch_records, batch_records, gradient)
         weights -= np.asarray(rate, theta.dtype) * gradient[0]
     return weights
 

@@ -86,7 +86,7 @@ class Rate:
     lot: int | None = None
     unit: str = "clients"
 
-    def of(self, run: Method, rounds: int) -> tuple[int, float]:
+    def estimate(self, run: Method, rounds: int) -> tuple[int, float]:
         """Return the clients or records of a run's training, and its seconds.
 
         Args:
@@ -206,7 +206,7 @@ class Clock:
             "ledger": [],
             "first": 1.0 if referenced else None,
         }
-        training = Rounds.of(run, **folders, **options)
+        training = Rounds.from_run(run, **folders, **options)
         assert isinstance(training, Rounds)
         return training
 
@@ -344,7 +344,7 @@ def report(
         rate = clock.rate(typical)
         for run in group:
             planned[run.key] = planned.get(run.key) or clock.planned(run)
-            trained, seconds = rate.of(run, planned[run.key])
+            trained, seconds = rate.estimate(run, planned[run.key])
             records.append(
                 {"method": run.method, rate.unit: trained, "hours": seconds / 3600}
             )

@@ -446,11 +446,11 @@ class _Expansion:
                     (
                         series.label or name,
                         AS_RELEASED if first.reading == "as-released" else "",
-                        first.initial.told,
+                        first.initial.label,
                     ),
                 )
             ),
-            variant=", ".join(filter(None, (variant, first.initial.told))),
+            variant=", ".join(filter(None, (variant, first.initial.label))),
             searched=tried * len(runs),
             repairs=series.repairs,
             x=None if x is None else float(x),

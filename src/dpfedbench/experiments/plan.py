@@ -149,7 +149,7 @@ def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
         "test": test.test_name if test else "",
         "mismatch": cell.mismatch,
         "searched": cell.searched,
-        "start": first.initial.told,
+        "start": first.initial.label,
         "configured_multiplier": getattr(
             getattr(first, "noise", None), "multiplier", None
         ),
@@ -237,7 +237,7 @@ def audited_as(run: Method) -> str:
             run.task.ways,
             clients.support_per_class,
             clients.query_per_class,
-            clients.own,
+            clients.own_values,
         ]
         identity["steps"] = [
             update.get("kind"),

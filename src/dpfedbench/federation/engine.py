@@ -86,7 +86,7 @@ def train(
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
     def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:
-        return Rounds.of(
+        return Rounds.from_run(
             run,
             data_dir=Path(data_dir),
             clients_dir=Path(clients_dir),

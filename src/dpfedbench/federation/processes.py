@@ -49,7 +49,7 @@ class Processes:
         """Whether this is process 0, which the other processes help."""
         return self.rank == 0
 
-    def own(self, count: int) -> range:
+    def share(self, count: int) -> range:
         """Return the numbers below `count` that this process handles.
 
         They are the numbers rank, rank + processes, rank + 2 · processes, and so on.
@@ -128,7 +128,7 @@ class Processes:
             add: adds a block, given its number and its content, to the total.
         """
         sent: list[Any] = []
-        for block, number in zip(made, self.own(blocks), strict=False):
+        for block, number in zip(made, self.share(blocks), strict=False):
             if number:
                 self._receive(whole, number - 1)
             add(number, block)

@@ -191,7 +191,7 @@ class Rounds:
         )
 
     @classmethod
-    def of(
+    def from_run(
         cls,
         run: Method,
         *,
@@ -291,7 +291,9 @@ class Rounds:
             row = self._row(total, released, cohort, losses)
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client.kind)
-        self.step.told(self._state, total.deviation / self.server.denominator)
+        self.step.set_noise_deviation(
+            self._state, total.deviation / self.server.denominator
+        )
         mean = self.step.mean(released, self.server.denominator)
         weights = self.shared.select(self.theta)
         self.step.step(weights, mean, self._state, index=index, rounds=self.planned)
@@ -502,7 +504,7 @@ class Rounds:
             self.held,
             self.gradients,
             theta,
-            self.processes.own(self.run.clients.count),
+            self.processes.share(self.run.clients.count),
             threads=self.threads,
         )
         return self.processes.gather(here)

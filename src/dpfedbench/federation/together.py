@@ -130,7 +130,7 @@ def add_together(
     Returns:
         The losses of the cohort in its order, in the first process.
     """
-    own_blocks = [blocks[number] for number in processes.own(len(blocks))]
+    own_blocks = [blocks[number] for number in processes.share(len(blocks))]
     positions = np.concatenate(
         [np.arange(len(cohort))[block] for block in own_blocks] or [np.arange(0)]
     )
@@ -195,13 +195,16 @@ def _regrouped(
         raise RuntimeError("more contributions came than clients were asked")
 
 
-def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+def _ordered(
+    losses_of_processes: list[tuple[np.ndarray, np.ndarray]],
+) -> list[np.ndarray]:
     """Return the losses of all clients in the cohort's order; empty without losses.
 
     Args:
-        told: positions in the cohort and losses, for each process that has losses.
+        losses_of_processes: positions in the cohort and losses, for each process that
+            has losses.
     """
-    ordered = np.zeros(sum(len(losses) for _, losses in told))
-    for positions, losses in told:
+    ordered = np.zeros(sum(len(losses) for _, losses in losses_of_processes))
+    for positions, losses in losses_of_processes:
         ordered[positions] = losses
-    return [ordered] if told else []
+    return [ordered] if losses_of_processes else []

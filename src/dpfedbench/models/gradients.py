@@ -131,7 +131,7 @@ class Gradients(ABC):
         return np.dtype(_name(self.dtype))
 
     def prepared(self, x: Array | Inputs) -> Inputs:
-        """Prepare records [T, n, ...] for several calls of `at` and `logits`.
+        """Prepare records [T, n, ...] for calls of `task_gradients` and `logits`.
 
         Raises:
             ValueError: the network takes records of another shape.
@@ -144,7 +144,7 @@ class Gradients(ABC):
             )
         return Inputs(tuple(x.shape), self._prepared(x))
 
-    def at(
+    def task_gradients(
         self,
         theta: Array,
         x: Array | Inputs,
@@ -170,7 +170,7 @@ class Gradients(ABC):
             ValueError: the sizes do not fit together.
         """
         inputs = self._inputs(theta, x, y)
-        return self._at(
+        return self._task_gradients(
             theta,
             inputs,
             y,
@@ -198,7 +198,7 @@ class Gradients(ABC):
         Args:
             theta: weights of all tasks [w].
             support, support_y, query, query_y: records and labels of T tasks, as for
-                `at`.
+                `task_gradients`.
             rates: rate of each step, one for all weights [K, 1] or one per weight [K,
                 w].
             second: whether the gradient is carried back through the steps.
@@ -214,7 +214,7 @@ class Gradients(ABC):
         """Return logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
-    def each(
+    def record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, *, block: str = ""
     ) -> Measured:
         """Write each record's gradient to `out` [n, d].
@@ -229,11 +229,11 @@ class Gradients(ABC):
             BenchError: a record of this network has no gradient of its own.
         """
         self._check_records(theta, x, y)
-        return self._each(
+        return self._record_gradients(
             theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype), block
         )
 
-    def pieces(
+    def record_gradient_pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
     ) -> Iterator[tuple[Measured, Array]]:
         """Yield the records' gradients a few records at a time.
@@ -241,7 +241,7 @@ class Gradients(ABC):
         The caller uses each piece while it is still in the processor's cache.
 
         Args:
-            theta, x, y, block: as for `each`.
+            theta, x, y, block: as for `record_gradients`.
             room: buffer [m, d], overwritten by each piece.
 
         Yields:
@@ -253,25 +253,31 @@ class Gradients(ABC):
         for start in range(0, len(x), len(room)):
             records = slice(start, start + len(room))
             rows = room[: len(x[records])]
-            yield self._each(theta, x[records], y[records], rows, block), rows
+            yield (
+                self._record_gradients(theta, x[records], y[records], rows, block),
+                rows,
+            )
 
-    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+    def summed_record_gradients(
+        self, theta: Array, x: Array, y: Array, room: Array
+    ) -> np.ndarray:
         """Return the sum of the records' gradients, float64 [d].
 
-        Arguments are as for `pieces`. The rows of a piece are added up first.
+        Arguments are as for `record_gradient_pieces`. The rows of a piece are added up
+        first.
         """
         total = np.zeros(self.net.dimension)
-        for _, rows in self.pieces(theta, x, y, room):
+        for _, rows in self.record_gradient_pieces(theta, x, y, room):
             total += tensor_of(rows, "cpu").numpy().sum(axis=0)
         return total
 
-    def add_each(
+    def add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
     ) -> tuple[Measured, np.ndarray]:
         """Add each record's gradient to a sum over weights, which may clip it.
 
         Args:
-            theta, x, y, block: as for `each`.
+            theta, x, y, block: as for `record_gradients`.
             total: sum with as many coordinates as there are weights.
 
         Returns:
@@ -286,7 +292,7 @@ class Gradients(ABC):
             )
         if block or getattr(total, "as_rows", False):
             return self._add_pieces(theta, x, y, total, block)
-        return self._add_each(theta, x, y, total)
+        return self._add_record_gradients(theta, x, y, total)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         """Return losses and right answers of records [n, ...] at weights [d].
@@ -326,7 +332,7 @@ class Gradients(ABC):
     def _prepared(self, x: Array) -> Any: ...
 
     @abstractmethod
-    def _at(
+    def _task_gradients(
         self,
         theta: Array,
         x: Inputs,
@@ -340,7 +346,7 @@ class Gradients(ABC):
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
     @abstractmethod
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
     ) -> Measured: ...
 
@@ -351,7 +357,7 @@ class Gradients(ABC):
     def _together(self) -> int:
         """Return the number of records whose gradients are computed at once."""
 
-    def _add_each(
+    def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
     ) -> tuple[Measured, np.ndarray]:
         return self._add_pieces(theta, x, y, total, "")
@@ -366,10 +372,14 @@ class Gradients(ABC):
             dtype=self.dtype,
             device=self.device,
         )
-        for measured, rows in self.pieces(theta, x, y, room, block=block):
+        for measured, rows in self.record_gradient_pieces(
+            theta, x, y, room, block=block
+        ):
             measures.append(measured)
             norms.append(total.add(tensor_of(rows, self.device)))
-        return joined(measures), np.concatenate(norms or [total.add(room[:0])])
+        return concatenate_measures(measures), np.concatenate(
+            norms or [total.add(room[:0])]
+        )
 
     # Checks of sizes
 
@@ -490,7 +500,7 @@ class Workers(Threads[Worker]):
         ]
 
 
-def joined(parts: list[Measured]) -> Measured:
+def concatenate_measures(parts: list[Measured]) -> Measured:
     """Concatenate the measures of several pieces."""
     return Measured(
         *(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3))

@@ -48,7 +48,7 @@ class _Rates:
         self._adapted = adapted
         self.learnt = len(net.extra.get("rates", ()))
 
-    def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
+    def by_weight(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
         """Return the rate of each weight in each step [steps, w].
 
         It is [1, 1] if all weights and steps have the same rate.
@@ -149,7 +149,7 @@ class MetaGradient:
                 f" {list(out.shape)}"
             )
         start = tensor_of(theta, gradients.device).to(gradients.dtype)
-        rates = self._rates.at(start, self.rate)
+        rates = self._rates.by_weight(start, self.rate)
         support = gradients.prepared(support_x)
         query = gradients.prepared(query_x)
         points = len(self._points)
@@ -178,7 +178,7 @@ class MetaGradient:
             # First order needs one point and one set of weights, and overwrites them.
             here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
             slope = slopes[step % len(slopes)]
-            self._points[step % points] = gradients.at(
+            self._points[step % points] = gradients.task_gradients(
                 thetas[here],
                 support,
                 support_y,
@@ -205,7 +205,7 @@ class MetaGradient:
     def _query_point(
         self, theta: torch.Tensor, x: Inputs, y: Array, out: torch.Tensor
     ) -> Point:
-        self._final = self.gradients.at(theta, x, y, out, into=self._final)
+        self._final = self.gradients.task_gradients(theta, x, y, out, into=self._final)
         return self._final
 
     def _backward(
@@ -264,13 +264,15 @@ class Adaptation:
         its last rate use that last rate.
         """
         start = tensor_of(theta, self.gradients.device).to(self.gradients.dtype)
-        rates = self._rates.at(start, rate)
+        rates = self._rates.by_weight(start, rate)
         adapted = start[: self.gradients.net.weights].repeat(len(x), 1)
         gradient = torch.empty_like(adapted)
         support = self.gradients.prepared(x)
         point: Point | None = None
         for step in range(steps):
-            point = self.gradients.at(adapted, support, y, gradient, into=point)
+            point = self.gradients.task_gradients(
+                adapted, support, y, gradient, into=point
+            )
             gradient *= rates[min(step, len(rates) - 1)]
             adapted -= gradient
         return adapted

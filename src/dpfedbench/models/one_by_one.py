@@ -22,7 +22,7 @@ class OneByOne(Point):
     Args:
         net: the network.
         module: the module on the device, which is copied for each task.
-        theta, x, y, out, products: as for `Gradients.at`.
+        theta, x, y, out, products: as for `Gradients.task_gradients`.
         before: a point of the same number of tasks that is no longer needed.
     """
 

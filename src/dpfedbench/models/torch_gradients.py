@@ -22,7 +22,13 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.gradients import Gradients, Inputs, Measured, Point, joined
+from dpfedbench.models.gradients import (
+    Gradients,
+    Inputs,
+    Measured,
+    Point,
+    concatenate_measures,
+)
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.one_by_one import OneByOne
 from dpfedbench.models.patches import ConvolutionsAsProducts
@@ -181,7 +187,7 @@ class TorchGradients(Gradients):
     def _prepared(self, x: Array) -> Any:
         return self.net.inputs(x, self._like)
 
-    def _at(
+    def _task_gradients(
         self,
         theta: Array,
         x: Inputs,
@@ -236,7 +242,7 @@ class TorchGradients(Gradients):
 
     # Records
 
-    def _each(
+    def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
     ) -> Measured:
         self.net.refuse_record_level()
@@ -264,7 +270,7 @@ class TorchGradients(Gradients):
             measures.append(_measured(measured))
 
         self._in_pieces(piece, len(x))
-        return joined(measures)
+        return concatenate_measures(measures)
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
@@ -380,7 +386,7 @@ class TorchGradients(Gradients):
                     tensor_of(y[records], self.device),
                 )
                 measures.append(_measured(measured))
-        return joined(measures)
+        return concatenate_measures(measures)
 
 
 class _AllAtOnce(Point):

@@ -117,7 +117,7 @@ class Client:
         total = entry.begin_round(self.round, step=step, holder=self.client)
         measures = np.empty((0, 2))
         if len(examples[1]):
-            measured, _ = worker.add_each(theta, *examples, total)
+            measured, _ = worker.add_record_gradients(theta, *examples, total)
             measures = _measures(measured)
         return (entry.finish(total) / entry.sampler["cohort"]).astype(
             np.float32
@@ -128,7 +128,7 @@ def measured(
     gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
 ) -> np.ndarray:
     """Write example gradients to `out` [n, d]; return losses and accuracies [n, 2]."""
-    return _measures(gradients.each(theta, *examples, out))
+    return _measures(gradients.record_gradients(theta, *examples, out))
 
 
 def _measures(measured: Measured) -> np.ndarray:

@@ -145,7 +145,7 @@ class PartitionScheme(Part):
         return max(1, round(self.held_out_share * self.examples_per_class))
 
     @property
-    def own(self) -> dict[str, Any]:
+    def own_values(self) -> dict[str, Any]:
         """Kind of the partition, and the values of its own keys."""
         return {
             key: value
@@ -169,7 +169,7 @@ class PartitionScheme(Part):
             if self.holds == "tasks"
             else {}
         )
-        return {**self.own, "count": self.count, **tasks}
+        return {**self.own_values, "count": self.count, **tasks}
 
     @classmethod
     def kinds(cls, holds: str, *, disjoint: bool = False) -> list[str]:
@@ -185,7 +185,9 @@ class PartitionScheme(Part):
         ]
 
     @classmethod
-    def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[PartitionScheme, int]":
+    def from_settings(
+        cls, drawn_from: Mapping[str, Any]
+    ) -> "tuple[PartitionScheme, int]":
         """Return the clients with these settings, and the classes of a task.
 
         Sizes that these clients do not depend on are set to the smallest value.

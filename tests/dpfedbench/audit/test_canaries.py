@@ -55,8 +55,10 @@ def test_canary_of_records_is_a_record(units):
     assert source.labels[1].tolist() == [1, 1, 1]
     total = PlainSum(dimension=4)
     empty = np.array([], int)
-    assert not len(source.add_each(np.zeros(4), empty, empty, total)[1])
-    _, norms = source.add_each(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
+    assert not len(source.add_record_gradients(np.zeros(4), empty, empty, total)[1])
+    _, norms = source.add_record_gradients(
+        np.zeros(4), np.array([1, 2]), np.array([1, 1]), total
+    )
     assert norms.tolist() == [5, 0]
     assert total.release(np.random.default_rng(0)).tolist() == ORDINARY
 

@@ -234,7 +234,7 @@ def rounds_of(config, folders, run_dir, **options):
     data, clients = folders
     run_dir.mkdir(exist_ok=True)
     log = ReleaseLog()
-    rounds = engine.Rounds.of(
+    rounds = engine.Rounds.from_run(
         config,
         data_dir=data,
         clients_dir=clients,
@@ -377,7 +377,7 @@ class RecordRows:
     def __init__(self, rows):
         self.rows = torch.from_numpy(np.asarray(rows, np.float32))
 
-    def add_each(self, theta, images, labels, total, *, block=""):
+    def add_record_gradients(self, theta, images, labels, total, *, block=""):
         rows = self.rows[torch.from_numpy(images[:, 0].astype(np.int64))]
         zeros = np.zeros(len(rows))
         return Measured(zeros, zeros, zeros + 1), total.add(rows)
@@ -408,11 +408,11 @@ class ZeroGradients:
     def _measured(count):
         return Measured(np.zeros(count), np.zeros(count), np.ones(count))
 
-    def each(self, theta, x, y, out):
+    def record_gradients(self, theta, x, y, out):
         out.zero_()
         return self._measured(len(y))
 
-    def add_each(self, theta, x, y, total, *, block=""):
+    def add_record_gradients(self, theta, x, y, total, *, block=""):
         rows = torch.zeros((len(y), total.dimension))
         return self._measured(len(y)), total.add(rows)
 

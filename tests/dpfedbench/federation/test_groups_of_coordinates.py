@@ -224,7 +224,7 @@ def test_adam_without_bias_reads_the_noise_of_each_group():
     optimizer = AdamBC()
     weights = torch.zeros(3)
     state = optimizer.begin(weights)
-    optimizer.told(state, np.array([1.0, 1.0, 2.0]))
+    optimizer.set_noise_deviation(state, np.array([1.0, 1.0, 2.0]))
     optimizer.step(weights, torch.ones(3), state, 0.1)
     assert state["noise"].tolist() == pytest.approx([0.001, 0.001, 0.004])
     assert weights.isfinite().all()

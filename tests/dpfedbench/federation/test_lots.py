@@ -195,10 +195,10 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
     lots = [[] for _ in range(4)]
 
     class Watched(RecordRows):
-        def add_each(self, theta, images, labels, total):
+        def add_record_gradients(self, theta, images, labels, total):
             client = labels[0]
             lots[client].append(np.isin(100 * client + np.arange(100), images))
-            return super().add_each(theta, images, labels, total)
+            return super().add_record_gradients(theta, images, labels, total)
 
     config = lots_config(DP_FL, plan)
     rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=Watched)
@@ -310,9 +310,9 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     released = []
 
     class Watched(RecordRows):
-        def add_each(self, theta, images, labels, total, *, block=""):
+        def add_record_gradients(self, theta, images, labels, total, *, block=""):
             sizes.append(len(images))
-            return super().add_each(theta, images, labels, total)
+            return super().add_record_gradients(theta, images, labels, total)
 
     party = Parties._party
 

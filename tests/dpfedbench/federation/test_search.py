@@ -110,7 +110,9 @@ def test_search_halves_are_disjoint_and_of_one_size():
     run = search_config()
     for client in range(4):
         halves = [
-            run.client_update.places(sum_, seed=run.seed, client=client, records=100)
+            run.client_update.record_subset(
+                sum_, seed=run.seed, client=client, records=100
+            )
             for sum_ in run.client_sums
         ]
         assert [len(half) for half in halves] == [50, 50]
@@ -146,7 +148,7 @@ def check_algorithm_1(silos, folder):
                 if not len(lot):
                     continue
                 rows = torch.empty((len(lot), net.dimension))
-                TorchGradients(net).each(
+                TorchGradients(net).record_gradients(
                     theta.numpy(), dataset.images[lot], dataset.labels[lot], rows
                 )
                 rows = rows[:, coordinates]

@@ -237,7 +237,7 @@ def test_initial_language_model_goes_over_word_by_word(
     run = run_of("dp-reptile", model=model, initial=started)
     make_data(tmp_path)
     path = tmp_path / "other" / "run" / "model.safetensors"
-    rounds = Rounds.of(
+    rounds = Rounds.from_run(
         run,
         data_dir=tmp_path / "data",
         clients_dir=tmp_path / "clients",

@@ -300,7 +300,7 @@ def test_poisson_batches_are_divided_by_their_mean_size(
     x, y = tasks.support_x[0], tasks.support_y[0]
     with rounds.clients._workers.worker() as worker:
         gradients = torch.empty((len(y), rounds.net.dimension))
-        worker.each(theta, x, y, gradients)
+        worker.record_gradients(theta, x, y, gradients)
         for count in (0, 1, 2):
             batch = x[:count], y[:count]
             mean = client.mean(TASK, theta, batch, worker)[0]

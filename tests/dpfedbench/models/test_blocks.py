@@ -50,14 +50,14 @@ def test_block_gradients_are_columns_of_the_whole_gradients(implementation):
     x = rng.integers(0, 256, (6, 8, 8, 2), np.uint8)
     y = rng.integers(0, 3, 6)
     whole = np.empty((6, net.dimension), np.float32)
-    gradients.each(theta, x, y, whole)
+    gradients.record_gradients(theta, x, y, whole)
     for block, coordinates in net.blocks.items():
         width = gradients.width(block)
         rows = np.empty((6, width), np.float32)
-        gradients.each(theta, x, y, rows, block=block)
+        gradients.record_gradients(theta, x, y, rows, block=block)
         np.testing.assert_allclose(rows, whole[:, coordinates], rtol=1e-5, atol=1e-6)
         total = PrivateSum(dimension=width, threshold=1.0, noise_multiplier=1.0)
-        _, norms = gradients.add_each(theta, x, y, total, block=block)
+        _, norms = gradients.add_record_gradients(theta, x, y, total, block=block)
         expected = np.linalg.norm(whole[:, coordinates], axis=1)
         np.testing.assert_allclose(norms, expected, rtol=1e-5)
 

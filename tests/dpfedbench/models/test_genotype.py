@@ -146,22 +146,22 @@ def test_genotype_with_impossible_inputs_is_refused(inputs, message):
 
 def test_genotype_sources_give_genotypes_of_the_space():
     space = Space(nodes=2)
-    random = RandomGenotype(seed=1).of(space)
-    assert random == RandomGenotype(seed=1).of(space)
-    assert random != RandomGenotype(seed=2).of(space)
-    same = SameGenotype(operation="skip_connect").of(space)
+    random = RandomGenotype(seed=1).genotype_in(space)
+    assert random == RandomGenotype(seed=1).genotype_in(space)
+    assert random != RandomGenotype(seed=2).genotype_in(space)
+    same = SameGenotype(operation="skip_connect").genotype_in(space)
     assert same == space.same("skip_connect")
     with pytest.raises(BenchError, match="has conv"):
-        SameGenotype(operation="conv").of(space)
+        SameGenotype(operation="conv").genotype_in(space)
     cell = [
         [["skip_connect", 0], ["sep_conv_3x3", 1]],
         [["sep_conv_5x5", 2], ["skip_connect", 0]],
     ]
     stated = StatedGenotype.read({"kind": "stated", "normal": cell, "reduction": cell})
-    node = stated.of(space).cells["normal"][1]
+    node = stated.genotype_in(space).cells["normal"][1]
     assert node == (("skip_connect", 0), ("sep_conv_5x5", 2))
     stated = StatedGenotype.read(
         {"kind": "stated", "normal": [[["skip_connect", "a"]]]}
     )
     with pytest.raises(BenchError, match=r"not \[operation, state\]"):
-        stated.of(space)
+        stated.genotype_in(space)

@@ -101,8 +101,8 @@ def test_gradients_and_products_of_tasks_equal_autograds(name, kernels):
     direction = torch.from_numpy(rng.standard_normal(thetas.shape)).to(dtype)
     slopes = torch.empty_like(thetas)
     products = torch.empty_like(thetas)
-    before = gradients.at(0.5 * thetas, x, y, slopes, products=True)
-    point = gradients.at(thetas, x, y, slopes, products=True, into=before)
+    before = gradients.task_gradients(0.5 * thetas, x, y, slopes, products=True)
+    point = gradients.task_gradients(thetas, x, y, slopes, products=True, into=before)
     point.product(direction, products)
     logits = gradients.logits(thetas, gradients.prepared(x))
     for i, weights in enumerate(thetas.double()):
@@ -128,7 +128,7 @@ def test_gradients_of_records_equal_autograds(name, kernels):
     weights = torch.from_numpy(theta).to(dtype)
     rows = torch.empty(13, net.dimension, dtype=dtype)
     measures = [
-        gradients.each(weights, x, y, rows),
+        gradients.record_gradients(weights, x, y, rows),
         gradients.evaluate(weights, x, y),
     ]
     leaf = weights.double().requires_grad_()
@@ -153,9 +153,9 @@ def test_gradient_of_a_record_does_not_depend_on_other_records(name, kernels):
     theta, x, y = draw_records(net)
     before = np.empty((len(x), net.dimension), np.float32)
     after = np.empty_like(before)
-    gradients.each(theta, x, y, before)
+    gradients.record_gradients(theta, x, y, before)
     x[2] = 1
-    gradients.each(theta, x, y, after)
+    gradients.record_gradients(theta, x, y, after)
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
     assert (before[2] != after[2]).any()
 
@@ -168,7 +168,7 @@ def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, ker
     gradients = choose(net, enabled=kernels).make()
     theta, x, y = draw_records(net, records=23)
     rows = np.empty((23, net.dimension), np.float32)
-    losses = gradients.each(theta, x, y, rows).losses
+    losses = gradients.record_gradients(theta, x, y, rows).losses
 
     def make_total():
         if private:
@@ -178,7 +178,7 @@ def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, ker
         return PlainSum(dimension=net.dimension)
 
     total = make_total()
-    measured, norms = gradients.add_each(theta, x, y, total)
+    measured, norms = gradients.add_record_gradients(theta, x, y, total)
     by_rows = make_total()
     expected_norms = by_rows.add(torch.from_numpy(rows))
     assert measured.losses == pytest.approx(losses, rel=1e-5)
@@ -188,7 +188,10 @@ def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, ker
     )
     np.testing.assert_allclose(release, expected, atol=1e-4)
     buffer = np.empty((5, net.dimension), np.float32)
-    pieces = [np.array(piece) for _, piece in gradients.pieces(theta, x, y, buffer)]
+    pieces = [
+        np.array(piece)
+        for _, piece in gradients.record_gradient_pieces(theta, x, y, buffer)
+    ]
     np.testing.assert_allclose(np.concatenate(pieces), rows, atol=1e-5)
 
 
@@ -212,7 +215,7 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
     slopes, slopes_at_once, product, product_at_once = (
         torch.empty_like(thetas) for _ in range(4)
     )
-    point = gradients.at(thetas, inputs, y, slopes, products=True)
+    point = gradients.task_gradients(thetas, inputs, y, slopes, products=True)
     labels = torch.from_numpy(y)
     at_once = _AllAtOnce(gradients, thetas, inputs.value, labels, slopes_at_once)
     assert gradients._vmaps_tasks
@@ -246,7 +249,9 @@ def test_gradients_of_a_linear_loss_have_no_second_derivatives():
     slopes = torch.full_like(thetas, 7)
     products = torch.full_like(thetas, 7)
     gradients = TorchGradients(net, dtype=torch.float64)
-    gradients.at(thetas, x, y, slopes, products=True).product(thetas, products)
+    gradients.task_gradients(thetas, x, y, slopes, products=True).product(
+        thetas, products
+    )
     means = (x / 255).transpose(0, 1, 4, 2, 3).reshape(2, 7, 128).mean(1)
     np.testing.assert_allclose(slopes, np.pad(means, ((0, 0), (0, 2))), atol=1e-12)
     assert not products.any()
@@ -257,7 +262,9 @@ def test_layer_without_second_derivatives_is_named():
     theta, x, y = draw_tasks(net, tasks=1)
     thetas = torch.from_numpy(theta)[None]
     gradients = TorchGradients(net, dtype=torch.float64)
-    point = gradients.at(thetas, x, y, torch.empty_like(thetas), products=True)
+    point = gradients.task_gradients(
+        thetas, x, y, torch.empty_like(thetas), products=True
+    )
     message = r"Sequential has no second derivatives \(.*hardsigmoid"
     with pytest.raises(BenchError, match=message):
         point.product(thetas, torch.empty_like(thetas))
@@ -282,9 +289,9 @@ def test_module_may_view_its_maps(channels):
     theta, x, y = draw_tasks(net)
     gradients = TorchGradients(net, dtype=torch.float64)
     thetas = two_points(theta)
-    gradients.at(thetas, x, y, torch.empty_like(thetas))
+    gradients.task_gradients(thetas, x, y, torch.empty_like(thetas))
     rows = torch.empty((7, len(theta)), dtype=torch.float64)
-    gradients.each(thetas[0], x[0], y[0], rows)
+    gradients.record_gradients(thetas[0], x[0], y[0], rows)
 
 
 # Arguments that do not fit: compiled loops would read beyond the arrays
@@ -321,7 +328,7 @@ def test_tasks_of_other_sizes_are_refused(name, change, kernels):
         for key, shape in (shapes | change).items()
     ]
     with pytest.raises(ValueError):
-        choose(net, enabled=kernels).make().at(*arguments)
+        choose(net, enabled=kernels).make().task_gradients(*arguments)
 
 
 @KERNELS
@@ -348,7 +355,9 @@ def test_records_of_other_sizes_are_refused(change, kernels):
         "out": np.zeros((2, 26_010), np.float32),
     } | change
     with pytest.raises(ValueError):
-        choose(RECORD["cnn"], enabled=kernels).make().each(*arguments.values())
+        choose(RECORD["cnn"], enabled=kernels).make().record_gradients(
+            *arguments.values()
+        )
 
 
 @KERNELS
@@ -357,7 +366,7 @@ def test_records_of_a_network_that_mixes_them_have_no_gradient(kernels):
     theta, x, y = draw_records(net)
     rows = np.empty((len(x), net.dimension), np.float32)
     with pytest.raises(BenchError, match=r"mixes records in layer block1 .*GroupNorm"):
-        choose(net, enabled=kernels).make().each(theta, x, y, rows)
+        choose(net, enabled=kernels).make().record_gradients(theta, x, y, rows)
 
 
 def test_records_have_no_learnt_rates():
@@ -365,7 +374,7 @@ def test_records_have_no_learnt_rates():
     theta, x, y = draw_records(net)
     rows = np.empty((7, net.dimension), np.float32)
     with pytest.raises(ValueError, match="rates"):
-        choose(net).make().each(theta, x, y, rows)
+        choose(net).make().record_gradients(theta, x, y, rows)
 
 
 def test_workers_split_tasks_evenly():

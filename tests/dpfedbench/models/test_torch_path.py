@@ -94,7 +94,7 @@ def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, d
     gradients = torch_gradients_of(net, device)
     gradients.as_products = form == "products"
     rows = torch.empty((7, net.dimension), dtype=torch.float64, device=device)
-    gradients.each(theta, x, y, rows)
+    gradients.record_gradients(theta, x, y, rows)
     for i, row in enumerate(rows.cpu().numpy()):
         leaf = torch.from_numpy(theta).requires_grad_()
         record = torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])
@@ -200,10 +200,12 @@ def test_records_that_are_too_many_are_halved(limit_memory, capsys):
     y = np.arange(9) % 5
     gradients = torch_gradients_of(net)
     expected = np.empty((9, net.dimension))
-    losses = gradients.each(theta, x, y, expected).losses
+    losses = gradients.record_gradients(theta, x, y, expected).losses
     limit_memory(4)
     rows = np.empty_like(expected)
-    np.testing.assert_allclose(gradients.each(theta, x, y, rows).losses, losses)
+    np.testing.assert_allclose(
+        gradients.record_gradients(theta, x, y, rows).losses, losses
+    )
     assert_close(rows, expected)
     assert capsys.readouterr().err.count("out of memory") == 1
 

@@ -137,13 +137,13 @@ def test_coupled_gradients_of_records_add_up_to_the_batchs_gradient(federation):
     x = rng.random((6, 28, 28, 1)).astype(np.float32)
     y = np.array([0, 0, 1, 1, 2, 2])
     rows = torch.empty((6, net.dimension))
-    CoupledGradients(TorchGradients(net)).each(theta, x, y, rows)
+    CoupledGradients(TorchGradients(net)).record_gradients(theta, x, y, rows)
     whole = torch.empty((1, net.dimension))
-    choose(net).make().at(theta[None], x[None], y[None], whole)
+    choose(net).make().task_gradients(theta[None], x[None], y[None], whole)
     assert torch.linalg.norm(rows.mean(dim=0) - whole[0]) < 1e-4 * whole.norm()
     # Each depends on the others: the rows of a smaller batch are not the same.
     fewer = torch.empty((3, net.dimension))
-    CoupledGradients(TorchGradients(net)).each(theta, x[:3], y[:3], fewer)
+    CoupledGradients(TorchGradients(net)).record_gradients(theta, x[:3], y[:3], fewer)
     assert torch.linalg.norm(rows[:3] - fewer) > 1e-2 * rows[:3].norm()
 
 

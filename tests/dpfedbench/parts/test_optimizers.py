@@ -73,12 +73,12 @@ def test_adam_bc_takes_the_noises_variance_out_of_the_second_moment():
     optimizer = AdamBC(floor=1e-6)
     weights = torch.zeros(2, dtype=torch.float64)
     state = optimizer.begin(weights)
-    optimizer.told(state, 1.0)
+    optimizer.set_noise_deviation(state, 1.0)
     optimizer.step(weights, torch.tensor([2.0, 0.5], dtype=torch.float64), state, 0.1)
     expected = [-0.1 * 2 / math.sqrt(3), -0.1 * 0.5 / 1e-3]
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     weights.zero_()
-    optimizer.told(state, 2.0)  # the threshold has moved
+    optimizer.set_noise_deviation(state, 2.0)  # the threshold has moved
     optimizer.step(weights, torch.tensor([2.0, 2.0], dtype=torch.float64), state, 0.1)
     mean = (0.9 * 0.2 + 0.2) / 0.19
     square = (0.999 * 0.004 + 0.004) / 0.001999
@@ -114,7 +114,7 @@ def test_adam_bc_finds_the_second_moment_of_a_mean_under_much_noise():
     state = optimizer.begin(weights)
     for _ in range(10_000):
         gradient = torch.from_numpy(0.5 + 2.0 * rng.standard_normal(400))
-        optimizer.told(state, 2.0)
+        optimizer.set_noise_deviation(state, 2.0)
         optimizer.step(weights, gradient, state, 0.0)
     moment = float((state["square"] - state["noise"]).mean())
     assert abs(moment - 0.25) < 0.033

@@ -79,7 +79,7 @@ def test_partition_identities_and_folders_do_not_change():
 def test_partition_is_read_from_its_description(kind):
     required = {"fragments": {"fragments": 8}, "dirichlet": {"concentration": 0.5}}
     part = made_clients(kind, count=4, **required.get(kind, {}))
-    again, ways = PartitionScheme.of(part.drawn_from(5))
+    again, ways = PartitionScheme.from_settings(part.drawn_from(5))
     assert again.drawn_from(ways) == part.drawn_from(5) and again.folder(
         ways
     ) == part.folder(ways)
@@ -232,7 +232,7 @@ def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_pat
     assert turned.summary["rotations"] == "quarter-turns"
     assert plain_part.folder(5) == "5way-500clients-2examples-shared"
     assert turned_part.folder(5) == "5way-500clients-2examples-quarter-turns-shared"
-    part, ways = PartitionScheme.of(turned_part.drawn_from(5))
+    part, ways = PartitionScheme.from_settings(turned_part.drawn_from(5))
     assert (part.rotations, ways) == ("quarter-turns", 5)
 
 

@@ -79,9 +79,9 @@ def test_automatic_transforms_records_too(silos, tmp_path):
     theta = rounds.theta.numpy()
     total = rounds.clients.entry.begin_round(0)
     gradients = rounds.gradients.make()
-    gradients.add_each(theta, images, labels, total)
+    gradients.add_record_gradients(theta, images, labels, total)
     rows = torch.empty((9, rounds.net.dimension))
-    gradients.each(theta, images, labels, rows)
+    gradients.record_gradients(theta, images, labels, rows)
     expected = (rows / (rows.norm(dim=1, keepdim=True) + 0.01)).double().sum(dim=0)
     torch.testing.assert_close(release(total), expected, rtol=1e-4, atol=1e-5)
 

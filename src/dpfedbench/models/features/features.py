@@ -112,7 +112,7 @@ class Features(Part):
         """
         raise NotImplementedError
 
-    def of(self, images: torch.Tensor) -> torch.Tensor:
+    def extract(self, images: torch.Tensor) -> torch.Tensor:
         """Return the features of images, both float32 [n, channels, height, width].
 
         Pixels are in [0, 1].
@@ -154,7 +154,7 @@ class Features(Part):
             pixels = _filled(
                 np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255
             )
-            maps = self.of(torch.from_numpy(pixels).movedim(-1, 1))
+            maps = self.extract(torch.from_numpy(pixels).movedim(-1, 1))
             if self.unit_length:
                 maps = maps / torch.linalg.vector_norm(
                     maps, dim=(1, 2, 3), keepdim=True

@@ -49,7 +49,7 @@ class RandomFeatures(Features):
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
         return 1, 1, self.count
 
-    def of(self, images: torch.Tensor) -> torch.Tensor:
+    def extract(self, images: torch.Tensor) -> torch.Tensor:
         weights, phases = _drawn(self.seed, images[0].numel(), self.count)
         flat = images.flatten(1) @ (weights / self.width) + phases
         return (math.sqrt(2 / self.count) * torch.cos(flat))[:, :, None, None]

@@ -79,7 +79,7 @@ class Scattering(Features):
             )
         return -(-height // step), -(-width // step), maps
 
-    def of(self, images: torch.Tensor) -> torch.Tensor:
+    def extract(self, images: torch.Tensor) -> torch.Tensor:
         step = 2**self.scales
         (height, width) = images.shape[2:]
         more = (step, step + -width % step, step, step + -height % step)

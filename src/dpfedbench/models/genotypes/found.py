@@ -62,7 +62,7 @@ class FoundGenotype(GenotypeSource):
     def without_references(self) -> GenotypeSource:
         return RandomGenotype()
 
-    def of(self, space: Space) -> Genotype:
+    def genotype_in(self, space: Space) -> Genotype:
         raise BenchError(
             f"the cells are those that another run found: give its {self.file} as a"
             " reference"

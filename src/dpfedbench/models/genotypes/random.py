@@ -18,5 +18,5 @@ class RandomGenotype(GenotypeSource):
         0, ge=0, doc="seed of the drawing, independent of the run's seed"
     )
 
-    def of(self, space: Space) -> Genotype:
+    def genotype_in(self, space: Space) -> Genotype:
         return space.random(stream(self.seed, "random-genotype"))

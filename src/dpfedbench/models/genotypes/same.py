@@ -21,7 +21,7 @@ class SameGenotype(GenotypeSource):
     )
 
     def check(self, run: Method) -> None:
-        self.of(space_of(run))
+        self.genotype_in(space_of(run))
 
-    def of(self, space: Space) -> Genotype:
+    def genotype_in(self, space: Space) -> Genotype:
         return space.same(self.operation)

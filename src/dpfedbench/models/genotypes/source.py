@@ -38,7 +38,7 @@ class GenotypeSource(Part):
         """Return a source of cells of the same size that needs no file."""
         return self
 
-    def of(self, space: Space) -> Genotype:
+    def genotype_in(self, space: Space) -> Genotype:
         """Return the genotype.
 
         Args:

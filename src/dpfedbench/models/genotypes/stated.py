@@ -27,9 +27,9 @@ class StatedGenotype(GenotypeSource):
     reduction: Cell = setting((), doc="the reduction cell")
 
     def check(self, run: Method) -> None:
-        self.of(space_of(run))
+        self.genotype_in(space_of(run))
 
-    def of(self, space: Space) -> Genotype:
+    def genotype_in(self, space: Space) -> Genotype:
         cells = {"normal": self.normal, "reduction": self.reduction}
         try:
             return Genotype(

@@ -43,7 +43,7 @@ class FileInitial(Initial):
     )
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return f"from weights of {self.source}"
 
     def without_account(self, run: Method) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Initial(Part):
     package: ClassVar[str] = "dpfedbench.models.initial"
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Source of the weights, for tables and figures; "" for random weights."""
         return ""
 

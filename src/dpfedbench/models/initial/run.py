@@ -53,7 +53,7 @@ class RunInitial(Initial):
     )
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return f"from {self.run.get('method')} on {self.run.get('dataset')}"
 
     def check(self, run: Method) -> None:

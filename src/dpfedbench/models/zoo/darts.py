@@ -175,7 +175,7 @@ class DartsCells(CellModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
 
-        genotype = self.genotype.of(self.space)
+        genotype = self.genotype.genotype_in(self.space)
         genotype.check(self.space)
         return GenotypeNet(
             genotype=genotype,

@@ -175,7 +175,9 @@ class _Search(Clients):
         self._run: Any = run  # its method has the settings of the architecture's noise
         self._net = net = setup.net
         self._held = setup.held
-        self._told: Callable[[torch.Tensor], Row] = update.told(run, net)
+        self._public_columns: Callable[[torch.Tensor], Row] = update.public_columns(
+            run, net
+        )
         self._rounds = run.participation.rounds
         self._weights = net.blocks["weights"]
         self._architecture = net.blocks["architecture"]
@@ -194,7 +196,7 @@ class _Search(Clients):
         self._lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
             of_half = SumSpec(name=name, unit="record", observer="server", part=half)
-            self._places[name] = update.places(
+            self._places[name] = update.record_subset(
                 of_half, seed=run.seed, client=0, records=records
             )
             self._lots[name] = update.lots(
@@ -251,7 +253,7 @@ class _Search(Clients):
             "released_norm": float(released.norm()),
             "noise_multiplier": self._mechanism.noise_multiplier,
             "threshold": self._mechanism.states[0]["threshold"],
-        } | self._told(model)
+        } | self._public_columns(model)
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _lot(self, name: str, index: int) -> np.ndarray:

@@ -72,14 +72,14 @@ class SearchSteps(SummedUpdate):
     def block_of(self, sum_: SumSpec) -> str:
         return _BLOCKS[sum_.name]
 
-    def places(
+    def record_subset(
         self, sum_: SumSpec, *, seed: int, client: int, records: int
     ) -> np.ndarray:
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
 
-    def told(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
+    def public_columns(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
         model = run.model
         architecture = net.blocks["architecture"]
         space = model.space if isinstance(model, CellModel) else None

@@ -523,7 +523,7 @@ def each_holder(
     Each process computes its own holders, each of which takes a sum in the mechanism.
     Afterwards every process has the releases and the thresholds of all holders.
     """
-    own_holders = processes.own(mechanism.holders)
+    own_holders = processes.share(mechanism.holders)
     results = dict(zip(own_holders, pool.map(take, own_holders), strict=True))
     states = {
         holder: mechanism.states[holder] for holder in own_holders if mechanism.states
@@ -618,7 +618,7 @@ class ClientUpdate(Part):
         """Return the tensors that adaptation to a task changes; None: all."""
         return None
 
-    def places(
+    def record_subset(
         self, sum_: SumSpec, *, seed: int, client: int, records: int
     ) -> np.ndarray:
         """Return the positions, ascending, of the records of a client's own sum.

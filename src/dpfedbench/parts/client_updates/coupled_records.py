@@ -73,22 +73,28 @@ class CoupledGradients:
         ]
         return weights, torch.stack(rows), [losses.detach(), right, of]
 
-    def each(
+    def record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
     ) -> Measured:
-        """Write each example's gradient to `out` [n, d], like `Gradients.each`."""
+        """Write each example's gradient to `out` [n, d].
+
+        See `Gradients.record_gradients`.
+        """
         from dpfedbench.models.gradients import Measured
 
         _, rows, measures = self._rows(theta, x, y, graph=False)
         out.copy_(rows)
         return Measured(*(measure.cpu().numpy().astype(float) for measure in measures))
 
-    def add_each(
+    def add_record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
     ) -> tuple[Measured, np.ndarray]:
-        """Add each example's gradient to a sum, like `Gradients.add_each`."""
+        """Add each example's gradient to a sum.
+
+        See `Gradients.add_record_gradients`.
+        """
         rows = torch.empty((len(y), len(theta)), dtype=self._like.dtype)
-        measured = self.each(theta, x, y, rows)
+        measured = self.record_gradients(theta, x, y, rows)
         return measured, total.add(rows)
 
     def clipped_product(
@@ -167,7 +173,7 @@ class CoupledRecords(MamlByRecord):
             mean, measures = sums.mean(QUERY, adapted, query, worker)
             return torch.from_numpy(mean)[None], measures
         rows = torch.empty((len(query[1]), len(adapted)))
-        measured = worker.each(adapted, *query, rows)
+        measured = worker.record_gradients(adapted, *query, rows)
         measures = np.stack([measured.losses, measured.right / measured.of], axis=1)
         return rows, measures
 

@@ -54,8 +54,8 @@ class IndependentGradients:
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
-        self.each = gradients.each
-        self.add_each = gradients.add_each
+        self.record_gradients = gradients.record_gradients
+        self.add_record_gradients = gradients.add_record_gradients
 
     def clipped_product(
         self,
@@ -73,7 +73,9 @@ class IndependentGradients:
         weights = torch.from_numpy(theta).to(gradients.device, gradients.dtype)
         weights = weights.repeat(len(y), 1)
         rows = torch.empty_like(weights)
-        point = gradients.at(weights, x[:, None], y[:, None], rows, products=True)
+        point = gradients.task_gradients(
+            weights, x[:, None], y[:, None], rows, products=True
+        )
         product = torch.empty_like(weights)
         totals = []
         for direction in directions.to(rows.device):

@@ -104,7 +104,9 @@ class LocalModel:
     def gradient(self, weights: torch.Tensor, examples: Examples) -> torch.Tensor:
         """Return the gradient of the examples' mean loss at `weights`, float32 [d]."""
         inputs, labels = examples
-        total = self._gradients.added(weights.numpy(), inputs, labels, self._room)
+        total = self._gradients.summed_record_gradients(
+            weights.numpy(), inputs, labels, self._room
+        )
         return torch.from_numpy((total / len(labels)).astype(np.float32))
 
     def evaluate(self, weights: torch.Tensor, examples: Examples) -> Measured:

@@ -115,7 +115,7 @@ class _Room:
     def __init__(self) -> None:
         self._room = np.empty(0)
 
-    def taken(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def take(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return the records at the given positions; valid until the next call."""
         if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
             self._room = np.empty(
@@ -138,7 +138,7 @@ class _Silos(Clients):
         self._count = len(setup.held.images)
         self._dimension, self._own = (
             setup.net.dimension,
-            setup.processes.own(self._count),
+            setup.processes.share(self._count),
         )
         self._lots = update.lots(
             run, clients=self._count, records=[*map(len, setup.held.images)]
@@ -182,7 +182,7 @@ class _Silos(Clients):
         if theta is None:
             theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
         with self._workers.running(), self._workers.worker() as (gradients, _):
-            _, norms = gradients.add_each(
+            _, norms = gradients.add_record_gradients(
                 theta, images, labels, Adding(PlainSum(dimension=self._dimension))
             )
         return float(norms.mean())
@@ -254,8 +254,10 @@ class _Silos(Clients):
         loss = math.nan
         norm = math.nan
         with self._workers.worker() as (gradients, room):
-            images = room.taken(self._held.images[client], lot)
-            measured, _ = gradients.add_each(model.numpy(), images, labels, total)
+            images = room.take(self._held.images[client], lot)
+            measured, _ = gradients.add_record_gradients(
+                model.numpy(), images, labels, total
+            )
         if not self.entry.spec.private and len(lot):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
@@ -265,7 +267,9 @@ class _Silos(Clients):
         update = self._update
         rounds = self._setup.run.participation.rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
-        update.optimizer.told(self._states[client], total.deviation / expected)
+        update.optimizer.set_noise_deviation(
+            self._states[client], total.deviation / expected
+        )
         update.optimizer.step(model, mean, self._states[client], rate)
         return loss, norm, float(released.norm())
 

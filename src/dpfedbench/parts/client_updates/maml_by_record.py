@@ -58,7 +58,7 @@ class MamlByRecord(ClientsWithinTask):
             contributions_per_client=query if self._by_server else 1,
         )
         self._update = update
-        self._moved = moved(setup.net, update.adapted_tensors(setup))
+        self._moved = coordinates_of(setup.net, update.adapted_tensors(setup))
 
     def client(
         self,
@@ -84,7 +84,7 @@ class MamlByRecord(ClientsWithinTask):
         return measures.mean(axis=0).tolist()
 
 
-def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
+def coordinates_of(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
     """Return the coordinates of the named tensors, or of all tensors for None."""
     if names is None:
         return slice(None)

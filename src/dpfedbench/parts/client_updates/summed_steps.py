@@ -72,7 +72,7 @@ class SummedUpdate(ClientUpdate):
         """Return the block of the model that a sum belongs to; "": all of it."""
         return ""
 
-    def told(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
+    def public_columns(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
         """Return a function from released weights [d] to columns of the history."""
         return lambda theta: {}
 
@@ -176,7 +176,7 @@ class Parties(Clients):
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
         self._update = update
         self._setup = setup
-        self._told = update.told(setup.run, setup.net)
+        self._public_columns = update.public_columns(setup.run, setup.net)
         run = setup.run
         net = setup.net
         self._held = setup.held
@@ -192,7 +192,7 @@ class Parties(Clients):
             steps = update.steps[sum_.name]
             coordinates = net.blocks[block] if block else slice(0, net.dimension)
             indices = [
-                update.places(sum_, seed=run.seed, client=client, records=held)
+                update.record_subset(sum_, seed=run.seed, client=client, records=held)
                 for client in range(self._count)
             ]
             drawn = update.lots(run, sum_, clients=self._count, records=len(indices[0]))
@@ -257,7 +257,7 @@ class Parties(Clients):
                     index=index,
                     rounds=self._rounds,
                 )
-        self._row = row | self._told(model)
+        self._row = row | self._public_columns(model)
         yield model[None], np.zeros(0), np.zeros(0)
 
     def _party(
@@ -272,7 +272,7 @@ class Parties(Clients):
         labels = self._held.labels[client][chosen]
         total = phase.entry.begin_round(index, holder=client)
         with self._workers.worker() as gradients:
-            measured, _ = gradients.add_each(
+            measured, _ = gradients.add_record_gradients(
                 theta, images, labels, total, block=phase.block
             )
         raw = [] if phase.entry.spec.private else total.norms

@@ -48,7 +48,7 @@ class AdamBC(Optimizer):
         }
         return {"steps": 0, "noise": 0.0, "deviation": 0.0, **moments}
 
-    def told(self, state: State, deviation: Any) -> None:
+    def set_noise_deviation(self, state: State, deviation: Any) -> None:
         if np.ndim(deviation):
             state["deviation"] = torch.as_tensor(deviation, dtype=torch.float32)
         else:

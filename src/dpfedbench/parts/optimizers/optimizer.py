@@ -39,7 +39,7 @@ class Optimizer(Part):
         """Return the state before the first step."""
         raise NotImplementedError
 
-    def told(self, state: State, deviation: Any) -> None:
+    def set_noise_deviation(self, state: State, deviation: Any) -> None:
         """Receive the standard deviation of the noise in the next step's gradient.
 
         Args:

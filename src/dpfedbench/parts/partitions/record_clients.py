@@ -25,7 +25,9 @@ class RecordClients(PartitionScheme):
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> RecordPartition:
         dataset = load_any_records(data_dir)
-        settings = {key: value for key, value in self.own.items() if key != self.tag}
+        settings = {
+            key: value for key, value in self.own_values.items() if key != self.tag
+        }
         return record_partition_of(
             dataset,
             self.deal(dataset, seed=seed),

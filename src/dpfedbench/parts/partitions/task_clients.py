@@ -63,7 +63,9 @@ class TaskClients(PartitionScheme):
             examples_per_class=self.examples_per_class,
         )
         classes, examples = self.draw(dataset, ways=ways, seed=seed)
-        settings = {key: value for key, value in self.own.items() if key != self.tag}
+        settings = {
+            key: value for key, value in self.own_values.items() if key != self.tag
+        }
         return partition_of(
             dataset,
             classes,

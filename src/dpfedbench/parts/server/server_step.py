@@ -67,7 +67,7 @@ class ServerStep(Part):
         """Return the change of the model [d] that follows from a release."""
         return released / denominator
 
-    def told(self, state: State, deviation: Any) -> None:
+    def set_noise_deviation(self, state: State, deviation: Any) -> None:
         """Receive the standard deviation of the noise in the next mean.
 
         Args:
@@ -116,8 +116,8 @@ class Step(ServerStep):
     def begin(self, theta: torch.Tensor) -> State:
         return {"optimizer": self.optimizer.begin(theta)}
 
-    def told(self, state: State, deviation: Any) -> None:
-        self.optimizer.told(state["optimizer"], deviation)
+    def set_noise_deviation(self, state: State, deviation: Any) -> None:
+        self.optimizer.set_noise_deviation(state["optimizer"], deviation)
 
     def step(
         self,
