@@ -170,7 +170,7 @@ def test_torch_path_agrees_with_the_kernels_in_double_precision(
             labels = torch.as_tensor(y, dtype=torch.int64)
             return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
 
-        monkeypatch.setattr(TorchGradients, "_at", all_at_once)
+        monkeypatch.setattr(TorchGradients, "_task_gradients", all_at_once)
     torch.set_default_dtype(torch.float64)
     try:
         for gradients, run_device in ((case.kernel, "cpu"), ("torch", device)):

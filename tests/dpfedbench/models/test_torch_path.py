@@ -37,7 +37,7 @@ def at_once(monkeypatch):
         labels = torch.as_tensor(y, device=self.device)
         return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
 
-    monkeypatch.setattr(TorchGradients, "_at", at)
+    monkeypatch.setattr(TorchGradients, "_task_gradients", at)
 
 
 def torch_gradients_of(net, device="cpu"):
