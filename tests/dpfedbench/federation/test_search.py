@@ -197,7 +197,7 @@ def take_both_sums_of_one_half(monkeypatch):
     def one_half(self, sum_, **options):
         return select(self, first, **options)
 
-    monkeypatch.setattr(SearchSteps, "places", one_half)
+    monkeypatch.setattr(SearchSteps, "record_subset", one_half)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,9 @@ def test_adam_bc_receives_the_noise_of_the_mean_from_the_server(z, monkeypatch):
     """z C / L of the released mean, with C of the round."""
     deviations = []
     monkeypatch.setattr(
-        AdamBC, "set_noise_deviation", lambda self, state, deviation: deviations.append(deviation)
+        AdamBC,
+        "set_noise_deviation",
+        lambda self, state, deviation: deviations.append(deviation),
     )
     run = make_config({"server": {"optimizer": "adam-bc"}, "noise": {"multiplier": z}})
     rounds = fixed_rounds(run, np.ones((48, 3)))
