@@ -119,7 +119,8 @@ class CohortSum:
             self.theta, np.arange(len(tasks.support_y)), 0
         ):
             add_to(total, contributions)
-        total.release(stream(0, "noise"))
+        draws = stream(0, "noise").standard_normal(self.net.dimension)
+        total.release(draws)
 
 
 class Tasks:

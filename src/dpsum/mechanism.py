@@ -291,17 +291,13 @@ class Mechanism:
         """
         rule = self._rule
         extra = None
-        released: np.ndarray = total.sum.release_with(
-            self.noise_of(self.spec.stream, total)
-        )
+        released: np.ndarray = total.sum.release(self.noise_of(self.spec.stream, total))
         with self._lock:
             self.non_finite += total.sum.non_finite
         if rule is None:
             return released
         if total.extra is not None and total.extra_sum is not None:
-            extra = total.extra_sum.release_with(
-                self.noise_of(total.extra.stream, total)
-            )
+            extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
         rule.observe(
             total.state,
             Seen(

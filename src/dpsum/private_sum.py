@@ -171,22 +171,7 @@ class _Sum:
         if self._released:
             raise RuntimeError("this sum was released: nothing can be added to it")
 
-    def release(self, generator: Any) -> np.ndarray:
-        """Return the noised sum, float64 [d].
-
-        Args:
-            generator: numpy generator that draws the noise; None where the sum needs no
-                noise.
-
-        Raises:
-            RuntimeError: the sum was released before; a second release would be a
-                second mechanism.
-        """
-        if generator is None:
-            return self.release_with(None)
-        return self.release_with(generator.standard_normal(self.dimension))
-
-    def release_with(self, standard: Any) -> np.ndarray:
+    def release(self, standard: Any = None) -> np.ndarray:
         """Return the noised sum, float64 [d].
 
         Args:
@@ -194,7 +179,8 @@ class _Sum:
                 the sum needs no noise.
 
         Raises:
-            RuntimeError: see `release`.
+            RuntimeError: the sum was released before; a second release would be a
+                second mechanism.
         """
         if self._released:
             raise RuntimeError("this sum was released before")

@@ -22,7 +22,7 @@ from dpkernels import (
 from dpkernels.fused_cnn import FusedCnn
 from dpsum.private_sum import PlainSum, PrivateSum
 from tests.dpfedbench.models.nets import cnn
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NO_NOISE
 
 NET = cnn()
 DIMENSION = 26_010
@@ -145,7 +145,7 @@ def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
     expected = np.zeros(DIMENSION)
     for row, norm in zip(rows, added_norms, strict=True):
         expected += (1.0 if norm <= limit else limit / norm) * row
-    assert np.array_equal(total.release(NoNoise()), expected)
+    assert np.array_equal(total.release(NO_NOISE), expected)
 
 
 def test_fused_cnn_counts_gradients_that_are_not_finite_as_zero():

@@ -15,7 +15,7 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpkernels.linear import LinearHeadGradients
 from dpsum.private_sum import PlainSum, PrivateSum
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NO_NOISE
 
 SHAPE, CLASSES = (3, 3, 4), 5
 
@@ -66,7 +66,7 @@ def test_linear_head_adds_clipped_gradients(net, threshold):
     )
     np.testing.assert_allclose(added_norms, norms, rtol=1e-5)
     assert (total.non_finite, total.count) == (1, 30)
-    released = total.release(NoNoise())
+    released = total.release(NO_NOISE)
     np.testing.assert_allclose(released, expected, rtol=1e-5, atol=1e-5)
     for values, exact in zip(evaluation, expected_evaluation, strict=True):
         finite = np.delete(values, 7), np.delete(exact, 7)
@@ -80,7 +80,7 @@ def test_linear_head_moves_the_sum_by_the_threshold_at_most(scale):
     total = make_sum(net, 0.3)
     inputs *= np.float32(scale)
     LinearHeadGradients(net).add_record_gradients(theta, inputs, labels, total)
-    assert np.linalg.norm(total.release(NoNoise())) <= 0.3 * (1 + 1e-9)
+    assert np.linalg.norm(total.release(NO_NOISE)) <= 0.3 * (1 + 1e-9)
 
 
 @both_heads
@@ -109,4 +109,4 @@ def test_linear_head_of_an_empty_lot_adds_nothing(net):
     gradients = LinearHeadGradients(net)
     _, norms = gradients.add_record_gradients(*make_records(net, 0), total)
     assert norms.shape == (0,)
-    assert not total.release(NoNoise()).any()
+    assert not total.release(NO_NOISE).any()

@@ -12,7 +12,7 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpkernels.lstm import FastLstm
 from dpsum.private_sum import PlainSum, PrivateSum
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NO_NOISE
 
 WORDS, LENGTH, WIDTH, COUNT = 23, 10, 6, 9
 
@@ -49,7 +49,7 @@ def add_records(net, theta, texts, total, dtype=torch.float64):
     _, norms = (
         choose(net, dtype=dtype).make().add_record_gradients(theta, texts, texts, total)
     )
-    return total.release(NoNoise()), norms
+    return total.release(NO_NOISE), norms
 
 
 @pytest.mark.parametrize("layers", [1, 2])

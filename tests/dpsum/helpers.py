@@ -1,8 +1,6 @@
-"""Ledger lines and generators that the tests of dpsum share."""
+"""Ledger lines and mechanisms that the tests of dpsum share."""
 
 import dataclasses
-
-import numpy as np
 
 import dpsum
 from dpsum.ledger import Release
@@ -10,11 +8,8 @@ from dpsum.ledger import Release
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
 
 
-class NoNoise:
-    """Generator of zeros, which shows a sum before its noise."""
-
-    def standard_normal(self, size):
-        return np.zeros(size)
+NO_NOISE = 0.0
+"""Standard noise of a release that shows the sum before its noise."""
 
 
 def make_mechanism(**values):

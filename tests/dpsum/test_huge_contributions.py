@@ -18,7 +18,7 @@ from dpsum.norms import clip, l2_norm
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import streams
 from dpsum.secure import Lattice, SecureSum
-from tests.dpsum.helpers import NoNoise, make_mechanism
+from tests.dpsum.helpers import NO_NOISE, make_mechanism
 
 LARGEST = sys.float_info.max
 SMALLEST = 5e-324
@@ -70,7 +70,7 @@ def test_private_sum_moves_by_the_threshold_at_most_for_a_huge_row(row):
         private_sum = make_sum(3, 0.5)
         private_sum.add(rows)
         assert private_sum.non_finite == 0
-        totals.append(private_sum.release(NoNoise()))
+        totals.append(private_sum.release(NO_NOISE))
     distance = np.linalg.norm(totals[1] - totals[0])
     assert distance == pytest.approx(float(min(exact_norm(row), 0.5)), abs=1e-15)
 
@@ -92,7 +92,7 @@ def test_private_sum_moves_by_the_threshold_at_most_for_a_huge_row(row):
 def test_private_sum_takes_numbers_of_every_width(rows, expected):
     private_sum = make_sum(2, 10.0)
     private_sum.add(rows)
-    assert private_sum.release(NoNoise()) == pytest.approx(expected, rel=1e-15)
+    assert private_sum.release(NO_NOISE) == pytest.approx(expected, rel=1e-15)
     assert private_sum.non_finite == (expected == [0.0, 0.0])
 
 
@@ -124,7 +124,7 @@ def test_torch_sums_take_the_ends_of_every_type(add, kind):
     assert (private_sum.count, private_sum.non_finite) == (4, int(is_double))
     first_rows = 0.0 if is_double else math.sqrt(0.5) + ends.smallest_normal
     expected = [first_rows + 0.6, first_rows + 0.8]
-    assert private_sum.release(NoNoise()) == pytest.approx(expected, rel=1e-6)
+    assert private_sum.release(NO_NOISE) == pytest.approx(expected, rel=1e-6)
 
 
 def test_secure_sum_clips_huge_messages_and_leaves_small_ones():

@@ -12,7 +12,7 @@ from dpkernels.clipped_sum import add_rows
 from dpsum import DpsumError
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import stream
-from tests.dpsum.helpers import NoNoise
+from tests.dpsum.helpers import NO_NOISE
 
 KOLMOGOROV_SMIRNOV_LEVEL = 1e-3
 
@@ -30,12 +30,12 @@ def make_sum(dimension, threshold=0.5, noise_multiplier=1.0):
 def sum_before_noise(contributions, threshold=0.5, add=PrivateSum.add):
     private_sum = make_sum(contributions.shape[1], threshold)
     add(private_sum, contributions)
-    return private_sum.release(NoNoise())
+    return private_sum.release(NO_NOISE)
 
 
 def draw_noise(threshold, noise_multiplier, dimension, *stream_name):
     empty_sum = make_sum(dimension, threshold, noise_multiplier)
-    return empty_sum.release(stream(*stream_name))
+    return empty_sum.release(stream(*stream_name).standard_normal(dimension))
 
 
 def random_rows(shape, seed):
@@ -94,9 +94,9 @@ def test_private_sum_without_contributions_is_noised():
 
 def test_private_sum_is_released_once():
     private_sum = make_sum(3)
-    private_sum.release(stream(0, "once"))
+    private_sum.release(np.ones(3))
     with pytest.raises(RuntimeError):
-        private_sum.release(stream(0, "once"))
+        private_sum.release(np.ones(3))
     with pytest.raises(RuntimeError):
         private_sum.add(torch.ones(1, 3))
 
@@ -156,7 +156,7 @@ def test_private_sum_rounds_each_product_and_each_sum(add):
     expected = np.zeros(3000)
     for row, norm in zip(rows, norms, strict=True):
         expected += (1.0 if norm <= 0.5 else 0.5 / norm) * row
-    assert np.array_equal(private_sum.release(NoNoise()), expected)
+    assert np.array_equal(private_sum.release(NO_NOISE), expected)
 
 
 @both_loops
@@ -167,7 +167,7 @@ def test_private_sum_chunks_change_no_bit(add):
         private_sum = make_sum(50)
         for chunk in rows.split(size):
             add(private_sum, chunk)
-        assert np.array_equal(private_sum.release(NoNoise()), expected)
+        assert np.array_equal(private_sum.release(NO_NOISE), expected)
 
 
 @pytest.mark.parametrize("limit", [0.5, 30.0, math.inf])
@@ -218,14 +218,14 @@ def test_sum_counts_contributions_that_are_not_finite_as_zero(make, add):
     total = make()
     add(total, torch.tensor(rows))
     assert (total.count, total.non_finite) == (5, 3)
-    assert total.release(NoNoise()) == pytest.approx([0.4, 0.2])
+    assert total.release(NO_NOISE) == pytest.approx([0.4, 0.2])
 
 
 def test_private_sum_keeps_no_norms_and_no_sum_before_noise():
     private_sum = make_sum(2)
     private_sum.add(torch.ones(2, 2))
     assert not hasattr(private_sum, "norms")
-    private_sum.release(stream(0, "x"))
+    private_sum.release(np.ones(2))
     for value in vars(private_sum).values():
         assert not isinstance(value, np.ndarray | torch.Tensor) or not len(value)
 

@@ -254,14 +254,14 @@ def remove_noise(monkeypatch):
 def watch_releases(monkeypatch):
     """Return a list that receives (private sum, released vector) of each release."""
     releases = []
-    release = PrivateSum.release_with
+    release = PrivateSum.release
 
     def watched(self, standard):
         vector = release(self, standard)
         releases.append((self, vector.copy()))
         return vector
 
-    monkeypatch.setattr(PrivateSum, "release_with", watched)
+    monkeypatch.setattr(PrivateSum, "release", watched)
     return releases
 
 

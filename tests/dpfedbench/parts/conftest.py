@@ -14,13 +14,6 @@ from tests.dpfedbench.federation.conftest import federation, make_config, silos
 __all__ = ["federation", "silos"]
 
 
-class ZeroNoise:
-    """Stand-in for a random generator, whose normal numbers are zero."""
-
-    def standard_normal(self, size):
-        return np.zeros(size)
-
-
 class Quadratic:
     """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2, of each record of client
     k. Labels are the client's number.

@@ -22,8 +22,7 @@ from dpsum.clipping import (
     Seen,
 )
 from dpsum.private_sum import PrivateSum
-
-from .conftest import ZeroNoise
+from tests.dpsum.helpers import NO_NOISE
 
 MOVING = {"percentile": 90.0, "window": 3, "never_rising": False}
 RULES = {
@@ -149,7 +148,7 @@ def test_norm_query_is_a_sum_that_clips_each_norm():
     total = PrivateSum(dimension=1, threshold=2.0, noise_multiplier=3.0)
     norms = np.array([0.5, 1e30, 2.0, np.nan])
     total.add(torch.from_numpy(rule.values({"threshold": 2.0}, norms)))
-    assert total.release(ZeroNoise()).item() == 4.5 and total.non_finite == 1
+    assert total.release(NO_NOISE).item() == 4.5 and total.non_finite == 1
 
 
 def test_private_quantile_by_hand():

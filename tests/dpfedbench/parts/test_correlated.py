@@ -25,8 +25,7 @@ from tests.dpfedbench.federation.conftest import (
     stop_before,
     train,
 )
-
-from .conftest import ZeroNoise
+from tests.dpsum.helpers import NO_NOISE
 
 ROUNDS = 8
 WIDE = 40_000
@@ -128,7 +127,7 @@ def test_encoded_sums_of_neighbours_differ_by_at_most_the_threshold(factorisatio
         for rows in inputs:
             total = PrivateSum(dimension=4, threshold=threshold, noise_multiplier=1.0)
             total.add(rows)
-            sums.append(total.release(ZeroNoise()))
+            sums.append(total.release(NO_NOISE))
         return encoder @ np.stack(sums)
 
     for _ in range(300):

@@ -94,7 +94,7 @@ def test_average_is_the_mean_of_the_models():
     add_to(total, torch.tensor([[1.0, 2.0]]))
     add_to(total, torch.tensor([[3.0, 6.0], [5.0, 4.0]]))
     theta = torch.zeros(2)
-    mean = server.mean(torch.from_numpy(total.release_with()), 3.0)
+    mean = server.mean(torch.from_numpy(total.release()), 3.0)
     server.step(theta, mean, {}, index=0, rounds=1)
     assert theta.tolist() == [3.0, 4.0]
 

@@ -12,15 +12,16 @@ from tests.dpfedbench.federation.conftest import (
     rounds_of,
     train,
 )
+from tests.dpsum.helpers import NO_NOISE
 
-from .conftest import ZeroNoise, check_refused
+from .conftest import check_refused
 
 CLIPPING = {"clipping": {"kind": "constant", "threshold": 1.0}}
 AUTOMATIC = CLIPPING | {"transform": "automatic"}
 
 
 def release(total):
-    return torch.from_numpy(total.sum.release(ZeroNoise()))
+    return torch.from_numpy(total.sum.release(NO_NOISE))
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ class _Models:
     def add(self, contributions: np.ndarray) -> None:
         self._models.append(contributions.copy())
 
-    def release_with(self, standard: None = None) -> np.ndarray:
+    def release(self, standard: None = None) -> np.ndarray:
         # torch's mean in single precision has other last bits than numpy's.
         return (
             torch.cat([torch.from_numpy(models) for models in self._models])
