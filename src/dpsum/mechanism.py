@@ -411,7 +411,6 @@ class Mechanism:
                 adjacency=self.spec.adjacency,
             )
         return self.spec.noise.private_sum(
-            PrivateSum,
             cohort=self._cohort,
             dimension=self.dimension,
             threshold=state["threshold"],

@@ -160,7 +160,6 @@ class Noise:
 
     def private_sum(
         self,
-        ordinary: type[PrivateSum],
         *,
         streams: Callable[..., np.random.Generator],
         cohort: float,
@@ -169,12 +168,11 @@ class Noise:
         """Return the object that adds up a round's contributions.
 
         Args:
-            ordinary: class of the sum that most noise uses.
             streams: returns a random stream of the round, by purpose and indices.
             cohort: expected number of units.
             values: arguments of the sum.
         """
-        return ordinary(**values)
+        return PrivateSum(**values)
 
     def standard(
         self,

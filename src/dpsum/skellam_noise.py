@@ -116,7 +116,6 @@ class Skellam(Noise):
 
     def private_sum(
         self,
-        ordinary: type[PrivateSum],
         *,
         streams: Callable[..., Any],
         cohort: float,

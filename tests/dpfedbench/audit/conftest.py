@@ -9,7 +9,7 @@ import yaml
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.settings.merge import merge
-from dpsum import mechanism
+from dpsum import mechanism, noise
 from tests.dpfedbench.federation import conftest as small
 
 DEFAULT = yaml.safe_load(
@@ -90,7 +90,8 @@ def audit_mutant(monkeypatch, mutant, config, name="PrivateSum", **options):
 
     Returns the lower bound, and epsilon as the ledger proves it.
     """
-    monkeypatch.setattr(mechanism, name, mutant)
+    module = noise if name == "PrivateSum" else mechanism
+    monkeypatch.setattr(module, name, mutant)
     result = experiment(config, **options)
     family = family_of(result.releases)
     return headline(result, family), family.epsilon(1.0, 1e-6)

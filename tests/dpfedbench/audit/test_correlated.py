@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.audit.report import family_of
 from dpfedbench.errors import BenchError
-from dpsum import mechanism
+from dpsum import noise
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.correlated_noise import Factorised, _weights
 from dpsum.factorisations import inverted
@@ -159,7 +159,7 @@ def test_audit_catches_half_of_the_correlated_noise(monkeypatch):
         def _noised(self, total, standard):
             return super()._noised(total, standard / 2)
 
-    monkeypatch.setattr(mechanism, "PrivateSum", Half)
+    monkeypatch.setattr(noise, "PrivateSum", Half)
     assert headline(run_experiment(RUN)) > PROVEN
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit, family_of, own_family
 from dpfedbench.papers import gbml
-from dpsum import mechanism, participation
+from dpsum import noise, participation
 from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
 from dpsum.participation import RecordLots
@@ -167,7 +167,7 @@ def double_the_noise(monkeypatch):
         def _noised(self, total, standard):
             return super()._noised(total, 2 * standard)
 
-    monkeypatch.setattr(mechanism, "PrivateSum", Loud)
+    monkeypatch.setattr(noise, "PrivateSum", Loud)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import family_of
-from dpsum import mechanism
+from dpsum import noise
 from dpsum.accounting.account import others, seen_by
 from dpsum.private_sum import PrivateSum
 
@@ -44,7 +44,7 @@ class PartWithoutNoise(PrivateSum):
 
 def audit_sum(monkeypatch, mutant, index, observer="server", **options):
     """Return the lower bound and the proven epsilon of a sum, for an observer."""
-    monkeypatch.setattr(mechanism, "PrivateSum", mutant)
+    monkeypatch.setattr(noise, "PrivateSum", mutant)
     run = make_config(SEARCH)
     sum_ = run.client_sums[index]
     result = one_run(

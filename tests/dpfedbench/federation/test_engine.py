@@ -15,7 +15,7 @@ from dpfedbench.federation import engine
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.client_updates import maml
 from dpfedbench.parts.server.server_step import Step
-from dpsum import mechanism
+from dpsum import noise
 from dpsum.private_sum import PrivateSum
 
 from .conftest import (
@@ -45,7 +45,7 @@ def test_private_training_without_noise_and_clipping_is_the_plain_method(
             return total
 
     plain = train(make_config(PLAIN), federation, tmp_path / "plain")
-    monkeypatch.setattr(mechanism, "PrivateSum", Off)
+    monkeypatch.setattr(noise, "PrivateSum", Off)
     off = train(make_config(), federation, tmp_path / "off")
     assert plain["model.safetensors"] == off["model.safetensors"]
 

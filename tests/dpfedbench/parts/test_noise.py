@@ -82,7 +82,7 @@ class TimesTen(PrivateSum):
         return super()._noised(10 * total, standard)
 
 
-def times_ten(self, ordinary, *, streams, cohort, **values):
+def times_ten(self, *, streams, cohort, **values):
     return TimesTen(**values)
 
 
