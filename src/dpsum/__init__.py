@@ -75,7 +75,7 @@ _NAMES = {
     "sampling": ("Sampling",),
     "skellam_noise": ("Skellam",),
     "sums": ("SumSpec",),
-    "accumulator": ("Arithmetic", "Released", "Accumulator"),
+    "accumulator": ("Accumulator",),
 }
 """Public names, by the module that defines them."""
 

@@ -1,4 +1,4 @@
-"""The sum of one round while it is taken (`Accumulator`), and its release (`Released`)."""
+"""The sum of one round: while it is taken (`Accumulator`), and when it is finished."""
 
 from __future__ import annotations
 
@@ -32,30 +32,35 @@ class Arithmetic:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Released:
-    """One release of a round.
+class FinishedSum:
+    """A finished sum of a round, whose line is not in the ledger yet.
 
     Attributes:
         holder: the client that took the sum, where each client takes one; else 0.
         step: the holder's local step.
-        total: the sum. It has the threshold and the noise multiplier of this release.
+        sum: the sum. It has the threshold and the noise multiplier of this release.
         mean: the released sum divided by the denominator, float64 [d]; None without an
             observer.
-        extra: the sum behind the clipping rule's own release; None without one.
+        extra_sum: the sum behind the clipping rule's own release; None without one.
         extra_mean: the rule's own release divided by the denominator.
     """
 
     holder: int
     step: int
-    total: PrivateSum
+    sum: PrivateSum
     mean: np.ndarray | None
-    extra: PrivateSum | None = None
+    extra_sum: PrivateSum | None = None
     extra_mean: np.ndarray | None = None
 
 
-Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
+Outcome = tuple[FinishedSum, np.ndarray]
+"""A finished sum and its released mean, float64 [d]; of the sum itself, or of the
+clipping rule's own release.
+"""
+
+Observer = Callable[[Release, Sequence[Outcome]], None]
 """Callback that sees what the ledger's observer sees: one line of the ledger, and the
-released mean of each release that the line stands for.
+outcome of each sum that the line stands for.
 """
 
 

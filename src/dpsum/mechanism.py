@@ -22,7 +22,12 @@ import numpy as np
 
 from dpsum.accounting.analyses import find, known
 from dpsum.accounting.gaussian import rest_multiplier
-from dpsum.accumulator import Accumulator, Arithmetic, Observer, Released
+from dpsum.accumulator import (
+    Accumulator,
+    Arithmetic,
+    FinishedSum,
+    Observer,
+)
 from dpsum.clipping import Extra, RuleByGroup, Seen, State
 from dpsum.composition import Composition
 from dpsum.errors import DpsumError, NoAccountWarning
@@ -131,7 +136,7 @@ class Mechanism:
             self._rule = RuleByGroup(spec.clipping, self.groups)
         self.states = self._first_states(first_threshold)
         self.non_finite = 0
-        self.releases = list[Released]()
+        self.finished = list[FinishedSum]()
         self._lock = threading.Lock()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
@@ -314,22 +319,21 @@ class Mechanism:
             mean = released / self.denominator
             if extra is not None:
                 extra_mean = extra / self.denominator
+        finished = FinishedSum(
+            holder=total.holder,
+            step=total.step,
+            sum=total.sum,
+            mean=mean,
+            extra_sum=total.extra_sum,
+            extra_mean=extra_mean,
+        )
         with self._lock:
             self._unwritten = total.round
-            # Without an observer, the last release of a single holder is enough: all
-            # have the same line in the ledger.
+            # Without an observer, the last sum of a single holder is enough: all have
+            # the same line in the ledger.
             if not self.holders and self.observer is None:
-                self.releases.clear()
-            self.releases.append(
-                Released(
-                    holder=total.holder,
-                    step=total.step,
-                    total=total.sum,
-                    mean=mean,
-                    extra=total.extra_sum,
-                    extra_mean=extra_mean,
-                )
-            )
+                self.finished.clear()
+            self.finished.append(finished)
         if self.on_release is not None:
             self.on_release(total, released)
         return released
@@ -454,97 +458,96 @@ class Mechanism:
             step: local step of the holders, where each step has its own line.
         """
         self._unwritten = None
-        releases = sorted(self.releases, key=lambda made: (made.holder, made.step))
-        self.releases = []
+        finished = sorted(self.finished, key=lambda sum_: (sum_.holder, sum_.step))
+        self.finished = []
         if not self.spec.private:
             return
-        if not releases:
-            releases = [
-                Released(
-                    holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None
-                )
-            ]
-        if step is None:
-            number = index
-        else:
-            number = index * self.per_round + step
-        at: dict[str, Any] = {"round": index}
+        sums = [sum_.sum for sum_ in finished] or [self.new_sum(self.state_of(0))]
+        names = {"round": str(index)}
+        number = index
         if step is not None:
-            at["step"] = step
-        rows: list[tuple[Any, Any, Released]] = [
-            (release.total, release.mean, release) for release in releases
-        ]
-        self._line(rows, number, at, self.spec.name, self.spec.stream, True)
-        if releases[0].extra is not None:
+            names["step"] = str(step)
+            number = index * self.per_round + step
+        # The names of holders' streams differ in the client alone.
+        stream_name = "/".join(names.get(name, name) for name in self._stream_indices)
+        line = self._line(sums, number, stream_name, self.spec.name, self.spec.stream)
+        self._append(line, [(sum_, sum_.mean) for sum_ in finished])
+        if finished and finished[0].extra_sum is not None:
             extra = self.extra_of(self.states[0])
-            rows = [
-                (release.extra, release.extra_mean, release) for release in releases
-            ]
-            self._line(rows, number, at, extra.name, extra.stream, extra.counted)
+            line = self._line(
+                [sum_.extra_sum for sum_ in finished],
+                number,
+                stream_name,
+                extra.name,
+                extra.stream,
+                counted_by_paper=extra.counted,
+            )
+            self._append(line, [(sum_, sum_.extra_mean) for sum_ in finished])
         self.composition.charge(self)
+
+    def _append(self, line: Release, outcomes: Sequence[Any]) -> None:
+        """Append a line to the ledger, and show it to the observer."""
+        self.ledger.append(line)
+        if self.observer is not None:
+            self.observer(line, outcomes)
 
     def _line(
         self,
-        rows: Sequence[tuple[Any, np.ndarray | None, Released]],
+        sums: Sequence[Any],
         number: int,
-        at: Mapping[str, Any],
+        stream_name: str,
         name: str,
         purpose: str,
-        counted: bool,
-    ) -> None:
-        rule = self.spec.clipping
-        noise = self.spec.noise
-        sums = [total for total, _, _ in rows]
-        assert rule is not None and noise is not None
-        without_event = list(self.composition.unaccounted_of(self.spec.unit))
-        if not rule.private:
-            without_event.append(rule.reason)
-        by_group = _groups_line(sums[0])
-        counted_multiplier = None
+        *,
+        counted_by_paper: bool = True,
+    ) -> Release:
+        """Return the ledger's line of a release.
+
+        Args:
+            sums: the sum of each holder.
+            number: number of the release of one holder.
+            stream_name: name of the release among its streams of noise.
+            name: name of the release.
+            purpose: purpose of its streams of noise.
+            counted_by_paper: whether the method's paper counts it.
+        """
+        spec = self.spec
+        first = sums[0]
+        without_event = list(self.composition.unaccounted_of(spec.unit))
+        if not spec.clipping.private:
+            without_event.append(spec.clipping.reason)
+        claimed_multiplier = None
         if self.claimed_ratio != 1.0:
-            counted_multiplier = sums[0].noise_multiplier * self.claimed_ratio
-        sum_fields = {
+            claimed_multiplier = first.noise_multiplier * self.claimed_ratio
+        by_holder: dict[str, Any] = {
             field: [getattr(sum_, field) for sum_ in sums]
             for field in ("threshold", "sensitivity", "noise_std")
         }
-        line = Release(
+        if not self.holders:
+            by_holder = {field: values[0] for field, values in by_holder.items()}
+        return Release(
             round=number,
             name=name,
-            mechanism=noise.mechanism,
-            unit=self.spec.unit,
-            adjacency=self.spec.adjacency,
-            observer=self.spec.observer,
-            noise_multiplier=sums[0].noise_multiplier,
-            **{
-                field: values if self.holders else values[0]
-                for field, values in sum_fields.items()
-            },
-            dimension=sums[0].dimension,
+            mechanism=spec.noise.mechanism,
+            unit=spec.unit,
+            adjacency=spec.adjacency,
+            observer=spec.observer,
+            noise_multiplier=first.noise_multiplier,
+            **by_holder,
+            dimension=first.dimension,
             sampler=self.sampler,
             denominator=self.denominator,
-            noise_stream="/".join(
-                [
-                    self._drawn_by,
-                    purpose,
-                    *(str(at.get(name, name)) for name in self._stream_indices),
-                ]
-            ),
-            counted_by_paper=counted,
+            noise_stream=f"{self._drawn_by}/{purpose}/{stream_name}",
+            counted_by_paper=counted_by_paper,
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
-            combines=noise.combines(number),
-            part=self.spec.part or None,
-            adds=self.holders if self.spec.added else None,
-            secure=None if sums[0].secure is None else dict(sums[0].secure),
-            groups=by_group,
-            claimed_multiplier=counted_multiplier,
+            combines=spec.noise.combines(number),
+            part=spec.part or None,
+            adds=self.holders if spec.added else None,
+            secure=None if first.secure is None else dict(first.secure),
+            groups=_groups_line(first),
+            claimed_multiplier=claimed_multiplier,
         )
-        self.ledger.append(line)
-        if self.observer is not None:
-            self.observer(
-                line,
-                [(released, mean) for _, mean, released in rows if mean is not None],
-            )
 
     # Restart from a checkpoint
 

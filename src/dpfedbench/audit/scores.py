@@ -16,7 +16,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from dpfedbench.audit.units import Coordinates
-from dpsum.accumulator import Released
+from dpsum.accumulator import Outcome
 from dpsum.audit.ideal import Tally, gaussian
 from dpsum.ledger import Release
 
@@ -85,15 +85,13 @@ class CanaryScores:
         self.lines = list[Release]()
         self.scores: np.ndarray = np.zeros((holders, net.reserved))
 
-    def __call__(
-        self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
-    ) -> None:
+    def __call__(self, line: Release, outcomes: Sequence[Outcome]) -> None:
         self.all_lines.append(line)
         if line.name == self._name:
             self.lines.append(line)
-            self._take(line, made)
+            self._take(line, outcomes)
 
-    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+    def _take(self, line: Release, outcomes: Sequence[Outcome]) -> None:
         raise NotImplementedError
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -123,17 +121,17 @@ class RoundByRound(CanaryScores):
         self._added = added
         self._tally = Tally((holders, net.reserved), members=members, once=once)
 
-    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+    def _take(self, line: Release, outcomes: Sequence[Outcome]) -> None:
         # In units of C: the observer knows the denominator and the thresholds.
         if line.groups is not None:
             x = np.stack(
                 [
                     shown_over_groups(self._own, mean * line.denominator, line.groups)
-                    for _, mean in made
+                    for _, mean in outcomes
                 ]
             )
         else:
-            values = np.stack([mean[self._own] for _, mean in made])
+            values = np.stack([mean[self._own] for _, mean in outcomes])
             x = np.asarray(
                 values * line.denominator / np.atleast_1d(line.threshold)[:, None]
             )
@@ -173,14 +171,12 @@ class _Correlated(CanaryScores):
         self._rows: list[np.ndarray] = []
         self._signs: list[np.ndarray] = []
 
-    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
-        ((released, mean),) = made
-        turned = mean * released.total.signs
+    def _take(self, line: Release, outcomes: Sequence[Outcome]) -> None:
+        ((finished, mean),) = outcomes
+        turned = mean * finished.sum.signs
         self._rows.append(turned[self._own] * line.denominator / line.threshold)
-        self._signs.append(
-            np.broadcast_to(released.total.signs, turned.shape)[self._own]
-        )
-        self.absent.append(released.total.absent)
+        self._signs.append(np.broadcast_to(finished.sum.signs, turned.shape)[self._own])
+        self.absent.append(finished.sum.absent)
         if len(self._rows) == self._rounds:
             self._score()
 

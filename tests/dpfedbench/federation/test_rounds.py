@@ -263,7 +263,7 @@ def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
     for gradient, (line, (release,), (mean,)) in zip(
         gradients, rounds.log, strict=True
     ):
-        assert line.denominator == 4.0 == release.total.count
+        assert line.denominator == 4.0 == release.sum.count
         assert np.array_equal(gradient.numpy(), mean.astype(np.float32))
     remove_noise(monkeypatch)
     fixed_rounds(make_config(), np.full((48, 3), 0.1)).round(0)

@@ -167,7 +167,7 @@ def test_ledger_has_every_release_within_tasks(
                 "noise_multiplier",
                 "noise_std",
             ):
-                assert getattr(release.total, field) == getattr(line, field)
+                assert getattr(release.sum, field) == getattr(line, field)
         assert line.noise_std == line.noise_multiplier * config.within_task.threshold
         assert line.unit == "record"
         assert line.observer == ("everyone" if overlay is SAMPLE else "server")

@@ -26,7 +26,7 @@ from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.settings.kinds import modules_in
-from dpsum.accumulator import Released
+from dpsum.accumulator import Outcome
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule
 from dpsum.ledger import Release
@@ -114,13 +114,11 @@ class Spread:
         self.net = Coordinates(ordinary=1, reserved=PROBES)
         self.rounds = list[np.ndarray]()
 
-    def __call__(
-        self, line: Release, made: Sequence[tuple[Released, np.ndarray]]
-    ) -> None:
+    def __call__(self, line: Release, outcomes: Sequence[Outcome]) -> None:
         """Record a round's first release as released, including its denominator."""
         if line.round < len(self.rounds):
             return
-        noise = np.stack([mean for _, mean in made])[:, self.net.ordinary :]
+        noise = np.stack([mean for _, mean in outcomes])[:, self.net.ordinary :]
         with np.errstate(divide="ignore"):
             self.rounds.append(np.log(np.sqrt((noise**2).mean(axis=1))))
 

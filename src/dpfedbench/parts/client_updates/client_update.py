@@ -528,11 +528,9 @@ def each_holder(
     states = {
         holder: mechanism.states[holder] for holder in own_holders if mechanism.states
     }
-    parts = processes.all_gather((results, mechanism.releases, states))
-    mechanism.releases = sorted(
-        (release for _, releases, _ in parts for release in releases),
-        key=lambda one: (one.holder, one.step),
-    )
+    parts = processes.all_gather((results, mechanism.finished, states))
+    mechanism.finished = [sum_ for _, finished, _ in parts for sum_ in finished]
+    mechanism.finished.sort(key=lambda sum_: (sum_.holder, sum_.step))
     for part_results, _, moved in parts:
         results |= part_results
         for holder, state in moved.items():

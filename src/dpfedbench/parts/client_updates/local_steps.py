@@ -227,7 +227,7 @@ class _Silos(Clients):
         losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
         if entry.spec.private:
-            thresholds = [release.total.threshold for release in entry.releases]
+            thresholds = [finished.sum.threshold for finished in entry.finished]
             entry.write(index, step)
             row |= {
                 "threshold": float(np.mean(thresholds)),
