@@ -79,7 +79,7 @@ class Accumulator:
         state: state of the clipping rule before this round.
         extra: specification of the rule's own release; None without one.
         extra_sum: the sum behind the rule's own release; None without one.
-        raw: norms before clipping, for a rule that is not private; else empty.
+        raw_norms: norms before clipping, for a rule that is not private; else empty.
     """
 
     spec: SumSpec
@@ -93,7 +93,7 @@ class Accumulator:
     state: State
     extra: Extra | None = None
     extra_sum: PrivateSum | None = None
-    raw: list[Any] = dataclasses.field(default_factory=list)
+    raw_norms: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def norms(self) -> list[float]:
@@ -175,7 +175,7 @@ class Accumulator:
     def _seen(self, norms: np.ndarray) -> np.ndarray:
         rule = self.rule
         if rule is not None and not rule.private:
-            self.raw += norms.tolist()
+            self.raw_norms += norms.tolist()
         if rule is not None and self.extra_sum is not None:
             # A copy: a rule must not keep raw norms for its next threshold.
             state = copy.deepcopy(self.state)

@@ -310,7 +310,7 @@ class Mechanism:
                 norm=self.arithmetic.norm,
                 extra=extra if extra is None or self.groups else float(extra[0]),
                 denominator=self.denominator,
-                raw_norms=None if rule.private else total.raw,
+                raw_norms=None if rule.private else total.raw_norms,
             ),
         )
         mean = None

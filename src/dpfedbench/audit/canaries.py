@@ -201,13 +201,13 @@ def run_rounds(
     )
     budgeted = training.composition.budgeted
     following = [
-        entry
-        for entry in budgeted
-        if entry.spec.noise is not None and entry.spec.noise.follows_loss
+        mechanism
+        for mechanism in budgeted
+        if mechanism.spec.noise is not None and mechanism.spec.noise.follows_loss
     ]
     for index in range(rounds):
-        for entry in following if multipliers else ():
-            plan_of_noise = training.composition.plan_of(entry)
+        for mechanism in following if multipliers else ():
+            plan_of_noise = training.composition.plan_of(mechanism)
             assert plan_of_noise is not None
             plan_of_noise.noise_multiplier = multipliers[index]
         training.round(index)

@@ -384,7 +384,7 @@ class _Training:
             for name in ("torch", "numpy", "numba")
         }
         served = rounds.clients.served
-        spent = [entry.noise_multiplier for entry in self.composition.budgeted]
+        spent = [mechanism.noise_multiplier for mechanism in self.composition.budgeted]
         timed = self.composition.duration_is_public
         write_json(
             self.run_dir / "training.json",

@@ -53,7 +53,7 @@ class ClientsWithinTask(ClientByClient):
             for name in samplers
         }
         specs |= setup.calibrated_client_sums(samplers)
-        self.entries = {
+        self.mechanisms = {
             name: setup.create_mechanism(
                 specs[name],
                 participation=sampler,
@@ -84,8 +84,8 @@ class ClientsWithinTask(ClientByClient):
         training.
         """
         yield from super().contributions(theta, cohort, index)
-        for entry in self.entries.values():
-            entry.write(index)
+        for mechanism in self.mechanisms.values():
+            mechanism.write(index)
 
 
 class Client:
@@ -113,13 +113,13 @@ class Client:
             The mean gradient, float32 [d], and losses and shares of right answers [n,
             2].
         """
-        entry = self._clients.entries[name]
-        total = entry.begin_round(self.round, step=step, holder=self.client)
+        mechanism = self._clients.mechanisms[name]
+        total = mechanism.begin_round(self.round, step=step, holder=self.client)
         measures = np.empty((0, 2))
         if len(examples[1]):
             measured, _ = worker.add_record_gradients(theta, *examples, total)
             measures = _measures(measured)
-        return (entry.finish(total) / entry.sampler["cohort"]).astype(
+        return (mechanism.finish(total) / mechanism.sampler["cohort"]).astype(
             np.float32
         ), measures
 

@@ -51,8 +51,8 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     assert training_in(tmp_path)["stopped_by"] == "budget" and last <= 3.0
     assert profiles["proven"].epsilon_high < last
     assert profiles["proven"].status == "as run"
-    entry = rounds_of(config, silos, tmp_path / "again").clients.entry
-    plan = entry.composition.plan_of(entry)
+    mechanism = rounds_of(config, silos, tmp_path / "again").clients.mechanism
+    plan = mechanism.composition.plan_of(mechanism)
     for multiplier in multipliers:
         plan.noise_multiplier = multiplier
         plan.charge(1)
@@ -144,7 +144,7 @@ def test_proven_budget_counts_both_releases_of_a_lot(
     """
     budget = {"epsilon": 2.0, "profile": profile}
     config = lots_config(SCALAR, {"participation": {"rounds": 500}, "budget": budget})
-    composition = rounds_of(config, silos, tmp_path).clients.entry.composition
+    composition = rounds_of(config, silos, tmp_path).clients.mechanism.composition
     cost = renyi(z, 8 / 100, orders)
     allowed = sum(
         epsilon_of(count * cost, orders, 1e-4, tight=tight) <= 2.0

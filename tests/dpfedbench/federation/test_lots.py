@@ -146,7 +146,7 @@ def test_thresholds_of_clients_follow_from_their_releases(
     so the same for every client.
     """
     rounds = rounds_of(lots_config(overlay), silos, tmp_path)
-    states = rounds.clients.entry.states
+    states = rounds.clients.mechanism.states
     expected = [state["threshold"] for state in states]
     assert len(set(expected)) == 1 and 0 < expected[0] < 100
     for index in range(3):
@@ -174,7 +174,7 @@ def test_norm_query_clips_norms(monkeypatch):
     rows[:, 41] = (0.0, 0.0, 1e30)
     config = lots_config(SCALAR, {"clipping": {"threshold": 1.0}})
     rounds = rounds_of_rows(config, rows)
-    states = rounds.clients.entry.states
+    states = rounds.clients.mechanism.states
     large_records = 0
     for index in range(12):
         for state in states:

@@ -64,7 +64,11 @@ def test_mechanism_with_the_noise_stream_of_another_is_refused(create):
     create(private_sum("second", stream="other"))
     create(plain)  # draws no noise
     mechanisms = create.keywords["composition"].mechanisms
-    assert [entry.spec.name for entry in mechanisms] == ["first", "second", "plain"]
+    assert [mechanism.spec.name for mechanism in mechanisms] == [
+        "first",
+        "second",
+        "plain",
+    ]
 
 
 def test_mechanism_with_the_count_noise_of_another_is_refused(create):
@@ -92,7 +96,7 @@ def test_mechanism_of_a_private_sum_keeps_no_norms(create):
     assert create.keywords["ledger"] == []
     total = private.begin_round(0)
     total.add(torch.ones((2, 3)))
-    assert total.raw == [] and not hasattr(total, "norms")
+    assert total.raw_norms == [] and not hasattr(total, "norms")
 
 
 # Streams of noise
@@ -152,9 +156,9 @@ def ledger_names(streams, mechanisms, by_step):
     A line of several clients and steps has words in place of their numbers.
     """
     words_of = {
-        entry.spec.stream: entry._stream_indices
-        for entry in mechanisms
-        if entry.spec.private
+        mechanism.spec.stream: mechanism._stream_indices
+        for mechanism in mechanisms
+        if mechanism.spec.private
     }
     words_of_rules = next(iter(words_of.values()))  # a rule's release: those of its sum
     numbered = {"round", "step"} if by_step else {"round"}
@@ -186,7 +190,7 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     mechanisms = rounds.composition.mechanisms
     for index in range(config.participation.rounds):
         rounds.round(index)
-    noise = set().union(*(entry.streams for entry in mechanisms))
+    noise = set().union(*(mechanism.streams for mechanism in mechanisms))
     noise_streams = [stream for stream in streams if stream[1] in noise]
     assert len(noise_streams) == len(set(noise_streams)) >= (150 if wide else ROUNDS)
     by_step = "poisson-lots" in str(rounds.ledger[0].sampler)

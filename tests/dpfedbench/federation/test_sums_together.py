@@ -80,17 +80,17 @@ class _ClientsWithSecondSum(Clients):
 
     def __init__(self, setup):
         self._dimension = setup.net.dimension
-        self._entry = setup.create_mechanism(
+        self._mechanism = setup.create_mechanism(
             setup.client_sums[0],
             participation=setup.plan,
             dimension=2,
         )
 
     def contributions(self, theta, cohort, index):
-        total = self._entry.begin_round(index)
+        total = self._mechanism.begin_round(index)
         total.add(torch.ones((len(cohort), 2)))
-        self._entry.finish(total)
-        self._entry.write(index)
+        self._mechanism.finish(total)
+        self._mechanism.write(index)
         zeros = np.zeros(len(cohort))
         yield torch.full((len(cohort), self._dimension), 0.1), zeros, zeros
 

@@ -180,7 +180,10 @@ def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
     for steps in (1, 2):
         config = make_config(AGRLR, {"client_update": {"inner_steps": steps}})
         rounds = rounds_of(config, federation, tmp_path)
-        (z,) = {entry.noise_multiplier for entry in rounds.clients.entries.values()}
+        (z,) = {
+            mechanism.noise_multiplier
+            for mechanism in rounds.clients.mechanisms.values()
+        }
         assert gaussian_epsilon(z / steps**0.5, 1e-5) == pytest.approx(2.5, rel=1e-3)
 
 
@@ -346,7 +349,7 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     empty = tasks.support_x[0][:0], tasks.support_y[0][:0]
     with rounds.clients._workers.worker() as worker:
         noise, _ = client.mean(TASK, theta, empty, worker)
-    multiplier = rounds.clients.entries[TASK].noise_multiplier
+    multiplier = rounds.clients.mechanisms[TASK].noise_multiplier
     deviation = multiplier * config.within_task.threshold / 3
     assert np.std(noise) == pytest.approx(deviation, rel=0.2)
     contributions(rounds, theta)
@@ -362,10 +365,10 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
     rows = torch.zeros((2, rounds.net.dimension))
     rows[0, 0] = float("nan")
-    entry = rounds.clients.entries[SUPPORT]
-    total = entry.begin_round(0, holder=5)
+    mechanism = rounds.clients.mechanisms[SUPPORT]
+    total = mechanism.begin_round(0, holder=5)
     total.add(rows)
-    assert np.isfinite(entry.finish(total)).all() and rounds.non_finite == 1
+    assert np.isfinite(mechanism.finish(total)).all() and rounds.non_finite == 1
 
 
 def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):

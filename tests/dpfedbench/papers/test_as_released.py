@@ -101,8 +101,8 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
         },
     )
     rounds = rounds_of(run, federation, tmp_path)
-    for entry in rounds.clients.entries.values():
-        entry.noise_of = lambda purpose, total: np.zeros(total.dimension)
+    for mechanism in rounds.clients.mechanisms.values():
+        mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
     rng = np.random.default_rng(0)
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)

@@ -78,7 +78,7 @@ def test_automatic_transforms_records_too(silos, tmp_path):
     images = rounds.clients._held.images[0][:9]
     labels = rounds.clients._held.labels[0][:9]
     theta = rounds.theta.numpy()
-    total = rounds.clients.entry.begin_round(0)
+    total = rounds.clients.mechanism.begin_round(0)
     gradients = rounds.gradients.make()
     gradients.add_record_gradients(theta, images, labels, total)
     rows = torch.empty((9, rounds.net.dimension))

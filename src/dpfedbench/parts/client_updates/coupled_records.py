@@ -185,13 +185,13 @@ class CoupledRecords(MamlByRecord):
         worker: Any,
     ) -> torch.Tensor:
         """Return the rows [m, d] carried back through the support steps."""
-        entry = self.entries[SUPPORT]
-        threshold = entry.state_of(0)["threshold"]
+        mechanism = self.mechanisms[SUPPORT]
+        threshold = mechanism.state_of(0)["threshold"]
         clipped = [(slice(0, self.dimension), threshold)]
-        if entry.groups is not None:
-            thresholds = entry.groups.thresholds(threshold)
-            clipped = list(zip(entry.groups.slices, thresholds, strict=True))
-        share = self._update.inner_rate / float(entry.sampler["cohort"])
+        if mechanism.groups is not None:
+            thresholds = mechanism.groups.thresholds(threshold)
+            clipped = list(zip(mechanism.groups.slices, thresholds, strict=True))
+        share = self._update.inner_rate / float(mechanism.sampler["cohort"])
         for theta in reversed(path):
             moved = torch.zeros_like(rows)
             moved[:, self._moved] = rows[:, self._moved]

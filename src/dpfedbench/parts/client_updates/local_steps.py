@@ -147,7 +147,7 @@ class _Silos(Clients):
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.client_sums
-        self.entry = setup.create_mechanism(
+        self.mechanism = setup.create_mechanism(
             sum_,
             participation=self._lots,
             dimension=self._dimension,
@@ -217,23 +217,23 @@ class _Silos(Clients):
         yield models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
-        entry = self.entry
+        mechanism = self.mechanism
         steps = each_holder(
-            entry,
+            mechanism,
             self._setup.processes,
             pool,
             lambda client: self._client(index, step, client),
         )
         losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
-        if entry.spec.private:
-            thresholds = [finished.sum.threshold for finished in entry.finished]
-            entry.write(index, step)
+        if mechanism.spec.private:
+            thresholds = [finished.sum.threshold for finished in mechanism.finished]
+            mechanism.write(index, step)
             row |= {
                 "threshold": float(np.mean(thresholds)),
                 "threshold_low": min(thresholds),
                 "threshold_high": max(thresholds),
-                "noise_multiplier": entry.noise_multiplier,
+                "noise_multiplier": mechanism.noise_multiplier,
             }
         else:
             row["loss"] = float(np.nanmean(losses))
@@ -250,7 +250,7 @@ class _Silos(Clients):
         lot = self._lots.lot(index, step, client)
         model = self._models[client]
         labels = self._held.labels[client][lot]
-        total = self.entry.begin_round(index, step=step, holder=client)
+        total = self.mechanism.begin_round(index, step=step, holder=client)
         loss = math.nan
         norm = math.nan
         with self._workers.worker() as (gradients, room):
@@ -258,10 +258,10 @@ class _Silos(Clients):
             measured, _ = gradients.add_record_gradients(
                 model.numpy(), images, labels, total
             )
-        if not self.entry.spec.private and len(lot):
+        if not self.mechanism.spec.private and len(lot):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
-        released = torch.from_numpy(self.entry.finish(total))
+        released = torch.from_numpy(self.mechanism.finish(total))
         expected = self._lots.expected_size(client)
         mean = (released / expected).float()
         update = self._update

@@ -163,7 +163,7 @@ class _Phase:
     coordinates: slice
     record_positions: list[np.ndarray]
     lots: participation.RecordLots
-    entry: Mechanism
+    mechanism: Mechanism
     state: dict[str, Any]
 
 
@@ -199,7 +199,7 @@ class Parties(Clients):
             for earlier in self._phases:
                 if (
                     sum_.private
-                    and earlier.entry.spec.part == sum_.part
+                    and earlier.mechanism.spec.part == sum_.part
                     and earlier.lots.purpose != drawn.purpose
                 ):
                     # The ledger describes both sums alike. An account takes releases
@@ -211,7 +211,7 @@ class Parties(Clients):
                             *names, sum_.unit, sum_.part, "draw lots of their own"
                         )
                     )
-            entry = setup.create_mechanism(
+            mechanism = setup.create_mechanism(
                 sum_,
                 participation=drawn,
                 dimension=coordinates.stop - coordinates.start,
@@ -224,7 +224,14 @@ class Parties(Clients):
             state = steps.begin(theta[coordinates])
             self._phases.append(
                 _Phase(
-                    sum_.name, steps, block, coordinates, indices, drawn, entry, state
+                    sum_.name,
+                    steps,
+                    block,
+                    coordinates,
+                    indices,
+                    drawn,
+                    mechanism,
+                    state,
                 )
             )
         self._row: Row = {}
@@ -241,11 +248,13 @@ class Parties(Clients):
                 def party(client: int, phase: _Phase = phase) -> Any:
                     return self._party(phase, model.numpy(), index, client)
 
-                parties = each_holder(phase.entry, self._setup.processes, pool, party)
+                parties = each_holder(
+                    phase.mechanism, self._setup.processes, pool, party
+                )
                 total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
                 row |= self._said(phase, parties, total, first=phase is self._phases[0])
-                if phase.entry.spec.private:
-                    phase.entry.write(index)
+                if phase.mechanism.spec.private:
+                    phase.mechanism.write(index)
                 mean = total / (
                     phase.lots.denominator
                     * (self._count if self._update.parties == "mean" else 1)
@@ -270,13 +279,13 @@ class Parties(Clients):
         chosen = phase.record_positions[client][phase.lots.lot(index, 0, client)]
         images = self._held.images[client][chosen]
         labels = self._held.labels[client][chosen]
-        total = phase.entry.begin_round(index, holder=client)
+        total = phase.mechanism.begin_round(index, holder=client)
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_record_gradients(
                 theta, images, labels, total, block=phase.block
             )
-        raw = [] if phase.entry.spec.private else total.norms
-        return torch.from_numpy(phase.entry.finish(total)), measured.losses, raw
+        raw = [] if phase.mechanism.spec.private else total.norms
+        return torch.from_numpy(phase.mechanism.finish(total)), measured.losses, raw
 
     def _said(
         self,
@@ -292,12 +301,12 @@ class Parties(Clients):
         the total alone. The server's view of a single party has the noise of that party
         only, and not the noise of all parties.
         """
-        entry = phase.entry
+        mechanism = phase.mechanism
         row: Row = {"released_norm": float(total.norm())}
-        if entry.spec.private:
-            row["noise_multiplier"] = entry.noise_multiplier
+        if mechanism.spec.private:
+            row["noise_multiplier"] = mechanism.noise_multiplier
             if first:
-                row["threshold"] = entry.states[0]["threshold"]
+                row["threshold"] = mechanism.states[0]["threshold"]
         else:
             raw = np.concatenate([np.asarray(norms) for _, _, norms in parties])
             row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
