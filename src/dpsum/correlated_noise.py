@@ -71,7 +71,8 @@ class Encoded(Noise):
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
             return dataclasses.replace(
-                Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes()
+                Sampling.from_mapping(sampler),
+                encoder=np.abs(inverted(self.inverse())).tobytes(),
             )
         return sampler
 

@@ -109,7 +109,7 @@ class Release:
             ValueError: a value is of another type or out of range.
         """
         if isinstance(self.sampler, Mapping):
-            object.__setattr__(self, "sampler", Sampling.of(self.sampler))
+            object.__setattr__(self, "sampler", Sampling.from_mapping(self.sampler))
         for name, (expected, called) in _TYPES.items():
             if type(getattr(self, name)) is not expected:
                 raise ValueError(

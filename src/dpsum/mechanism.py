@@ -116,11 +116,11 @@ class Mechanism:
         self.arithmetic = arithmetic or Arithmetic()
         self._plain_sum = plain_sum or (lambda d: PlainSum(dimension=d))
         if isinstance(participation, Mapping):
-            self.sampler = Sampling.of(participation)
+            self.sampler = Sampling.from_mapping(participation)
             self.per_round = 1
             self._cohort = float(participation["cohort"])
         else:
-            self.sampler = Sampling.of(participation.describe())
+            self.sampler = Sampling.from_mapping(participation.describe())
             self.per_round = getattr(participation, "steps", 1)
             self._cohort = participation.denominator
         self.denominator = self._cohort if denominator is None else denominator

@@ -47,24 +47,24 @@ class Sampling(Mapping[str, Any]):
     encoder: bytes | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Sampling:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Sampling:
         """Return a `Sampling` from the ledger's field `sampler`.
 
         A `Sampling` is returned unchanged.
         """
-        if isinstance(said, cls):
-            return said
+        if isinstance(values, cls):
+            return values
         known_keys = {}
         further_keys = {}
-        for key, value in said.items():
-            if key in _SAID:
+        for key, value in values.items():
+            if key in _KEYS:
                 known_keys[key] = value
             else:
                 further_keys[key] = value
         return cls(**known_keys, further_keys=further_keys)
 
     def __getitem__(self, key: str) -> Any:
-        if key in _SAID:
+        if key in _KEYS:
             value = getattr(self, key)
         else:
             value = self.further_keys.get(key)
@@ -73,7 +73,7 @@ class Sampling(Mapping[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        yield from (key for key in _SAID if getattr(self, key) is not None)
+        yield from (key for key in _KEYS if getattr(self, key) is not None)
         yield from self.further_keys
 
     def __len__(self) -> int:
@@ -91,10 +91,10 @@ class Sampling(Mapping[str, Any]):
         )
 
     def __hash__(self) -> int:
-        return hash((self.encoder, *(getattr(self, key) for key in _SAID)))
+        return hash((self.encoder, *(getattr(self, key) for key in _KEYS)))
 
 
-_SAID = tuple(
+_KEYS = tuple(
     field.name
     for field in dataclasses.fields(Sampling)
     if field.name not in ("further_keys", "encoder")

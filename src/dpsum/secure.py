@@ -73,7 +73,7 @@ class Lattice:
     counted: int
 
     @classmethod
-    def of(
+    def finest(
         cls,
         *,
         dimension: int,
@@ -142,7 +142,9 @@ class Lattice:
         largest_square = (norm + root) ** 2
         return math.sqrt(min(likely_square, largest_square))
 
-    def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
+    def ledger_field(
+        self, *, threshold: float, noise_multiplier: float
+    ) -> dict[str, Any]:
         """Return the ledger's field `secure`.
 
         It holds the lattice, and the variance of one client's share of the noise in
@@ -265,7 +267,7 @@ class SecureSum(PrivateSum):
 
     @property
     def secure(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.lattice.said(
+        return self.lattice.ledger_field(
             threshold=self.threshold, noise_multiplier=self.noise_multiplier
         )
 

@@ -104,7 +104,7 @@ class Skellam(Noise):
         Raises:
             DpsumError: the modulus is too small.
         """
-        return Lattice.of(
+        return Lattice.finest(
             dimension=dimension,
             threshold=threshold,
             noise_multiplier=noise_multiplier,
@@ -133,6 +133,6 @@ class Skellam(Noise):
         )
 
     def secure(self, **values: Any) -> dict[str, Any]:
-        return self.lattice(**values).said(
+        return self.lattice(**values).ledger_field(
             **{name: values[name] for name in ("threshold", "noise_multiplier")}
         )

@@ -132,7 +132,7 @@ def test_secure_sum_clips_huge_messages_and_leaves_small_ones():
     Noise and rounding of 2^-30 of it are below the tolerance.
     """
     mechanism = {"dimension": 2, "threshold": 0.5, "noise_multiplier": 1e-6}
-    lattice = Lattice.of(**mechanism, bits=40, deviations=4.0, clients=5, counted=5)
+    lattice = Lattice.finest(**mechanism, bits=40, deviations=4.0, clients=5, counted=5)
     secure_sum = SecureSum(
         **mechanism,
         lattice=lattice,

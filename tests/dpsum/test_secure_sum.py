@@ -25,7 +25,7 @@ CLIENTS = 10
 def make_lattice(
     dimension=100, bits=16, counted=CLIENTS, deviations=4.0, clients=CLIENTS
 ):
-    return Lattice.of(
+    return Lattice.finest(
         dimension=dimension,
         bits=bits,
         deviations=deviations,

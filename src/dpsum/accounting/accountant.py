@@ -75,7 +75,7 @@ class Events:
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
         """Return the events of planned rounds of independent noise, without a ledger."""
-        sampling_numbers = Sampling.of(sampling)
+        sampling_numbers = Sampling.from_mapping(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
             schedule=schedule,
@@ -263,7 +263,7 @@ class Accountant:
         Raises:
             Contradiction: the message names the numbers and the expected values.
         """
-        numbers = Sampling.of(sampling)
+        numbers = Sampling.from_mapping(sampling)
         units = self.units_of(numbers)
         for key in ("cohort", "rate"):
             if (

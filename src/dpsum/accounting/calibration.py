@@ -89,7 +89,7 @@ def epsilon_after(
         accountant,
         claim and claim.epsilon,
         schedule,
-        Sampling.of(sampler),
+        Sampling.from_mapping(sampler),
         float(delta),
     )
 

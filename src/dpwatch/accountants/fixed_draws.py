@@ -190,7 +190,7 @@ class FixedDrawsAccountant(fixed_size.Redrawn):
 
     def check(self, sampling: Sampler) -> None:
         """Check the sampler: the cohort is a whole number and may exceed the clients."""
-        numbers = Sampling.of(sampling)
+        numbers = Sampling.from_mapping(sampling)
         self.check_whole(numbers, "clients", "cohort", "rounds")
         self.check_numbers(numbers)
 

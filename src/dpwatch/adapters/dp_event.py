@@ -147,7 +147,7 @@ def _line(
             sensitivity=threshold,
             noise_std=z * threshold,
             dimension=1,
-            sampler=Sampling.of(sampler),
+            sampler=Sampling.from_mapping(sampler),
             denominator=1.0,
             noise_stream="unknown",
             counted_by_paper=True,

@@ -316,7 +316,7 @@ class Watch:
                 sensitivity=float(sensitivity),
                 noise_std=std,
                 dimension=int(dimension),
-                sampler=Sampling.of(sampler),
+                sampler=Sampling.from_mapping(sampler),
                 denominator=float(denominator),
                 noise_stream=noise_stream,
                 counted_by_paper=True,

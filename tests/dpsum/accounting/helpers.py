@@ -81,7 +81,7 @@ def correlated_releases(weights=None, rounds=4, **changes):
 def skellam_releases(bits=16, counted=100, **changes):
     """Return four lines of Skellam noise, z = 2, of cohorts of 100 clients."""
     mechanism = {"threshold": 0.5, "noise_multiplier": 2.0}
-    lattice = Lattice.of(
+    lattice = Lattice.finest(
         **mechanism,
         dimension=3000,
         deviations=4.0,
@@ -97,6 +97,6 @@ def skellam_releases(bits=16, counted=100, **changes):
         "noise_std": 2.0 * sensitivity,
         "dimension": 3000,
         "sampler": {"kind": "one-pass", **COHORTS},
-        "secure": lattice.said(**mechanism),
+        "secure": lattice.ledger_field(**mechanism),
     }
     return [make_release(z=2.0, round=index, **values | changes) for index in range(4)]

@@ -206,7 +206,7 @@ def test_skellam_account_refuses_noise_below_its_analysis():
         dimension=1,
         sensitivity=sensitivity,
         noise_std=Z * sensitivity,
-        secure=lattice.said(threshold=C, noise_multiplier=Z),
+        secure=lattice.ledger_field(threshold=C, noise_multiplier=Z),
     )
     with pytest.raises(DpsumError, match=r"variance 11 units .* below the 256 of its"):
         profiles_of(releases)
