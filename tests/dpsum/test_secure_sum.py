@@ -254,7 +254,6 @@ def test_secure_sum_does_not_count_shares_of_colluders(dropped, honest):
         multiplier=Z, dropped=dropped / CLIENTS, dropped_at_most=0.2, colluding=0.1
     )
     secure_sum = noise.private_sum(
-        PrivateSum,
         streams=round_streams,
         cohort=CLIENTS,
         dimension=100,
