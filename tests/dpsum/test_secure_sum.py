@@ -10,7 +10,6 @@ from scipy.linalg import hadamard
 
 import dpsum
 from dpsum import DpsumError
-from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum, rotated, rounded
 from dpsum.skellam_noise import Skellam
