@@ -192,7 +192,7 @@ def account_of(
         delta=chosen,
         claims=run.counted_claims,
         own_delta=own_delta,
-        given=context,
+        context=context,
     )
 
 

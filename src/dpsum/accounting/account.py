@@ -171,7 +171,7 @@ def account(
     delta: float,
     claims: Claims | None = None,
     own_delta: float | None = None,
-    given: AccountContext | None = None,
+    context: AccountContext | None = None,
 ) -> Account:
     """Return the account of a run's releases, with all profiles.
 
@@ -185,7 +185,7 @@ def account(
             paper claims no epsilon.
         own_delta: delta of sums that clients take over their own examples, where the
             server takes a sum too.
-        given: further inputs about the run.
+        context: further inputs about the run.
 
     Raises:
         DpsumError: the ledger is inconsistent, its mechanism or sampler has no
@@ -206,7 +206,7 @@ def account(
         events += _of_one_observer(lines)
     client_releases = [event for event in events if _accountant_of(event).within_task]
     served = [event for event in events if not _accountant_of(event).within_task]
-    context = given or AccountContext()
+    context = context or AccountContext()
     if context.before:
         _check_rests_on([*context.before, *releases])
     # Only the server's noise may follow a loss.
@@ -279,9 +279,9 @@ def _check_composes(lines: Sequence[Release]) -> None:
 
 
 def _account_of(
-    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+    releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
 ) -> Account:
-    reader = Profiles(releases, delta, claims, given)
+    reader = Profiles(releases, delta, claims, context)
     profiles, reasons = reader.read()
     sampler = releases[0].sampler
     unit = releases[0].unit
@@ -320,25 +320,25 @@ def _notices_of_groups(releases: Sequence[Release]) -> list[str]:
 
 
 def _served(
-    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+    releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
 ) -> Account:
     """Return the account of sums over clients or records, for each observer.
 
     For records it is that of the worst part.
     """
-    first = _worst_part(releases, delta, claims, given)
+    first = _worst_part(releases, delta, claims, context)
     clients = releases[0].adds
     also = list[Account]()
     for who, noises in others(releases).items():
         before = []
-        for event in given.before:
+        for event in context.before:
             # The same holds for earlier releases, if as many clients made them.
             if event.adds == clients:
                 event = seen_by(event, noises, who)
             before.append(event)
-        context = dataclasses.replace(given, before=tuple(before))
+        of_observer = dataclasses.replace(context, before=tuple(before))
         releases_seen = [seen_by(event, noises, who) for event in releases]
-        also.append(_worst_part(releases_seen, delta, claims, context))
+        also.append(_worst_part(releases_seen, delta, claims, of_observer))
     return dataclasses.replace(first, also=tuple(also))
 
 
@@ -355,14 +355,14 @@ def others(releases: Sequence[Release]) -> dict[str, int]:
 
 
 def _worst_part(
-    releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext
+    releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
 ) -> Account:
     parts = by_part(releases)
     accounts = []
     for events in parts.values():
-        accounts.append(_account_of(events, delta, claims, given))
-    if given.before:
-        return _after(accounts[0], releases, given.before, delta)
+        accounts.append(_account_of(events, delta, claims, context))
+    if context.before:
+        return _after(accounts[0], releases, context.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
     worst, *further_accounts = accounts
     for account_of_part in further_accounts:

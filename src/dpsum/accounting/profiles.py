@@ -74,9 +74,9 @@ class Profiles:
         releases: Sequence[Release],
         delta: float,
         claims: Claims,
-        given: AccountContext,
+        context: AccountContext,
     ) -> None:
-        self.given = given
+        self.context = context
         self.delta = delta
         self.claims = claims
         self.first = releases[0]
@@ -98,18 +98,18 @@ class Profiles:
             self.z = None
         else:
             self.z = self.accountant.gaussian(events)
-        if given.adaptive is None:
+        if context.adaptive is None:
             self.adaptive = len(events.schedule) > 1
         else:
-            self.adaptive = given.adaptive
+            self.adaptive = context.adaptive
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
-            if given.budget is not None and (
-                claims or given.budget.profile == "proven"
+            if context.budget is not None and (
+                claims or context.budget.profile == "proven"
             ):
-                self.filter = filter_of(events, given.budget, claims)
-            if given.decay_step is not None:
-                self.floor = floor_of(events, given.decay_step)
+                self.filter = filter_of(events, context.budget, claims)
+            if context.decay_step is not None:
+                self.floor = floor_of(events, context.decay_step)
         if self.filter is not None or self.floor is not None:
             # The proof covers all schedules that the loss may choose, not only the one
             # Gaussian of the schedule that was run.
@@ -287,7 +287,7 @@ class Profiles:
         2014). It is void where that delta is not below 1.
         """
         by_size = {}
-        for size in self.given.groups:
+        for size in self.context.groups:
             z = self.z
             if z:
                 high = gaussian_epsilon(z / size, self.delta)
@@ -322,7 +322,7 @@ class Profiles:
 
     def _image_level(self, proven: Entry) -> Entry | str:
         """Return the entry for one image: all clients that use it are zeroed out."""
-        use = self.given.images
+        use = self.context.images
         accountant = self.accountant
         if self.first.unit == "record" and not accountant.shared_records:
             if use is not None:
@@ -335,7 +335,7 @@ class Profiles:
                 proven, unit="image", explanation=text, uses_max=1, uses_mean=1.0
             )
         if use is None:
-            return self.given.no_images
+            return self.context.no_images
         low = high = math.inf
         if not self.missing:
             low, high = accountant.image(self.events, use, self.delta)
@@ -346,14 +346,14 @@ class Profiles:
 
     def _tuning(self, proven: Entry) -> Entry | str:
         """Return the entry for the search of which this run is a part."""
-        search = self.given.search
+        search = self.context.search
         events = self.events
         delta = self.delta
         chosen = (
             "; checkpoints were chosen by validation clients, which is post-processing"
             " for training clients"
         )
-        remark = chosen * self.given.chosen
+        remark = chosen * self.context.chosen
         if search is None:
             return f"no search declared: not counted{remark}"
         text = f"{search.text}, trained on {search.data} data"
@@ -375,7 +375,7 @@ class Profiles:
             share = delta / -math.expm1(-search.runs)
             as_run = events.of_noise(events.schedule)
             low, _ = self.accountant.bracket(as_run, share)
-        if search.several and not self.given.own_streams:
+        if search.several and not self.context.own_streams:
             text += (
                 "; its runs may have drawn the same cohorts and noise, which may"
                 " cancel between them: nothing finite is proven; set streams to own for"

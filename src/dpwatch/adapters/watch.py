@@ -367,7 +367,7 @@ class Watch:
             releases,
             delta=delta,
             claims=claims,
-            given=AccountContext(adaptive=self.adaptive),
+            context=AccountContext(adaptive=self.adaptive),
         )
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:

@@ -246,7 +246,7 @@ def test_filter_chooses_its_order_before_the_first_lot():
     ]
     context = AccountContext(budget=budget, adaptive=True)
     for ledger, status in ((lines, "as run"), (lines[:-1], "proved")):
-        result = account(ledger, delta=delta, claims=CLAIMS, given=context)
+        result = account(ledger, delta=delta, claims=CLAIMS, context=context)
         assert result.profiles["proven"].status == status
 
 

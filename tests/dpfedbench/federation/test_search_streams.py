@@ -66,7 +66,7 @@ def release(index: int) -> Release:
 def tuning_account(*, own_streams: bool, search: Search = SEARCHED):
     context = AccountContext(search=search, own_streams=own_streams)
     ledger = [release(index) for index in range(ROUNDS)]
-    return account(ledger, delta=1e-5, claims={}, given=context).profiles["tuning"]
+    return account(ledger, delta=1e-5, claims={}, context=context).profiles["tuning"]
 
 
 def test_search_with_shared_streams_has_no_finite_epsilon():
@@ -143,7 +143,7 @@ def test_search_over_private_runs_by_a_public_score_costs_more_than_one_run():
     event = dataclasses.replace(
         release(0), noise_multiplier=1.0, noise_std=1.0, sampler=BLOCKS
     )
-    profiles = account([event], delta=1e-6, claims={}, given=context).profiles
+    profiles = account([event], delta=1e-6, claims={}, context=context).profiles
     assert profiles["proven"].epsilon_high == pytest.approx(4.887, abs=1e-3)
     assert profiles["tuning"].epsilon_high > epsilon
 

@@ -64,7 +64,7 @@ def lots_of(rounds=100_000):
 def profiles_of(lines, claims=CLAIMS, delta=DELTA, **context):
     context_values = AccountContext(**context)
     return accounts.account(
-        lines, claims=claims, delta=delta, given=context_values
+        lines, claims=claims, delta=delta, context=context_values
     ).profiles
 
 
@@ -649,7 +649,7 @@ def write_account(folder, lines, *overlays, **options):
 def test_account_of_a_run_is_that_of_its_ledger(tmp_path):
     values = write_account(tmp_path, run_lines())
     context = AccountContext(chosen=True)
-    account = accounts.account(run_lines(), claims=CLAIMS, delta=1e-3, given=context)
+    account = accounts.account(run_lines(), claims=CLAIMS, delta=1e-3, context=context)
     assert values == json.loads(json.dumps(account.to_json()))
     assert "post-processing for training clients" in values["reasons"]["tuning"]
 

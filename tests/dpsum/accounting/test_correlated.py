@@ -28,7 +28,7 @@ def gaussian(z):
 
 def ends_of(releases, profile="proven", **context):
     context_values = AccountContext(**context)
-    entry = account(releases, delta=DELTA, claims={}, given=context_values).profiles[
+    entry = account(releases, delta=DELTA, claims={}, context=context_values).profiles[
         profile
     ]
     assert entry.status == "proved"

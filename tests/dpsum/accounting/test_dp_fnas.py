@@ -61,7 +61,7 @@ def search_lines(*, weights=1.0, architecture=1.0, **changes):
 
 def profiles_of(lines, claims=CLAIMS, **context):
     context_values = AccountContext(**context)
-    return account(lines, delta=DELTA, claims=claims, given=context_values).profiles
+    return account(lines, delta=DELTA, claims=claims, context=context_values).profiles
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_account_of_a_searched_network_has_the_search():
         for index in range(3)
     ]
     context = AccountContext(before=tuple(search_lines(architecture=0.8)))
-    combined = account(training, delta=DELTA, claims={}, given=context)
+    combined = account(training, delta=DELTA, claims={}, context=context)
 
     def expected(factor):
         stages = (((0.8 * factor, 3),), 0.1), (((factor, 3),), 0.05)

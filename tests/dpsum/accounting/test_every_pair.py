@@ -148,7 +148,7 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
         own_streams=True,
     )
     path = draw(plan, dpsum.Gaussian(1.0))
-    profiles = account(read_ledger(path), delta=DELTA, given=context).profiles
+    profiles = account(read_ledger(path), delta=DELTA, context=context).profiles
     assert ends(profiles["proven"]) == (exact(3**0.5), exact(3**0.5))
     doubled = exact(2 * 3**0.5)
     assert ends(profiles["replace_one"]) == (doubled, doubled)
@@ -194,7 +194,7 @@ def test_account_of_a_search_of_one_run_is_that_of_the_run(draw):
     path = draw(make_participation(dpsum.Poisson), dpsum.Gaussian(1.0))
     search = Search(runs=1, data="private", number="fixed")
     context = AccountContext(search=search, own_streams=True)
-    profiles = account(path, delta=DELTA, given=context).profiles
+    profiles = account(path, delta=DELTA, context=context).profiles
     assert profiles["tuning"].epsilon_high == profiles["proven"].epsilon_high
 
 

@@ -18,7 +18,7 @@ def account_of_groups(*groups, **changes):
     release = make_release(z=0.51, unit="record", sampler=SAMPLER, **changes)
     claims = {"own-records": REPTILE_STEPS}
     context = AccountContext(groups=groups)
-    return account([release], delta=1e-3, claims=claims, given=context)
+    return account([release], delta=1e-3, claims=claims, context=context)
 
 
 def test_account_of_a_group_is_one_gaussian_of_a_larger_step():

@@ -129,7 +129,7 @@ def test_skellam_low_end_is_the_epsilon_of_one_coordinate(variance, shift):
 
 def profiles_of(releases, **context):
     context_values = AccountContext(**context)
-    return account(releases, delta=DELTA, claims={}, given=context_values).profiles
+    return account(releases, delta=DELTA, claims={}, context=context_values).profiles
 
 
 def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
