@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsum.accounting.analyses import own_records
-from dpsum.accounting.budgets import BudgetPlan
+from dpsum.accounting.budget_plans import BudgetPlan
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError

@@ -22,7 +22,7 @@ from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.budget_plans import BudgetPlan
     from dpsum.accounting.context import BudgetLimits
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
@@ -122,9 +122,8 @@ class Noise:
             budget: limit on epsilon.
             given: further arguments of `BudgetPlan`.
         """
-        from dpsum.accounting.budgets import (
-            BudgetPlan,
-        )  # a plan is read where scipy is not installed
+        # A local import: the workflow reads plans where scipy is not installed.
+        from dpsum.accounting.budget_plans import BudgetPlan
 
         return BudgetPlan(
             budget, multiplier=self.multiplier, mechanism=self.mechanism, **given

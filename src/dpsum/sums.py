@@ -15,7 +15,7 @@ from dpsum.errors import DpsumError
 from dpsum.noise import Noise
 
 if TYPE_CHECKING:
-    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.budget_plans import BudgetPlan
     from dpsum.accounting.claims import Claims
     from dpsum.accounting.context import BudgetLimits
     from dpsum.sampling import Sampler
@@ -131,9 +131,8 @@ class CompositionGroup:
             stepwise: whether a round is a holder's local step. There are too many local
                 steps to compute epsilon after each.
         """
-        from dpsum.accounting.budgets import (
-            DecayingBudget,
-        )  # a plan is read where scipy is not installed
+        # A local import: the workflow reads plans where scipy is not installed.
+        from dpsum.accounting.budget_plans import DecayingBudgetPlan
 
         first, *other_sums = self.sums
         noise = first.noise
@@ -152,7 +151,7 @@ class CompositionGroup:
         assert noise.multiplier is not None
         arguments |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, patience = noise.decay_step
-        return DecayingBudget(
+        return DecayingBudgetPlan(
             budget,
             decay=decay,
             patience=patience,

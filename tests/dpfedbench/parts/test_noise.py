@@ -11,7 +11,7 @@ from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.settings import kinds
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
-from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
+from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.clipping import Constant, NoisedMeanNorm
 from dpsum.correlated_noise import Factorised
@@ -184,7 +184,7 @@ def test_decaying_noise_decays_after_three_decreases_in_a_row():
     loss.
     """
     budget = plan_budget(Decaying(multiplier=2.0, decay=0.9, falls=3))
-    assert isinstance(budget, DecayingBudget)
+    assert isinstance(budget, DecayingBudgetPlan)
     multipliers = []
     for loss in (9, 8, 7, 6, 5, 5, 4, 3, 2, 2.5, 2, 1, 0.5):
         budget.observe(float(loss))

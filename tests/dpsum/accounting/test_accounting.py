@@ -22,7 +22,7 @@ from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.analyses import known_rounds
 from dpsum.accounting.analyses.known_rounds import OnePassAccountant
 from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
-from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
+from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import ONE_RELEASE
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import (
@@ -508,7 +508,7 @@ def test_method_without_a_claim_has_no_claimed_epsilon(sampler):
     values["mechanism"] = "gaussian"
     kinds = [BudgetPlan]
     if is_lots:
-        kinds.append(functools.partial(DecayingBudget, decay=0.9, patience=3))
+        kinds.append(functools.partial(DecayingBudgetPlan, decay=0.9, patience=3))
     for kind in kinds:
         with pytest.raises(DpsumError, match=r"budget\.profile is claimed"):
             kind(budget_of("claimed"), **values)
@@ -555,7 +555,7 @@ def test_decaying_budget_refuses_what_no_filter_is_of(
     mechanism, sampler, profile, claims, message
 ):
     with pytest.raises(DpsumError, match=message):
-        DecayingBudget(
+        DecayingBudgetPlan(
             budget_of(profile),
             sampler=sampler,
             multiplier=1.0,

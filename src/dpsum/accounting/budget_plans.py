@@ -157,7 +157,7 @@ class BudgetPlan:
         """Restore what `state` returned."""
 
 
-class DecayingBudget(BudgetPlan):
+class DecayingBudgetPlan(BudgetPlan):
     """Plan of noise that decays with a public loss (Adap DP-FL, Section IV-B).
 
     The budget is charged release by release. Renyi divergences add up, so that the plan
