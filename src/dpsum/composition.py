@@ -91,8 +91,8 @@ class Composition:
                 f"{mechanism.spec.name} comes after the noise of all sums was fixed:"
                 " enter it with the others"
             )
-        for shared in mechanism.streams & set[str]().union(
-            *(member.streams for member in self.mechanisms)
+        for shared in mechanism.stream_purposes & set[str]().union(
+            *(member.stream_purposes for member in self.mechanisms)
         ):
             raise DpsumError(
                 f"two sums of this run draw their noise from the stream {shared!r}:"

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsum import randomness
 from dpsum.accounting.analyses import find, known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.accumulator import (
@@ -35,7 +36,7 @@ from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
 from dpsum.participation import PoissonLots, check_name
 from dpsum.private_sum import PlainSum, PrivateSum
-from dpsum.randomness import Seed, fresh, streams
+from dpsum.randomness import Seed, fresh
 from dpsum.sampling import Sampling
 from dpsum.sums import SumSpec
 
@@ -143,7 +144,7 @@ class Mechanism:
         self.ledger = _opened(ledger)
         self.composition.register(self)
         if seed is not None and isinstance(self.ledger, Ledger):
-            for purpose in sorted(self.streams):
+            for purpose in sorted(self.stream_purposes):
                 self.ledger.claim(f"{seed}/{purpose}")
         if spec.private:
             self._warn_without_account()
@@ -200,7 +201,7 @@ class Mechanism:
         return multiplier
 
     @property
-    def streams(self) -> set[str]:
+    def stream_purposes(self) -> set[str]:
         """Purposes of its random noise streams: the sum's and the clipping rule's."""
         if not self.spec.private:
             return set()
@@ -232,11 +233,11 @@ class Mechanism:
                 " ledger does not say so: release by the mechanism, or write the round"
                 " before the next one begins"
             )
-        state = self.state_of(holder)
+        state = self._state_of(holder)
         extra = None
         extra_sum = None
         if self.spec.private:
-            extra = self.extra_of(state)
+            extra = self._extra_of(state)
         if extra is not None:
             extra_sum = self._new_extra_sum(extra, state)
         return Accumulator(
@@ -247,7 +248,7 @@ class Mechanism:
             round=index,
             step=step,
             holder=holder,
-            sum=self.new_sum(state, index),
+            sum=self._new_sum(state, index),
             state=state,
             extra=extra,
             extra_sum=extra_sum,
@@ -296,13 +297,15 @@ class Mechanism:
         """
         rule = self._rule
         extra = None
-        released: np.ndarray = total.sum.release(self.noise_of(self.spec.stream, total))
+        released: np.ndarray = total.sum.release(
+            self.draw_noise(self.spec.stream, total)
+        )
         with self._lock:
             self.non_finite += total.sum.non_finite
         if rule is None:
             return released
         if total.extra is not None and total.extra_sum is not None:
-            extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
+            extra = total.extra_sum.release(self.draw_noise(total.extra.stream, total))
         rule.observe(
             total.state,
             Seen(
@@ -348,7 +351,7 @@ class Mechanism:
 
     # Parts of a round
 
-    def state_of(self, holder: int) -> State:
+    def _state_of(self, holder: int) -> State:
         """Return the clipping rule's state of a holder."""
         if not self.states:
             return {}
@@ -356,7 +359,7 @@ class Mechanism:
             return self.states[0]
         return self.states[holder]
 
-    def extra_of(self, state: State) -> Any:
+    def _extra_of(self, state: State) -> Any:
         """Return the clipping rule's own release; None if it makes none."""
         assert self._rule is not None
         return self._rule.extra(
@@ -385,7 +388,7 @@ class Mechanism:
             noise_multiplier=extra.noise_multiplier,
         )
 
-    def new_sum(self, state: State, index: int = 0) -> Any:
+    def _new_sum(self, state: State, index: int = 0) -> Any:
         """Return the object that adds up the contributions of a round.
 
         Args:
@@ -395,7 +398,7 @@ class Mechanism:
         if not self.spec.private:
             return self._plain_sum(self.dimension)
         z = self.noise_multiplier
-        extra = self.extra_of(state)
+        extra = self._extra_of(state)
         if extra is not None and extra.within:
             # Both releases of a round together cost as much as one with the budget's
             # multiplier (Andrew et al. 2019, Theorem 1).
@@ -420,12 +423,12 @@ class Mechanism:
             threshold=state["threshold"],
             noise_multiplier=z,
             adjacency=self.spec.adjacency,
-            streams=lambda what, *indices: streams(
-                self.seed, self.spec.stream + what, None, *indices
-            )(index),
+            streams=lambda suffix, *indices: randomness.stream(
+                self.seed, self.spec.stream + suffix, index, *indices
+            ),
         )
 
-    def noise_of(self, purpose: str, total: Accumulator) -> np.ndarray | None:
+    def draw_noise(self, purpose: str, total: Accumulator) -> np.ndarray | None:
         """Draw noise of deviation 1 on each coordinate of a release, float64 [d].
 
         None where the sum has no noise, or where the units add the noise.
@@ -435,14 +438,17 @@ class Mechanism:
             return None
         if noise.one_by_one and purpose == self.spec.stream:
             return None
-        at = {"round": None, "step": total.step, "client": total.holder}
-        indices = [at[name] for name in self._stream_indices]
-        named = streams(self.seed, purpose, *indices)
         dimension = total.dimension
         if purpose != self.spec.stream:
             assert total.extra_sum is not None
             dimension = total.extra_sum.dimension
-        return noise.standard(named, total.round, dimension)
+
+        def stream_of(index: int) -> np.random.Generator:
+            names = {"round": index, "step": total.step, "client": total.holder}
+            indices = [names[name] for name in self._stream_indices]
+            return randomness.stream(self.seed, purpose, *indices)
+
+        return noise.standard(stream_of, total.round, dimension)
 
     # The ledger
 
@@ -462,7 +468,7 @@ class Mechanism:
         self.finished = []
         if not self.spec.private:
             return
-        sums = [sum_.sum for sum_ in finished] or [self.new_sum(self.state_of(0))]
+        sums = [sum_.sum for sum_ in finished] or [self._new_sum(self._state_of(0))]
         names = {"round": str(index)}
         number = index
         if step is not None:
@@ -473,7 +479,7 @@ class Mechanism:
         line = self._line(sums, number, stream_name, self.spec.name, self.spec.stream)
         self._append(line, [(sum_, sum_.mean) for sum_ in finished])
         if finished and finished[0].extra_sum is not None:
-            extra = self.extra_of(self.states[0])
+            extra = self._extra_of(self.states[0])
             line = self._line(
                 [sum_.extra_sum for sum_ in finished],
                 number,

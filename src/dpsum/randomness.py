@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 
 from dpsum.lazy import np
 
@@ -38,18 +37,3 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     digest = hashlib.sha256(name.encode()).digest()
     key = np.frombuffer(digest[:16], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
-
-
-def streams(
-    seed: int, purpose: str, *indices: int | None
-) -> Callable[[int], np.random.Generator]:
-    """Return a function that maps a round to its stream of one purpose.
-
-    The round's number replaces each index that is None.
-    """
-
-    def stream_of(number: int) -> np.random.Generator:
-        filled = [number if index is None else index for index in indices]
-        return stream(seed, purpose, *filled)
-
-    return stream_of

@@ -16,7 +16,7 @@ from dpfedbench.models.torch_sums import add_on_device, add_to
 from dpsum.clipping import LARGEST_PERCENTILE, Seen
 from dpsum.norms import clip, l2_norm
 from dpsum.private_sum import PrivateSum
-from dpsum.randomness import streams
+from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum
 from tests.dpsum.helpers import NO_NOISE, make_mechanism
 
@@ -137,7 +137,7 @@ def test_secure_sum_clips_huge_messages_and_leaves_small_ones():
         **mechanism,
         lattice=lattice,
         dropped=0,
-        streams=lambda what, *indices: streams(0, "noise" + what, None, *indices)(0),
+        streams=lambda suffix, *indices: stream(0, "noise" + suffix, 0, *indices),
     )
     rows = [[1e308, 1e308], [1e200, 1e200], [0.9, 0.9], [math.nan, 1], [SMALLEST, 0]]
     norms = secure_sum.add(rows)

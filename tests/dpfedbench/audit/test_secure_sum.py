@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import audit
-from dpsum import mechanism, secure
+from dpsum import randomness, secure
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.randomness import stream
@@ -73,13 +73,14 @@ def count_dropped_clients(monkeypatch):
 
 def repeat_the_first_round(monkeypatch):
     """Draw the shares of the first round in each round."""
-    honest = mechanism.streams
+    honest = randomness.stream
 
-    def streams(seed, purpose, *indices):
-        named = honest(seed, purpose, *indices)
-        return (lambda index: named(0)) if purpose == "noise" else named
+    def stream(seed, purpose, *indices):
+        if purpose == "noise":
+            indices = (0, *indices[1:])
+        return honest(seed, purpose, *indices)
 
-    monkeypatch.setattr(mechanism, "streams", streams)
+    monkeypatch.setattr(randomness, "stream", stream)
 
 
 def leave_out_shares(monkeypatch):

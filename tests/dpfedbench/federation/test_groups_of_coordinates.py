@@ -330,7 +330,7 @@ def test_within_task_steps_follow_gradients_clipped_by_tensor(federation, tmp_pa
     }
     rounds = rounds_of(make_config(WITHIN_TASK, steps), federation, tmp_path)
     for mechanism in rounds.clients.mechanisms.values():
-        mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
+        mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
     rng = np.random.default_rng(0)
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)

@@ -167,7 +167,7 @@ def test_released_search_without_noise_is_the_released_code(
     }
     rounds = rounds_of(make_config(overlay), silos, tmp_path)
     clients, net = rounds.clients, rounds.net
-    clients._mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
+    clients._mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
     theta = net.initial(np.random.default_rng(0)).astype(np.float32)
     block = net.blocks["weights"]
     classes, features = net.shapes["classifier.weight"]

@@ -190,7 +190,7 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     mechanisms = rounds.composition.mechanisms
     for index in range(config.participation.rounds):
         rounds.round(index)
-    noise = set().union(*(mechanism.streams for mechanism in mechanisms))
+    noise = set().union(*(mechanism.stream_purposes for mechanism in mechanisms))
     noise_streams = [stream for stream in streams if stream[1] in noise]
     assert len(noise_streams) == len(set(noise_streams)) >= (150 if wide else ROUNDS)
     by_step = "poisson-lots" in str(rounds.ledger[0].sampler)

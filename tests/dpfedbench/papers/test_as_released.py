@@ -102,7 +102,7 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
     )
     rounds = rounds_of(run, federation, tmp_path)
     for mechanism in rounds.clients.mechanisms.values():
-        mechanism.noise_of = lambda purpose, total: np.zeros(total.dimension)
+        mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
     rng = np.random.default_rng(0)
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)

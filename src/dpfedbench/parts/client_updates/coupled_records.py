@@ -186,7 +186,7 @@ class CoupledRecords(MamlByRecord):
     ) -> torch.Tensor:
         """Return the rows [m, d] carried back through the support steps."""
         mechanism = self.mechanisms[SUPPORT]
-        threshold = mechanism.state_of(0)["threshold"]
+        threshold = mechanism.states[0]["threshold"]
         clipped = [(slice(0, self.dimension), threshold)]
         if mechanism.groups is not None:
             thresholds = mechanism.groups.thresholds(threshold)
