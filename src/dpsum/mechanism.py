@@ -139,7 +139,7 @@ class Mechanism:
         self.non_finite = 0
         self.finished = list[FinishedSum]()
         self._lock = threading.Lock()
-        self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
+        self._last_released = -1
         self._unwritten: int | None = None
         self.ledger = _opened(ledger)
         self.composition.register(self)
@@ -255,21 +255,24 @@ class Mechanism:
         )
 
     def release(self, total: Accumulator) -> np.ndarray:
-        """Close a sum and return the noised sum, float64 [d].
+        """Close the sum of a round and return the noised sum, float64 [d].
 
-        The release is in the ledger when this returns.
+        The release is in the ledger when this returns. Mechanisms with several sums a
+        round use `finish` and `write` instead.
 
         Raises:
             RuntimeError: the sum was released before; a second release would be a
                 second mechanism.
             DpsumError: another sum of this round was released, so that both would have
-                the same noise; or the budget has no room for the round.
+                the same noise; the budget has no room for the round; or the mechanism
+                has holders.
         """
-        done = self._done
-        at = (total.step, total.holder)
-        is_earlier = total.round < done[0]
-        is_same_round = total.round == done[0]
-        if is_earlier or (is_same_round and at in done[1]):
+        if self.holders:
+            raise DpsumError(
+                f"{self.spec.name} is a sum of each holder: finish all of a round, and"
+                " write the round"
+            )
+        if total.round <= self._last_released:
             raise DpsumError(
                 f"round {total.round} of {self.spec.name} was released before, and its"
                 " noise would be drawn again: begin the next round"
@@ -281,19 +284,15 @@ class Mechanism:
                 " before a round"
             )
         released = self.finish(total)
-        done_in_round = {at}
-        if is_same_round:
-            done_in_round |= done[1]
-        self._done = (total.round, done_in_round)
-        step = None
-        if self.holders:
-            step = total.step
-        self.write(total.round, step)
+        self._last_released = total.round
+        self.write(total.round)
         return released
 
     def finish(self, total: Accumulator) -> np.ndarray:
-        """Like `release()`, but does not append to the ledger. Call `write()` once
-        after all `finish()` calls of a round.
+        """Close a sum and return the noised sum, but do not append to the ledger.
+
+        Call `write` once after the last `finish` of a round, or of a local step. The
+        caller asks `allows` before each round.
         """
         rule = self._rule
         extra = None
@@ -577,7 +576,7 @@ class Mechanism:
         """Restore what `state` returned."""
         self.states = list(state["states"])
         plan = self.composition.plan_of(self)
-        self._done = (-1, set())
+        self._last_released = -1
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])
