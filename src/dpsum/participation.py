@@ -454,7 +454,7 @@ class PoissonLots(Participation):
         steps: int,
         records: int | Sequence[int],
         purpose: str = "lot",
-        whose: str = "a client",
+        holder_name: str = "a client",
     ) -> RecordLots:
         """Return the lots of all clients.
 
@@ -464,7 +464,7 @@ class PoissonLots(Participation):
             steps: number of lots of one client in a round.
             records: number of records of each client, or one number for each client.
             purpose: purpose of the random stream of the draws.
-            whose: name of the holder, for messages.
+            holder_name: name of the holder, for messages.
         """
         return RecordLots(
             kind=self.kind,
@@ -475,7 +475,7 @@ class PoissonLots(Participation):
             seed=seed,
             records=records,
             purpose=purpose,
-            whose=whose,
+            holder_name=holder_name,
         )
 
 
@@ -505,7 +505,7 @@ class RecordLots:
         records: n, the number of records of each holder, or one number for each holder.
         seed, kind: see `Participation`.
         purpose: purpose of the random stream of the draws.
-        whose: name of the holder, for messages.
+        holder_name: name of the holder, for messages.
 
     Raises:
         DpsumError: the lot is not from 1 to n.
@@ -521,7 +521,7 @@ class RecordLots:
         records: int | Sequence[int],
         seed: Seed = None,
         purpose: str = "lot",
-        whose: str = "a client",
+        holder_name: str = "a client",
         kind: str = "poisson-lots",
     ) -> None:
         if isinstance(records, int):
@@ -537,7 +537,7 @@ class RecordLots:
             else:
                 held = f"{self.records / clients:g} on average"
             raise DpsumError(
-                f"participation.cohort is {lot}, but {whose} holds {held} records: a"
+                f"participation.cohort is {lot}, but {holder_name} holds {held} records: a"
                 " lot must be from 1 to that"
             )
         self.kind = kind

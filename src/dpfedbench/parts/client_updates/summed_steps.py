@@ -93,7 +93,7 @@ class SummedUpdate(ClientUpdate):
             steps=1,
             records=records,
             purpose=f"lot/{sum_.part}" if sum_.part else "lot",
-            whose=f"the {sum_.part} of a client" if sum_.part else "a client",
+            holder_name=f"the {sum_.part} of a client" if sum_.part else "a client",
         )
 
     def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
@@ -252,7 +252,9 @@ class Parties(Clients):
                     phase.mechanism, self._setup.processes, pool, party
                 )
                 total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
-                row |= self._said(phase, parties, total, first=phase is self._phases[0])
+                row |= self._phase_columns(
+                    phase, parties, total, first=phase is self._phases[0]
+                )
                 if phase.mechanism.spec.private:
                     phase.mechanism.write(index)
                 mean = total / (
@@ -287,7 +289,7 @@ class Parties(Clients):
         raw = [] if phase.mechanism.spec.private else total.norms
         return torch.from_numpy(phase.mechanism.finish(total)), measured.losses, raw
 
-    def _said(
+    def _phase_columns(
         self,
         phase: _Phase,
         parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]],
