@@ -38,7 +38,7 @@ def merge(*overlays: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def fit(
-    cls: Model, values: Mapping[str, Any], own: Mapping[str, Any] = NOTHING
+    cls: Model, values: Mapping[str, Any], run_overlay: Mapping[str, Any] = NOTHING
 ) -> dict[str, Any]:
     """Return the values without the keys that a method and its parts do not have.
 
@@ -48,36 +48,39 @@ def fit(
     Args:
         cls: the method, or a section of it.
         values: merged overlays for several methods.
-        own: the overlay of the run alone. Its keys stay, so that `read` refuses those
-            that do not fit.
+        run_overlay: the overlay of the run alone. Its keys stay, so that `read` refuses
+            those that do not fit.
     """
-    keys = keys_of(cls)
     fitted: dict[str, Any] = {}
     for name, value in values.items():
-        group = with_kind(value)
-        if name not in keys:
-            if name in own:
-                fitted[name] = value
-        elif not keys[name].bases:
-            fitted[name] = value
-        elif isinstance(group, Mapping):
-            fitted[name] = _fit_section(keys[name], group, with_kind(own.get(name)))
-        elif name in own or keys[name].nullable:
+        key = keys_of(cls).get(name)
+        if key is not None and key.bases:
+            value = _fit_section(key, value, run_overlay.get(name))
+            is_kept = value is not None or key.nullable
+        else:
+            is_kept = key is not None
+        if is_kept or name in run_overlay:
             fitted[name] = value
     return fitted
 
 
-def _fit_section(key: Key, values: Mapping[str, Any], own: Any) -> dict[str, Any]:
+def _fit_section(key: Key, value: Any, run_overlay: Any) -> Any:
     """Return the values of a section or part without the keys that it does not have."""
-    own = own if isinstance(own, Mapping) else NOTHING
+    values = with_kind(value)
+    if not isinstance(values, Mapping):
+        return value
+    run_values = with_kind(run_overlay)
+    if not isinstance(run_values, Mapping):
+        run_values = NOTHING
     tag = key.tag
-    if tag in values and tag not in own and str(values[tag]) not in key.parts:
-        values = {name: value for name, value in values.items() if name != tag}
+    if tag not in run_values and str(values.get(tag)) not in key.parts:
+        values = {name: item for name, item in values.items() if name != tag}
     cls = key.chosen(values)
     if cls is None:
-        return dict(values)
+        return values
+    fitted = fit(cls, values, run_values)
     kind = kind_of(cls)
-    return ({tag: kind} if kind else {}) | fit(cls, values, own)
+    return {tag: kind, **fitted} if kind else fitted
 
 
 def check(classes: Sequence[Model], overlay: Any, where: str) -> None:
@@ -101,37 +104,37 @@ def _faults(classes: Sequence[Model], overlay: Any, where: str) -> Iterator[str]
     if not isinstance(overlay, Mapping):
         yield no_group(where, overlay)
         return
-    for key, value in overlay.items():
-        owners = [keys_of(cls)[key] for cls in classes if key in keys_of(cls)]
-        sections = dict.fromkeys(cls for owner in owners for cls in owner.classes)
-        name = dotted(where, key)
+    for name, value in overlay.items():
+        owners = [cls for cls in classes if name in keys_of(cls)]
         if not owners:
-            yield unknown_key(where, str(key), nearest_key(classes, str(key)))
-        elif sections:
-            is_null = value in (None, "null")
-            if not (is_null and any(owner.nullable for owner in owners)):
-                yield from _section_faults([*sections], value, name)
-        elif key != tag_of(classes):
-            faults = [
-                value_fault(cls, key, value, name)
-                for cls in classes
-                if key in keys_of(cls)
-            ]
-            if all(faults):
-                yield str(faults[0])
+            yield unknown_key(where, str(name), nearest_key(classes, str(name)))
+        elif name != tag_of(classes):
+            yield from _faults_at(owners, name, value, dotted(where, name))
 
 
-def _section_faults(sections: Sequence[Model], value: Any, name: str) -> Iterator[str]:
-    """Yield a message for each fault of the value of a section or part."""
+def _faults_at(
+    owners: Sequence[Model], key: str, value: Any, where: str
+) -> Iterator[str]:
+    """Yield a message for each fault of the value at a key of several sections."""
+    keys = [keys_of(cls)[key] for cls in owners]
+    sections = list(dict.fromkeys(cls for key in keys for cls in key.classes))
+    if not sections:
+        faults = [value_fault(cls, key, value, where) for cls in owners]
+        if all(faults):
+            yield str(faults[0])
+        return
+    if value in (None, "null") and any(key.nullable for key in keys):
+        return
+    kinds = sorted(filter(None, map(kind_of, sections)))
+    if not kinds:
+        yield from _faults(sections, value, where)
+        return
     tag = tag_of(sections)
-    kinds = sorted(kind for cls in sections if (kind := kind_of(cls)))
-    if kinds and tag == "kind":
-        value = with_kind(value)
-    is_group = isinstance(value, Mapping)
-    if kinds and (not is_group or (tag in value and value[tag] not in kinds)):
-        yield unknown_kind(name, value, tag, ", ".join(kinds))
+    values = with_kind(value) if tag == "kind" else value
+    if isinstance(values, Mapping) and values.get(tag, kinds[0]) in kinds:
+        yield from _faults(sections, values, where)
     else:
-        yield from _faults(sections, value, name)
+        yield unknown_kind(where, values, tag, ", ".join(kinds))
 
 
 def set_key(overlay: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:

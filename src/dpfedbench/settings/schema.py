@@ -103,7 +103,7 @@ class KeyedModel(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Key:
-    """What a key of a section accepts.
+    """Schema of one key of a section.
 
     Attributes:
         annotation: type of the value.

@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.expand import named
+from dpfedbench.experiments.cells import named
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from tests.dpfedbench.federation.test_sums_together import gaussian, joint
 

@@ -15,7 +15,7 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.genotype_picture import write_cells
-from dpfedbench.experiments.expand import named
+from dpfedbench.experiments.cells import named
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.models.torch_gradients import TorchGradients

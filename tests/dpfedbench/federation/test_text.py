@@ -13,7 +13,7 @@ from dpfedbench.data.text_tasks import KnownText, make_text_partition
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
-from dpfedbench.experiments.expand import named
+from dpfedbench.experiments.cells import named
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.federation.engine import train
 from dpfedbench.federation.rounds import Rounds

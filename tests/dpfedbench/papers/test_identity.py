@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.expand import named
+from dpfedbench.experiments.cells import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
 from dpfedbench.settings.kinds import is_part, is_section, root_of, tag_of

@@ -1,0 +1,428 @@
+"""Cells of tables and figures: a series at a task, expanded to its runs.
+
+The values of a run come from overlays, of which later ones override earlier ones: those
+of several runs (`Cell.shared_values`), then those of the cell alone (`Cell.overlay`).
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    Experiment,
+    FigureSettings,
+    MetaTest,
+    Series,
+    TableSettings,
+    XAxis,
+    given,
+)
+from dpfedbench.experiments.datasets import check_holdings, known_name
+from dpfedbench.experiments.overlays import Methods, check_given
+from dpfedbench.experiments.plan import PlannedCell
+from dpfedbench.method import Method
+from dpfedbench.settings.merge import fit, leaves, merge, set_key
+
+AS_RELEASED = "as released, no finite ε"
+"""Label of a row or line whose run repeats the authors' code."""
+
+_TEST = "test."
+
+_READ: dict[tuple[type[Method], str], Method] = {}
+"""Cache of runs by their method and plain values, as text. Most runs of a plan belong
+to several cells.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Inputs of the expansion of all items.
+
+    Attributes:
+        configuration: the whole configuration.
+        methods: methods by name.
+        datasets: names of the existing data sets; None accepts any.
+        holdings: contents of the data sets with known sizes.
+        shared_values: cache of `Cell.shared_values`.
+    """
+
+    configuration: Configuration
+    methods: Methods
+    datasets: Collection[str] | None
+    holdings: Mapping[str, str]
+    shared_values: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def check_dataset(self, name: str, where: str) -> None:
+        """Refuse a data set that does not exist."""
+        if self.datasets is not None:
+            known_name(name, self.datasets, where, "data set")
+
+
+@dataclasses.dataclass(frozen=True)
+class ItemContext:
+    """Table or figure of a paper, and what its cells depend on.
+
+    Attributes:
+        known: inputs of all items.
+        paper: name of the paper.
+        experiment: settings of the paper.
+        spec: settings of the table or figure.
+        where: its dotted key.
+    """
+
+    known: Known
+    paper: str
+    experiment: Experiment
+    spec: TableSettings | FigureSettings
+    where: str
+
+    @property
+    def series(self) -> dict[str, Series]:
+        """Series of the item that are not null."""
+        series = self.spec.series.items()
+        return {name: settings for name, settings in series if settings is not None}
+
+    @property
+    def axis(self) -> XAxis | None:
+        """Horizontal axis of a figure; None for a table."""
+        return self.spec.x if isinstance(self.spec, FigureSettings) else None
+
+    def seeds_of(self, task: str) -> tuple[int, ...]:
+        """Return the seeds of the runs at a task."""
+        if isinstance(self.spec, TableSettings):
+            seeds = self.spec.task_seeds.get(task)
+            if seeds:
+                return seeds
+        return self.spec.seeds or self.known.configuration.seeds
+
+    def other_series(self, name: str, of: str, where: str) -> Series | None:
+        """Return another series of the item, which series `of` names at key `where`."""
+        candidates = [series for series in self.spec.series if series != of]
+        known_name(name, candidates, where, "series")
+        return self.spec.series[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One cell: a series at a task, and its point of a sweep or search.
+
+    Attributes:
+        item: the table or figure.
+        task: name of the task.
+        name: name of the series.
+        series: the series.
+        x: the swept value, of a sweep.
+        further: overlay of the keys that change with `x`.
+        point: overlay of one point of a search.
+        tried: number of points of that search.
+    """
+
+    item: ItemContext
+    task: str
+    name: str
+    series: Series
+    x: float | None = None
+    further: Mapping[str, Any] | None = None
+    point: Mapping[str, Any] | None = None
+    tried: int = 0
+
+    def plan(self) -> PlannedCell:
+        """Return the cell with its runs.
+
+        Raises:
+            BenchError: a name that does not exist, or a value that does not fit.
+        """
+        item = self.item
+        method = self._check_names()
+        overlay = self.overlay(method)
+        values = fit(method, merge(self.shared_values(), overlay), overlay)
+        published_dataset = values.get("dataset", "")
+        stand_in = item.known.configuration.stand_ins.get(published_dataset)
+        values["dataset"] = stand_in or published_dataset
+        item.known.check_dataset(values["dataset"], f"{item.where} (task {self.task})")
+        values = self._with_other_runs(values)
+        try:
+            check_given(overlay, f"experiments.{item.paper}")
+            runs = self._read_runs(method, values)
+            tests = self._tests_of(runs)
+            for run in (runs[0], *tests[:1]):
+                check_holdings(run, item.known.holdings.get(run.dataset, ""))
+        except BenchError as error:
+            raise BenchError(f"{error} [in {self._location}]") from error
+        if self.series.repairs:
+            item.other_series(self.series.repairs, self.name, self._where)
+        first = runs[0]
+        as_released = AS_RELEASED if first.reading == "as-released" else ""
+        start = first.initial.label
+        return PlannedCell(
+            series=self.name,
+            label=_join(self.series.label or self.name, as_released, start),
+            variant=_join(self._variant, as_released, start),
+            searched=self.tried * len(runs),
+            repairs=self.series.repairs,
+            x=None if self.x is None else float(self.x),
+            runs=runs,
+            published_dataset=published_dataset,
+            mismatch=self._mismatch(first, published_dataset),
+            tests=() if tests == runs else tests,
+        )
+
+    @property
+    def _where(self) -> str:
+        """Dotted key of the series."""
+        return f"{self.item.where}.series.{self.name}"
+
+    @property
+    def _location(self) -> str:
+        """Name of the cell for messages."""
+        location = f"{self.item.where}, task {self.task}, series {self.name}"
+        return (
+            location
+            if self.x is None
+            else f"{location} at {self._swept_key} {self.x:g}"
+        )
+
+    @property
+    def _swept_key(self) -> str:
+        """Key whose value is `x`."""
+        if isinstance(self.series.sweep, str):
+            return self.series.sweep
+        return (self.item.axis and self.item.axis.key) or ""
+
+    @property
+    def _variants(self) -> tuple[str, ...]:
+        """Names of the variants that the series uses."""
+        use = self.series.use
+        return (use,) if isinstance(use, str) else use
+
+    def _check_names(self) -> type[Method]:
+        """Return the series' method. Refuse names that do not exist."""
+        experiment = self.item.experiment
+        methods = self.item.known.methods
+        known_name(self.task, experiment.tasks, self.item.where, "task")
+        known_name(self.series.method, methods, f"{self._where}.method", "method")
+        for name in self._variants:
+            known_name(name, experiment.variants, f"{self._where}.use", "variant")
+        return methods[self.series.method]
+
+    # Values
+
+    def shared_values(self) -> dict[str, Any]:
+        """Return the merged overlays that the cells of a method at a task share.
+
+        They are the configuration's `run`, the paper's `run`, the task, the method's
+        defaults, and the configuration's and the paper's overlays for the method. So a
+        method's structure overrides a task's values.
+        """
+        known = self.item.known
+        experiment = self.item.experiment
+        method = self.series.method
+        key = (self.item.paper, method, self.task)
+        if key not in known.shared_values:
+            known.shared_values[key] = merge(
+                known.configuration.run,
+                experiment.run,
+                experiment.tasks[self.task],
+                known.methods[method].defaults,
+                known.configuration.methods.get(method),
+                experiment.methods.get(method),
+            )
+        return known.shared_values[key]
+
+    def overlay(self, method: type[Method]) -> dict[str, Any]:
+        """Return the merged overlays of this cell alone. They have to fit the method.
+
+        They are the settings of the released code, the variants that the series uses,
+        its `run`, the point of a search, and the swept value.
+        """
+        overlay = merge(
+            self._released_settings(method),
+            *(self.item.experiment.variants[name] for name in self._variants),
+            self.series.run,
+            self.point,
+        )
+        if self.x is None or self._swept_key.startswith(_TEST):
+            return overlay
+        swept = set_key(overlay, self._swept_key, _whole(self.x))
+        return merge(swept, self.further)
+
+    def _released_settings(self, method: type[Method]) -> dict[str, Any]:
+        """Return the settings of the method's released code, if the series repeats it.
+
+        Raises:
+            BenchError: the method's file does not state them.
+        """
+        if self.series.reading != "as-released":
+            return {}
+        released = vars(method).get("released")
+        if released is None:
+            raise BenchError(
+                f"{self._where}.reading is as-released, but {method.name} states no"
+                " settings of its authors' code: leave reading out"
+            )
+        return {**released, "reading": self.series.reading}
+
+    def _with_other_runs(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values with the runs that the series names: the search of its
+        network, and the run that it starts from.
+        """
+        if self.series.searched_by:
+            search = {"kind": "found", "search": named(self._search_run())}
+            values = set_key(values, "model.genotype", search)
+        start = self.series.start
+        if start is not None:
+            run = {
+                "kind": "run",
+                "public": start.public,
+                "run": named(self._start_run()),
+            }
+            values = {**values, "initial": run}
+        return values
+
+    def _search_run(self) -> Method:
+        """Return the run of another series that finds the cells of the network."""
+        name = self.series.searched_by
+        where = f"{self._where}.searched_by"
+        search = self.item.other_series(name, self.name, where)
+        if search is None or search.searched_by:
+            raise BenchError(
+                f"{where} is {name}, which is no search: name a series that searches"
+                " and is not null"
+            )
+        return Cell(self.item, self.task, name, search).plan().runs[0]
+
+    def _start_run(self) -> Method:
+        """Return the run that the runs of the series start from."""
+        settings = given(self.series.start) if self.series.start else {}
+        settings.pop("public", None)
+        series = Series.read(settings, f"{self._where}.start")
+        return Cell(self.item, self.task, f"{self.name}.start", series).plan().runs[0]
+
+    # Runs
+
+    def _read_runs(
+        self, method: type[Method], values: Mapping[str, Any]
+    ) -> tuple[Method, ...]:
+        """Return the runs of these values, one for each seed."""
+        seeds = self.item.seeds_of(self.task)
+        first = _read(method, {**values, "method": method.name, "seed": seeds[0]})
+        if first.private and self._is_searched_privately():
+            first = first.replace(streams="own")
+        if self.series.search is not None and not first.validation.every:
+            raise BenchError(
+                "a search chooses by validation tasks: set validation.every above 0"
+            )
+        return (first, *(first.replace(seed=seed) for seed in seeds[1:]))
+
+    def _is_searched_privately(self) -> bool:
+        """Return whether the run belongs to a search whose runs read private data.
+
+        All searches of tables do. The account composes the runs of a search, so that
+        they must not draw the same cohorts and noise. A run with the same settings
+        outside a search keeps its streams and its key, and is another run.
+        """
+        declared = self.item.known.configuration.tuning.get(self.series.method)
+        is_declared = declared is not None and declared.data == "private"
+        return is_declared or self.series.search is not None
+
+    def _tests_of(self, runs: tuple[Method, ...]) -> tuple[Method, ...]:
+        """Return the runs under the meta-test of the figure or series, if it has one."""
+        spec = self.item.spec
+        settings = [spec.test if isinstance(spec, FigureSettings) else None]
+        settings.append(self.series.test)
+        test = merge(*(given(section) for section in settings if section is not None))
+        if self.x is not None and self._swept_key.startswith(_TEST):
+            test[self._swept_key.removeprefix(_TEST)] = _whole(self.x)
+        if not test:
+            return ()
+        checked = given(MetaTest.read(test, f"{self.item.where}.test"))
+        return tuple(run.tested_at(**checked) for run in runs)
+
+    # Labels
+
+    @property
+    def _variant(self) -> str:
+        """Text that a table adds to the method's title."""
+        axis = self.item.axis
+        if axis is not None and axis.symbol and self.x is not None:
+            return f"{axis.symbol}={self.x:g}"
+        values = leaves(self.point or {}).items()
+        variant = _join(*(f"{key} {_short(value)}" for key, value in values))
+        variant = variant or self.series.variant
+        if variant or not self._shares_its_name():
+            return variant
+        return self.series.label or self.name
+
+    def _shares_its_name(self) -> bool:
+        """Return whether another row of the table has the method's title alone too."""
+        if not isinstance(self.item.spec, TableSettings):
+            return False
+        rows = [
+            row
+            for row in self.item.series.values()
+            if row.search is None
+            and row.method == self.series.method
+            and not row.variant
+        ]
+        return len(rows) > 1
+
+    def _mismatch(self, run: Method, published_dataset: str) -> str:
+        """Return why the cell is not comparable with the published value; "" if so."""
+        if run.dataset != published_dataset:
+            return f"published on {published_dataset}, measured on {run.dataset}"
+        if not run.trained or not run.participation.rounds:
+            return ""  # nothing is trained, so no scale of training sets it apart
+        experiment = self.item.experiment
+        ours = leaves(run.plain())
+        published = experiment.published_at_methods.get(
+            run.method, experiment.published_at
+        )
+        return "; ".join(
+            f"{key} {_short(value)} at the published scale, {_short(ours.get(key))} here"
+            for key, value in leaves(published).items()
+            if ours.get(key) != value
+        )
+
+
+def _read(method: type[Method], values: Mapping[str, Any]) -> Method:
+    """Return the run of these plain values.
+
+    Runs are immutable, so that each is read and checked once in a process.
+    """
+    key = method, repr(values)
+    if key not in _READ:
+        _READ[key] = method.read(values)
+    return _READ[key]
+
+
+def named(run: Method) -> dict[str, Any]:
+    """Return the values that identify a run in another's settings, without its seed.
+
+    They are the values that differ from the defaults, so that a key that is added later
+    does not change the identity.
+    """
+    identity = run.identity()
+    try:
+        is_complete = _read(type(run), identity) == run
+    except BenchError:
+        is_complete = False
+    values = identity if is_complete else run.plain()
+    return {key: value for key, value in values.items() if key != "seed"}
+
+
+def _whole(value: float) -> float | int:
+    """Return a whole number as an integer, for messages."""
+    return int(value) if value == int(value) else value
+
+
+def _short(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _join(*texts: str) -> str:
+    """Return the texts that are not empty, separated by commas."""
+    return ", ".join(filter(None, texts))
