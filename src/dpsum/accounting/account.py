@@ -34,7 +34,7 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
 from dpsum.accounting.profiles import Entry, Profiles
-from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of
+from dpsum.accounting.renyi import PROVEN_ORDERS, epsilon_of
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
@@ -463,12 +463,12 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
         return least, high
     try:
         divergences = sum(
-            accountant.renyi(events, HOLDING_ORDERS) for accountant, events in stages
+            accountant.renyi(events, PROVEN_ORDERS) for accountant, events in stages
         )
     except DpsumError:
         raise refusal from None
     total = np.asarray(divergences)
-    high = epsilon_of(total, HOLDING_ORDERS, delta, tight=True)
+    high = epsilon_of(total, PROVEN_ORDERS, delta, tight=True)
     return least, high
 
 

@@ -15,7 +15,8 @@ from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.filters import filter_order, orders_of
 from dpsum.accounting.gaussian import joint_multiplier, joint_or_only, rounded_up
-from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
+from dpsum.accounting.renyi import PROVEN_ORDERS, epsilon_of, renyi
+from dpsum.budget import Budget
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampler
 
@@ -197,23 +198,23 @@ class DecayingBudgetPlan(BudgetPlan):
                 "noise that follows a loss is accounted for as gaussian noise on"
                 f" poisson-lots, not as {mechanism} noise on {sampler['kind']}"
             )
-        _check_claimed(budget, claims)
         if None in beside:
             raise DpsumError(
                 "the multiplier of a sum is null beside one whose noise follows a loss"
                 " or is released twice: give one"
             )
-        self.sampler = sampler
-        self.delta = budget.delta
-        self.counted = counted
-        self._ratios = tuple(ratios)
-        if not ratios:
-            self._ratios = (1.0,) * (1 + len(beside))
-        self._has_claim = sampler["kind"] in claims
-        self.noise_multiplier, *self.beside = _divided(
-            (multiplier, *beside), self._ratios
+        # The limit is kept lot by lot, and does not determine the number of rounds.
+        super().__init__(
+            Budget(delta=budget.delta),
+            sampler=sampler,
+            multiplier=multiplier,
+            claims=claims,
+            mechanism=mechanism,
+            counted=counted,
+            beside=beside,
+            ratios=ratios,
         )
-        self.lots_allowed = int(sampler["rounds"])
+        _check_claimed(budget, claims)
         self._decay = decay
         self._patience = patience
         self._extra = extra
@@ -222,14 +223,14 @@ class DecayingBudgetPlan(BudgetPlan):
         else:
             self._limit = math.inf
         claim = claims.get(sampler["kind"])
-        self._orders, self._holds = orders_of(budget.profile, claim)
-        if self._holds and decay < 1 and math.isfinite(self._limit):
+        self._orders, self._is_proven = orders_of(budget.profile, claim)
+        if self._is_proven and decay < 1 and math.isfinite(self._limit):
             gradients = [self.noise_multiplier] * (1 + extra)
             z = joint_multiplier(gradients + self.beside)
             self._orders = filter_order(
                 z,
                 sampler["rate"],
-                HOLDING_ORDERS,
+                PROVEN_ORDERS,
                 epsilon=self._limit,
                 delta=self.delta,
             )
@@ -245,13 +246,16 @@ class DecayingBudgetPlan(BudgetPlan):
         self._losses = list[float]()
         self._seen = 0
 
-    def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        profile = "claimed"
-        if counted_in_full:
-            profile = "proven"
-        multipliers = self._counted(profile)
-        if counted_in_full:
-            multipliers = [multipliers[0]] * self._extra + multipliers
+    def _cost(self, orders: tuple[float, ...], *, is_proven: bool) -> np.ndarray:
+        """Return the divergences of one lot, at each order.
+
+        The paper's claim counts the configured multipliers, and not the further
+        releases of the clipping rule.
+        """
+        if is_proven:
+            multipliers = [self.noise_multiplier] * self._extra + self.multipliers
+        else:
+            multipliers = self._counted("claimed")
         z = joint_or_only(multipliers)
         return renyi(z, self.sampler["rate"], orders)
 
@@ -259,16 +263,16 @@ class DecayingBudgetPlan(BudgetPlan):
         """Return whether this total number of lots, at the present noise, fits."""
         if releases > self.lots_allowed:
             return False
-        cost = self._cost(self._orders, counted_in_full=self._holds)
+        cost = self._cost(self._orders, is_proven=self._is_proven)
         spent = self._spent + (releases - self._lots) * cost
-        epsilon = epsilon_of(spent, self._orders, self.delta, tight=self._holds)
+        epsilon = epsilon_of(spent, self._orders, self.delta, tight=self._is_proven)
         return epsilon <= self._limit
 
     def charge(self, lots: int) -> None:
-        cost = self._cost(self._orders, counted_in_full=self._holds)
+        cost = self._cost(self._orders, is_proven=self._is_proven)
         self._spent = self._spent + lots * cost
         if self._claimed_orders:
-            cost = self._cost(self._claimed_orders, counted_in_full=False)
+            cost = self._cost(self._claimed_orders, is_proven=False)
             self._claimed = self._claimed + lots * cost
         self._lots += lots
 

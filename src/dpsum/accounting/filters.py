@@ -33,7 +33,7 @@ from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import Claim, Claims
 from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.gaussian import Schedule, least_root
-from dpsum.accounting.renyi import HOLDING_ORDERS, renyi
+from dpsum.accounting.renyi import PROVEN_ORDERS, renyi
 from dpsum.errors import DpsumError
 
 _LEAST_FLOOR = 0.5
@@ -67,7 +67,7 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
         DpsumError: the claim does not add up divergences.
     """
     if profile == "proven" or claim is None:
-        return HOLDING_ORDERS, True
+        return PROVEN_ORDERS, True
     if not claim.orders:
         raise DpsumError(
             "the paper's claim cannot be kept lot by lot: set budget.profile to proven"

@@ -17,7 +17,7 @@ from dpsum.accounting.filters import filter_of, floor_of
 from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import ends, gaussian_epsilon
 from dpsum.accounting.groups import group_epsilon
-from dpsum.accounting.renyi import HOLDING_ORDERS
+from dpsum.accounting.renyi import PROVEN_ORDERS
 from dpsum.accounting.tuning import searched_epsilon
 from dpsum.ledger import Release
 
@@ -395,9 +395,9 @@ class Profiles:
             )
         else:
             divergences = self.accountant.renyi(
-                events.of_noise(self.floor or events.schedule), HOLDING_ORDERS
+                events.of_noise(self.floor or events.schedule), PROVEN_ORDERS
             )
-            high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
+            high = searched_epsilon(divergences, PROVEN_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {method}; {every}"
         high = max(low, high)

@@ -15,7 +15,7 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 
 from dpsum.accounting.gaussian import Schedule
 
-HOLDING_ORDERS = tuple(range(2, 257))
+PROVEN_ORDERS = tuple(range(2, 257))
 """Orders for a `proven` budget that is kept lot by lot, and for searches: integers,
 each of which gives an upper bound.
 """

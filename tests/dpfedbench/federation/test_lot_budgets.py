@@ -12,7 +12,7 @@ from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.filters import HOLDING_ORDERS
+from dpsum.accounting.filters import PROVEN_ORDERS
 from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.noise import Decaying
@@ -132,7 +132,7 @@ def test_constant_noise_stops_before_the_budget_is_exceeded(
 @pytest.mark.parametrize(
     ("profile", "z", "orders", "tight"),
     [
-        ("proven", 2.0 / math.sqrt(2), HOLDING_ORDERS, True),
+        ("proven", 2.0 / math.sqrt(2), PROVEN_ORDERS, True),
         ("claimed", 2.0, WHOLE_ORDERS.orders, False),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from dpsum.accounting import renyi
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import (
-    HOLDING_ORDERS,
+    PROVEN_ORDERS,
     filter_order,
     filtered_epsilon,
     keeps,
@@ -45,10 +45,10 @@ def test_filter_of_many_orders_needs_the_looser_conversion():
 
 
 def test_filter_order_is_that_of_the_most_rounds_of_the_first_noise():
-    (order,) = filter_order(4.0, RATE, HOLDING_ORDERS, epsilon=2.0, delta=DELTA)
-    costs = renyi.renyi(4.0, RATE, HOLDING_ORDERS)
-    rounds = order_budgets(2.0, HOLDING_ORDERS, DELTA, tight=True) / costs
-    assert rounds[HOLDING_ORDERS.index(order)] == rounds.max()
+    (order,) = filter_order(4.0, RATE, PROVEN_ORDERS, epsilon=2.0, delta=DELTA)
+    costs = renyi.renyi(4.0, RATE, PROVEN_ORDERS)
+    rounds = order_budgets(2.0, PROVEN_ORDERS, DELTA, tight=True) / costs
+    assert rounds[PROVEN_ORDERS.index(order)] == rounds.max()
 
 
 def test_filter_keeps_within_the_budget_of_one_order():
