@@ -137,23 +137,23 @@ class CoordinateGroups:
             return math.sqrt(self.count)
         return 1.0
 
-    def thresholds(self, given: Any) -> tuple[float, ...]:
+    def thresholds(self, value: Any) -> tuple[float, ...]:
         """Return one threshold for each group.
 
         Args:
-            given: one number for all groups, or a sequence with one for each.
+            value: one number for all groups, or a sequence with one for each.
 
         Raises:
             DpsumError: the length of the sequence is not the number of groups.
         """
-        if isinstance(given, (int, float)):
-            return (float(given),) * self.count
-        if len(given) != self.count:
+        if isinstance(value, (int, float)):
+            return (float(value),) * self.count
+        if len(value) != self.count:
             raise DpsumError(
-                f"clipping.threshold has {len(given)} values, but there are"
+                f"clipping.threshold has {len(value)} values, but there are"
                 f" {self.count} groups: give one for each, or one number for all"
             )
-        return tuple(map(float, given))
+        return tuple(map(float, value))
 
     def noise_stds(
         self, thresholds: Sequence[float], noise_multiplier: float

@@ -113,20 +113,20 @@ class Noise:
         """Factor of the multiplier, and the falls of a loss in a row that trigger it."""
         return 1.0, 3
 
-    def plan(self, budget: BudgetLimits, **given: Any) -> BudgetPlan:
+    def plan(self, budget: BudgetLimits, **options: Any) -> BudgetPlan:
         """Return the budget plan of this noise, round by round.
 
         Noise without an analysis must override this method and state its own cost.
 
         Args:
             budget: limit on epsilon.
-            given: further arguments of `BudgetPlan`.
+            options: further arguments of `BudgetPlan`.
         """
         # A local import: the workflow reads plans where scipy is not installed.
         from dpsum.accounting.budget_plans import BudgetPlan
 
         return BudgetPlan(
-            budget, multiplier=self.multiplier, mechanism=self.mechanism, **given
+            budget, multiplier=self.multiplier, mechanism=self.mechanism, **options
         )
 
     def sampled(self, sampler: Sampler) -> Sampler:

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from dpsum.accounting.analyses import find
-from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
+from dpsum.accounting.calibration import (
+    AccountingOptions,
+    calibrate,
+    epsilon_after,
+    rounds_allowed,
+)
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.filters import filter_order, orders_of
@@ -69,7 +74,7 @@ class BudgetPlan:
         self.delta = budget.delta
         self.counted = counted
         self._every_round = every_round
-        self._given: Given = {"claims": claims, "mechanism": mechanism}
+        self._options: AccountingOptions = {"claims": claims, "mechanism": mechanism}
         find(mechanism, sampler["kind"])
         _check_claimed(budget, claims)
         multipliers = (multiplier, *beside)
@@ -80,7 +85,7 @@ class BudgetPlan:
                     "noise.multiplier and budget.epsilon are both null: give one"
                 )
             total = calibrate(
-                budget.profile, sampler, budget.epsilon, budget.delta, **self._given
+                budget.profile, sampler, budget.epsilon, budget.delta, **self._options
             )
         self._ratios = tuple(ratios)
         if not ratios:
@@ -99,7 +104,7 @@ class BudgetPlan:
             limits = budget.delta, budget.epsilon
             together = joint_or_only(self._counted(budget.profile))
             self.lots_allowed = rounds_allowed(
-                budget.profile, sampler, together, *limits, **self._given
+                budget.profile, sampler, together, *limits, **self._options
             )
 
     @property
@@ -126,7 +131,7 @@ class BudgetPlan:
 
         NaN where there is no claim, or the computation is too slow.
         """
-        if self._given["claims"]:
+        if self._options["claims"]:
             claimed = self._epsilon("claimed", done)
         else:
             claimed = math.nan
@@ -144,7 +149,7 @@ class BudgetPlan:
             joint_or_only(self._counted(profile)),
             done,
             self.delta,
-            **self._given,
+            **self._options,
         )
 
     def observe(self, loss: float) -> None:

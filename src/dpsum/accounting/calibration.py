@@ -17,7 +17,7 @@ from dpsum.sampling import Sampler, Sampling
 _LEAST_DELTA = 1e-30
 
 
-class Given(TypedDict, total=False):
+class AccountingOptions(TypedDict, total=False):
     """Further arguments of the account of a plan.
 
     They are the claims of the method's paper, and the name of the noise in the ledger
@@ -47,7 +47,7 @@ def epsilon_after(
     noise_multiplier: float,
     done: int,
     delta: float,
-    **given: Unpack[Given],
+    **options: Unpack[AccountingOptions],
 ) -> float:
     """Return epsilon (its high end) after a number of planned rounds. Cached.
 
@@ -57,7 +57,7 @@ def epsilon_after(
         noise_multiplier: z.
         done: number of rounds; epsilon is 0 before the first.
         delta: delta at which epsilon is stated.
-        given: see `Given`; without claims "claimed" raises.
+        options: see `AccountingOptions`; without claims "claimed" raises.
 
     Raises:
         DpsumError: z or delta is out of bounds, the mechanism and sampler have no
@@ -70,8 +70,8 @@ def epsilon_after(
             f"the noise multiplier is {noise_multiplier}: it must be finite and above 0"
         )
     kind = str(sampler["kind"])
-    claims = given.get("claims")
-    accountant = find(given.get("mechanism", "gaussian"), kind)
+    claims = options.get("claims")
+    accountant = find(options.get("mechanism", "gaussian"), kind)
     if profile not in ("claimed", "proven"):
         raise DpsumError(
             f"no accounting profile {profile!r} for a plan: choose claimed or proven"
@@ -100,7 +100,7 @@ def delta_after(
     noise_multiplier: float,
     done: int,
     epsilon: float,
-    **given: Unpack[Given],
+    **options: Unpack[AccountingOptions],
 ) -> float:
     """Return the smallest delta at which `epsilon` suffices after `done` rounds.
 
@@ -112,7 +112,9 @@ def delta_after(
 
     def enough(log_delta: float) -> bool:
         delta = math.exp(log_delta)
-        spent = epsilon_after(profile, sampler, noise_multiplier, done, delta, **given)
+        spent = epsilon_after(
+            profile, sampler, noise_multiplier, done, delta, **options
+        )
         return spent <= epsilon
 
     low = math.log(_LEAST_DELTA)
@@ -136,7 +138,7 @@ def rounds_allowed(
     noise_multiplier: float,
     delta: float,
     epsilon: float,
-    **given: Unpack[Given],
+    **options: Unpack[AccountingOptions],
 ) -> int:
     """Return the largest number of planned rounds within the budget."""
     within = 0
@@ -144,7 +146,7 @@ def rounds_allowed(
     while beyond - within > 1:
         middle = (within + beyond) // 2
         spent = epsilon_after(
-            profile, sampler, noise_multiplier, middle, delta, **given
+            profile, sampler, noise_multiplier, middle, delta, **options
         )
         if spent <= epsilon:
             within = middle
@@ -154,7 +156,11 @@ def rounds_allowed(
 
 
 def calibrate(
-    profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]
+    profile: str,
+    sampler: Sampler,
+    epsilon: float,
+    delta: float,
+    **options: Unpack[AccountingOptions],
 ) -> float:
     """Return the smallest noise multiplier for which all planned rounds fit the budget.
 
@@ -164,7 +170,7 @@ def calibrate(
         profile: "claimed" or "proven".
         sampler: sampler of the planned rounds.
         epsilon, delta: the budget.
-        given: see `Given`.
+        options: see `AccountingOptions`.
 
     Raises:
         DpsumError: no multiplier from 0.05 to 10,000 suffices.
@@ -175,7 +181,7 @@ def calibrate(
     rounds = int(sampler["rounds"])
 
     def enough(z: float) -> bool:
-        spent = epsilon_after(profile, sampler, z, rounds, delta, **given)
+        spent = epsilon_after(profile, sampler, z, rounds, delta, **options)
         return spent <= epsilon
 
     low = 0.05
