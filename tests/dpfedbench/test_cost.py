@@ -267,10 +267,10 @@ def test_no_cohort_of_a_run_is_timed(
     """The cohorts that a run's seed draws are secret: others are drawn for the
     clock.
     """
-    made, seeds = cost.Rounds.of, list[int]()
+    made, seeds = cost.Rounds.from_run, list[int]()
     monkeypatch.setattr(
         cost.Rounds,
-        "of",
+        "from_run",
         lambda run, **more: seeds.append(run.seed) or made(run, **more),
     )
     (run,) = runs_of(

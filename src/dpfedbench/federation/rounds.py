@@ -202,7 +202,7 @@ class Rounds:
         kernels: bool = True,
         threads: int = 1,
         references: Mapping[str, Path] | None = None,
-        **given: Any,
+        **options: Any,
     ) -> Rounds | Untrained:
         """Return the rounds of a run on its own data.
 
@@ -226,7 +226,7 @@ class Rounds:
         if by_record and run.model.record_level and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if not run.trained:
-            return Untrained(net, gradients, given.get("processes"), weights)
+            return Untrained(net, gradients, options.get("processes"), weights)
         if run.pretrains:
             # No held-out records: the meta-test has other classes.
             measures: Any = NoMeasures()
@@ -250,7 +250,7 @@ class Rounds:
             ledger=ledger,
             threads=threads,
             weights=weights,
-            **given,
+            **options,
         )
 
     def _enter_server(self, setup: Setup) -> Mechanism:
