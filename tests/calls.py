@@ -98,7 +98,8 @@ class Snakemake:
                 "fresh": fresh,
             }
             request["said"] = [*map(str, said)]
-            assert self._process.stdin and self._process.stdout
+            assert self._process.stdin
+            assert self._process.stdout
             print(json.dumps(request), file=self._process.stdin, flush=True)
             ready, _, _ = select.select([self._process.stdout], [], [], timeout)
             if not ready:

@@ -28,7 +28,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     and in the order said below.
     """
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
-        config.option.dist, config.option.loadscopereorder = "loadfile", False
+        config.option.dist = "loadfile"
+        config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(optionalhook=True)

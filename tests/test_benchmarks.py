@@ -28,7 +28,7 @@ def printed() -> list[list[str]]:
     """The calls of docs/gpu.md, word by word."""
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     blocks = "".join(
-        re.findall(r"^```bash\n(.*?)^```$", text, flags=re.M | re.S)
+        re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     ).replace("\\\n", " ")
     return [
         shlex.split(line, comments=True)

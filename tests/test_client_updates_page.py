@@ -42,7 +42,9 @@ experiments:
 
 
 def file_of(name: str, page: str = PAGE) -> str:
-    (text,) = re.findall(rf"^```\w+ {name}\n(.*?)^```$", page, flags=re.M | re.S)
+    (text,) = re.findall(
+        rf"^```\w+ {name}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL
+    )
     return str(text)
 
 
@@ -120,7 +122,9 @@ def test_noise_is_on_the_shared_body_alone(folder: Path, row: pd.Series) -> None
 
 
 def test_program_of_the_page_prints_the_row(folder: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
@@ -128,7 +132,9 @@ def test_program_of_the_page_prints_the_row(folder: Path) -> None:
         text=True,
         check=True,
     )
-    (shown,) = re.findall(r"^```text\n(ε.*?)^```$", PAGE, flags=re.M | re.S)
+    (shown,) = re.findall(
+        r"^```text\n(ε.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL
+    )
     # The same lines, with other numbers: the page's sizes are larger.
     number = re.compile(r"\d+(\.\d+)?")
     assert number.sub("N", done.stdout) == number.sub("N", shown)

@@ -99,7 +99,9 @@ class Own:
 def blocks(page: str) -> list[tuple[str, str, str]]:
     """(language, file that it is or "", text) of a page's code blocks."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.M | re.S)
+    return re.findall(
+        r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def printed(page: str) -> list[str]:
@@ -167,7 +169,7 @@ def test_findings_have_a_page_for_each_paper() -> None:
     }
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        parts = re.findall(r"^## (.*)$", text, flags=re.M)
+        parts = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
         assert [part.split()[0] for part in parts] == ["What"] * 4, page.name
         assert re.match(r"What the papers? says?$", parts[0])
         assert parts[1:] == [
@@ -180,7 +182,8 @@ def test_findings_have_a_page_for_each_paper() -> None:
 def test_each_measurement_that_a_page_names_has_its_row() -> None:
     rows = (ROOT / "docs/measurements.md").read_text(encoding="utf-8").splitlines()
     cells = [line.split(" | ") for line in rows if re.match(r"\| [MR]\d+ \|", line)]
-    assert len(cells) > 40 and {len(row) for row in cells} == {7}
+    assert len(cells) > 40
+    assert {len(row) for row in cells} == {7}
     known = {row[0].strip("| ") for row in cells}
     assert len(known) == len(cells)
     pages = [
@@ -191,7 +194,8 @@ def test_each_measurement_that_a_page_names_has_its_row() -> None:
         for page in pages
         for name in re.findall(r"\[([MR]\d+)\]\(", page.read_text(encoding="utf-8"))
     }
-    assert named and named <= known
+    assert named
+    assert named <= known
     # A row that no page names says nothing.
     assert {name for name in known if name.startswith("M")} <= named
 
@@ -241,7 +245,8 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
     that stood has changed.
     """
     before = digests(copied)
-    promised, targets = set(), []
+    promised = set()
+    targets = []
     for page in PAGES:
         for language, file, text in blocks(page):
             if file:
@@ -316,8 +321,10 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
     Phi(-e/2 - 1) = 1e-3.
     """
     (row,) = rows_of(followed, "dp-fedavgm/table1")
-    assert (row["method"], row["dataset"]) == ("dp-fedavgm", "shapes")
-    assert row["unit"] == "client" and 0 <= float(row["value"]) <= 100
+    assert row["method"] == "dp-fedavgm"
+    assert row["dataset"] == "shapes"
+    assert row["unit"] == "client"
+    assert 0 <= float(row["value"]) <= 100
     assert 0 < float(row["epsilon_proven"]) < 7.5813
     assert row["epsilon_claimed"] == ""  # its file states no claim
     table = followed / "results/tables/dp-fedavgm/table1.md"
@@ -337,7 +344,9 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
 
 def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "shapes/table1")
-    assert (row["dataset"], row["method"], row["unit"]) == ("shapes", "dp-fl", "record")
+    assert row["dataset"] == "shapes"
+    assert row["method"] == "dp-fl"
+    assert row["unit"] == "record"
     assert math.isfinite(float(row["epsilon_proven"]))
     summary = summary_of(followed, "shapes")
     assert summary["split_records"] == {"train": 200, "test": 40}
@@ -347,7 +356,8 @@ def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
 
 def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
     (row,) = rows_of(followed, "stripes/table1")
-    assert (row["dataset"], row["task"]) == ("stripes", "5-way 1-shot")
+    assert row["dataset"] == "stripes"
+    assert row["task"] == "5-way 1-shot"
     splits = summary_of(followed, "stripes")["split_classes"]
     assert splits == {"train": 24, "validation": 6, "test": 6}
 
@@ -357,7 +367,8 @@ def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> N
     at delta = 1e-6 is 4.89.
     """
     (row,) = rows_of(followed, "dp-anil/table1")
-    assert (row["method"], row["unit"]) == ("dp-anil", "client")
+    assert row["method"] == "dp-anil"
+    assert row["unit"] == "client"
     assert row["epsilon_claimed"] == ""
     assert round(float(row["epsilon_proven"]), 2) == 4.89
     (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
@@ -408,7 +419,9 @@ def test_a_search_is_planned_with_as_many_runs_as_it_says(
     dry = ("--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command))
     done = call_snakemake(*dry, folder=followed, fresh=True, **environment(followed))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.M), done.stdout
+    assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.MULTILINE), (
+        done.stdout
+    )
 
 
 REFUSE = """
@@ -495,11 +508,13 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
 
 def test_tour_names_places_that_exist() -> None:
     text = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \d+ \| `(.+)` \| `(.+)` \|$", text, flags=re.M)
+    rows = re.findall(r"^\| \d+ \| `(.+)` \| `(.+)` \|$", text, flags=re.MULTILINE)
     assert len(rows) >= 10
     for path, name in rows:
         source = (ROOT / path).read_text(encoding="utf-8")
-        definitions = set(re.findall(r"^ *(?:def|class) (\w+)", source, flags=re.M))
+        definitions = set(
+            re.findall(r"^ *(?:def|class) (\w+)", source, flags=re.MULTILINE)
+        )
         assert set(name.split(".")) <= definitions, f"{path} has no {name}"
         assert f"`{name}`" in text.partition("| stop |")[0].replace(
             "tables.read", "read"

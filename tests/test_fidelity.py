@@ -52,7 +52,9 @@ def test_the_page_is_that_of_its_data(paper_plan: Plan) -> None:
 
 def test_each_row_of_the_page_has_a_status() -> None:
     text = fidelity.PAGE.read_text(encoding="utf-8")
-    parts = re.findall(r"^### Results\n(.*?)^### ", text, flags=re.M | re.S)
+    parts = re.findall(
+        r"^### Results\n(.*?)^### ", text, flags=re.MULTILINE | re.DOTALL
+    )
     assert len(parts) == 5
     rows = [
         line.split(" | ")
@@ -202,7 +204,8 @@ def test_a_setting_is_compared_with_the_plan(
     paper_plan: Plan, changes: dict[str, str], ours: str, verdict: str
 ) -> None:
     compared = fidelity.compare(dataclasses.replace(SETTING, **changes), paper_plan)
-    assert (compared.ours, compared.verdict) == (ours, verdict)
+    assert compared.ours == ours
+    assert compared.verdict == verdict
 
 
 def test_a_changed_preset_shows_in_the_comparison() -> None:
@@ -215,7 +218,8 @@ def test_a_changed_preset_shows_in_the_comparison() -> None:
     }
     changed["experiments.dp-fedmeta.run.participation.rounds"] = 500
     compared = fidelity.compare(SETTING, plan(configuration("paper", **changed)))
-    assert (compared.ours, compared.verdict) == ("800", "differs")
+    assert compared.ours == "800"
+    assert compared.verdict == "differs"
 
 
 def test_an_unknown_key_is_refused(paper_plan: Plan) -> None:

@@ -36,10 +36,8 @@ from workflow_jobs.manifests import rule_job, seal
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
 RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
 PLACE = Path("results/runs", RUN.folder)
-DATA, CLIENTS = (
-    Path("results/data", RUN.dataset),
-    Path("results/clients", RUN.clients_folder),
-)
+DATA = Path("results/data", RUN.dataset)
+CLIENTS = Path("results/clients", RUN.clients_folder)
 FILES = {
     "config.yaml": "configure",
     "model.safetensors": "train",
@@ -234,9 +232,8 @@ def said(capsys: pytest.CaptureFixture[str], action: Callable[[], None]) -> str:
 
 def test_every_file_of_a_finished_run_is_sealed_and_holds(there: Path) -> None:
     found = {name: rule for name, (_, rule) in listed(PLACE).items()}
-    assert found == FILES and {
-        path.name for path in PLACE.iterdir() if path.is_file()
-    } == set(FILES)
+    assert found == FILES
+    assert {path.name for path in PLACE.iterdir() if path.is_file()} == set(FILES)
     checks = list(check_files(Path("results")))
     assert checks.count(None) == len(checks) >= len(FILES)
     assert list(check_accounts(Path("results"))) == [None]
@@ -269,19 +266,16 @@ def test_a_changed_file_is_refused_by_every_reader(
         f"reader: {path} is damaged or was edited, it is not what the rule"
         f" {FILES[name]} wrote: "
     )
-    assert (
-        f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
-        and "nothing was deleted" in line
-    )
+    assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
+    assert "nothing was deleted" in line
     # Who looks through the whole folder.
     assert line.removeprefix("reader: ") in faults()
     # A notebook, which has the path in full and still names the target as Snakemake
     # knows it.
     with pytest.raises(BenchError, match=f"{name} is damaged") as caught:
         read_all(dpfedbench.open_run(PLACE))
-    assert f"all {path} --forcerun" in str(caught.value) and str(path.resolve()) in str(
-        caught.value
-    )
+    assert f"all {path} --forcerun" in str(caught.value)
+    assert str(path.resolve()) in str(caught.value)
     assert path.exists()
 
 
@@ -349,7 +343,9 @@ def test_verify_prints_what_does_not_hold(
     with pytest.raises(SystemExit) as caught:
         verify()
     lines = capsys.readouterr().err.splitlines()
-    assert caught.value.code == 1 and len(lines) == 3 and "see above" in lines[2]
+    assert caught.value.code == 1
+    assert len(lines) == 3
+    assert "see above" in lines[2]
     assert lines[0].startswith(f"verify: {PLACE / 'history.csv'} is damaged")
     assert lines[1].startswith(f"verify: {PLACE / 'metrics.json'} is damaged")
     shutil.rmtree("results")
@@ -397,7 +393,9 @@ def rewrite(
     """Change each of the first lines of a ledger; its chain is made to fit, and
     training.json if that is told.
     """
-    path, head, lines = folder / "ledger.jsonl", "", list[str]()
+    path = folder / "ledger.jsonl"
+    head = ""
+    lines = list[str]()
     for line in path.read_text().splitlines()[:keep]:
         values = json.loads(line)
         change(values)
@@ -479,12 +477,10 @@ def test_a_ledger_of_another_mechanism_than_the_configurations_is_refused(
     sealed(change)
     found = faults()
     (line,) = {said(capsys, action).split(": ", 1)[1] for action in (account, audit)}
-    assert line in found and all(
-        "made from" in fault for fault in found if fault != line
-    )
-    assert (
-        line.startswith(f"{PLACE / 'ledger.jsonl'}: ") and "train the run again" in line
-    )
+    assert line in found
+    assert all("made from" in fault for fault in found if fault != line)
+    assert line.startswith(f"{PLACE / 'ledger.jsonl'}: ")
+    assert "train the run again" in line
     with pytest.raises(BenchError, match=told):
         dpfedbench.open_run(PLACE).ledger  # noqa: B018
 
@@ -649,13 +645,10 @@ def test_files_that_no_rule_declares_are_sealed_beside_those_that_it_does(
             "checkpoint/state.pt",
         ):
             files.write_text(place / name, name)
-    assert set(listed(place)) == {"a.csv", "preview.csv"} and set(
-        listed(place / "folder" / "own")
-    ) == {"b.json"}
-    assert (
-        not (place / "download" / "manifest").exists()
-        and not (place / "checkpoint" / "manifest").exists()
-    )
+    assert set(listed(place)) == {"a.csv", "preview.csv"}
+    assert set(listed(place / "folder" / "own")) == {"b.json"}
+    assert not (place / "download" / "manifest").exists()
+    assert not (place / "checkpoint" / "manifest").exists()
     assert {rule for _, rule in listed(place).values()} == {"some_rule"}
 
 

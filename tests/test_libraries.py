@@ -20,11 +20,9 @@ from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.calls import Snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS, ENVIRONMENTS, RECORDED = (
-    ROOT / "workflow/scripts",
-    ROOT / "workflow/envs",
-    ROOT / "docs/libraries",
-)
+SCRIPTS = ROOT / "workflow/scripts"
+ENVIRONMENTS = ROOT / "workflow/envs"
+RECORDED = ROOT / "docs/libraries"
 TABLE = runpy.run_path(str(SCRIPTS / "libraries_table.py"))
 # of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018, Theorem 8)
 EXACT = 4.377
@@ -92,7 +90,7 @@ def test_it_is_a_target_with_a_job_for_each_library(snakemake: Call) -> None:
     assert done.returncode == 0, done.stderr
     plan = done.stdout + done.stderr
     stats = plan.split("Job stats:")[1].split("\n\n")[0]
-    found = dict(re.findall(r"^(librar\w+)\s+(\d+)$", stats, flags=re.M))
+    found = dict(re.findall(r"^(librar\w+)\s+(\d+)$", stats, flags=re.MULTILINE))
     named = {f"library_{path.stem}" for path in (SCRIPTS / "libraries").glob("*.py")}
     assert {"library_flower", "library_opacus", "library_pfl"} <= named
     assert found == dict.fromkeys({*named, "libraries_table", "libraries"}, "1")
@@ -130,29 +128,22 @@ def test_without_a_package_index_the_other_rows_are_made(
     assert (
         "no-such-library is not installed, and its packages cannot be had (" in told[0]
     )
-    assert (
-        "UV_DEFAULT_INDEX or PIP_INDEX_URL" in told[0]
-        and "Traceback" not in done.stderr
-    )
+    assert "UV_DEFAULT_INDEX or PIP_INDEX_URL" in told[0]
+    assert "Traceback" not in done.stderr
     results = tmp_path / "results"
-    assert not (results / "libraries/flower.json").exists() and not list(
-        results.glob("libraries/packages/*")
-    )
+    assert not (results / "libraries/flower.json").exists()
+    assert not list(results.glob("libraries/packages/*"))
     (row,) = json.loads((results / "libraries/probe.json").read_text(encoding="utf-8"))[
         "rows"
     ]
-    assert (
-        row["proven"] == pytest.approx(EXACT, abs=1e-3)
-        and not row["right"]
-        and row["claimed"] == 4.0
-    )
+    assert row["proven"] == pytest.approx(EXACT, abs=1e-3)
+    assert not row["right"]
+    assert row["claimed"] == 4.0
     chosen = ("libraries", "--config", "libraries=probe")
     assert snakemake(*chosen, root=copy).returncode == 0
     text = (results / "tables/libraries.md").read_text(encoding="utf-8")
-    assert (
-        "| Probe, one release (numpy " in text
-        and "| 4 | 4.38 | – | 1e-05 | It claims 4. |" in text
-    )
+    assert "| Probe, one release (numpy " in text
+    assert "| 4 | 4.38 | – | 1e-05 | It claims 4. |" in text
     assert "--config libraries=probe" in text
     again = snakemake(*chosen, root=copy)
     assert "Nothing to be done" in again.stdout + again.stderr
@@ -189,10 +180,8 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
     assert first == "one 1.2,A | B,a guide,,inf,0.25,1e-06,false,Because.,as is"
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
     lines = TABLE["listing"](found).markdown("make it").splitlines()
-    assert (
-        lines[0] == "# What libraries claim and what is proven"
-        and lines[-1] == "- Made by `make it`."
-    )
+    assert lines[0] == "# What libraries claim and what is proven"
+    assert lines[-1] == "- Made by `make it`."
     assert (
         r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” |"
         r" a guide |" in lines

@@ -40,7 +40,8 @@ def rounds_of_theorem_1(sigma: float) -> int:
     Eq. 14 is A_a = sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / 2 sigma^2);
     a round costs log(A_a) / (a - 1).
     """
-    rate, most = 78 / 6000, 0.0
+    rate = 78 / 6000
+    most = 0.0
     for order in range(2, 65):
         terms = [
             math.log(math.comb(order, k))
@@ -68,8 +69,10 @@ def test_adap_dp_fl_trains_until_its_budget_is_spent():
                 sigma = run.noise.multiplier
                 needed[item, series] = rounds_of_theorem_1(sigma)
                 assert run.participation.rounds > needed[item, series]
-                assert run.budget.epsilon == 2.0 and run.budget.delta == 1e-5
-    assert max(needed.values()) == 33495 and len(needed) > 15
+                assert run.budget.epsilon == 2.0
+                assert run.budget.delta == 1e-5
+    assert max(needed.values()) == 33495
+    assert len(needed) > 15
 
 
 def test_adap_dp_fl_has_the_papers_values():
@@ -78,12 +81,11 @@ def test_adap_dp_fl_has_the_papers_values():
         runs_of("adap-dp-fl", f"accuracy-{letter}") for letter in ("a", "b")
     )
     for run in (*mnist.values(), *fashion.values()):
-        assert (run.clients.count, run.clients.fragments) == (10, 400)
+        assert run.clients.count == 10
+        assert run.clients.fragments == 400
         assert run.participation.cohort == 78
-        assert (run.client_update.inner_steps, run.client_update.optimizer.kind) == (
-            1,
-            "adam",
-        )
+        assert run.client_update.inner_steps == 1
+        assert run.client_update.optimizer.kind == "adam"
     assert {run.client_update.inner_rate for run in mnist.values()} == {0.002}
     assert {run.client_update.inner_rate for run in fashion.values()} == {0.001}
     assert {mnist[f"constant-{z}"].noise.multiplier for z in (3, 4, 6)} == {3, 4, 6}
@@ -97,7 +99,9 @@ def test_adap_dp_fl_has_the_papers_values():
         assert runs["adap-noise"].clipping.threshold == 1.0
         for run in (adaptive, runs["adap-noise"]):
             noise = run.noise
-            assert (noise.multiplier, noise.decay, noise.falls) == (first, decay, 3)
+            assert noise.multiplier == first
+            assert noise.decay == decay
+            assert noise.falls == 3
             assert run.validation.every == 1
 
 
@@ -109,30 +113,31 @@ def test_gbml_on_omniglot_is_trained_and_tested_as_nichol_et_al():
     cells = planned().items["dp-meta-learning-gbml", "figure3"].cells
     assert {cell.x for cell in cells} == {None, 10.0, 20.0}
     for cell in cells:
-        run, test = cell.runs[0], cell.runs[0].evaluation
-        assert (test.steps, test.rate, test.optimizer, test.beta1, test.batch) == (
-            50,
-            0.001,
-            "adam",
-            0.0,
-            5,
-        )
-        assert (test.tasks, test.query_per_class, len(cell.runs)) == (100_000, 1, 3)
+        run = cell.runs[0]
+        test = cell.runs[0].evaluation
+        assert test.steps == 50
+        assert test.rate == 0.001
+        assert test.optimizer == "adam"
+        assert test.beta1 == 0.0
+        assert test.batch == 5
+        assert test.tasks == 100_000
+        assert test.query_per_class == 1
+        assert len(cell.runs) == 3
         if not run.trained:
             continue
-        update, plan = run.client_update, run.participation
+        update = run.client_update
+        plan = run.participation
         assert plan.cohort * plan.rounds == run.clients.count == 10**6
         assert run.clients.support_per_class + run.clients.query_per_class == cell.x
-        assert (update.inner_steps, update.optimizer.beta1) == (5, 0.0)
+        assert update.inner_steps == 5
+        assert update.optimizer.beta1 == 0.0
         assert run.server.rate == 1.0
         last = run.server.schedule.rate(1.0, plan.rounds, plan.rounds)
         assert last == 0.0
         if run.method == "reptile":
-            assert (update.batches, update.inner_rate, plan.cohort) == (
-                "disjoint",
-                0.001,
-                5,
-            )
+            assert update.batches == "disjoint"
+            assert update.inner_rate == 0.001
+            assert plan.cohort == 5
 
 
 def test_gbml_searches_are_in_the_spaces_of_appendix_c():
@@ -183,18 +188,26 @@ def test_dp_fnas_trains_the_found_cells_as_darts():
     trained = [run for series, run in table.items() if series.startswith("of-")]
     assert len(trained) >= 8
     for run in trained:
-        update, model = run.client_update, run.model
-        assert not run.private and not run.client_sums
-        assert model.batch_normalisation and model.auxiliary
-        assert (model.cells, model.filters) == (20, 36)
-        assert (update.drop_path, update.auxiliary) == (0.2, 0.4)
+        update = run.client_update
+        model = run.model
+        assert not run.private
+        assert not run.client_sums
+        assert model.batch_normalisation
+        assert model.auxiliary
+        assert model.cells == 20
+        assert model.filters == 36
+        assert update.drop_path == 0.2
+        assert update.auxiliary == 0.4
         augmentation = update.augmentation
-        assert (augmentation.crop, augmentation.flip) == (4, True)
+        assert augmentation.crop == 4
+        assert augmentation.flip == True
         assert augmentation.cutout == 16
         plan = run.participation
         assert plan.rounds * plan.cohort == 600 * 50_000
-        assert (update.weights.rate, update.weights.decay) == (0.025, 3e-4)
+        assert update.weights.rate == 0.025
+        assert update.weights.decay == 3e-4
     for run in runs_of("dp-fnas", "cells").values():
         if run.method == "dp-cells":
-            assert run.private and not run.model.batch_normalisation
+            assert run.private
+            assert not run.model.batch_normalisation
             assert not run.model.auxiliary

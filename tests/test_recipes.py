@@ -45,7 +45,9 @@ experiments:
 def blocks() -> list[tuple[str, str, str]]:
     """(language, file that it is or "", text) of the page's code blocks."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.M | re.S)
+    return re.findall(
+        r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def configuration(*over: dict[str, Any], preset: str | None = None) -> Configuration:
@@ -104,13 +106,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -> None:
     random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
-    assert (random["method"], agr["method"]) == ("random", "dp-agr")
-    assert random["epsilon_proven"] == "" and {random["dataset"], agr["dataset"]} == {
-        "pictures"
-    }
+    assert random["method"] == "random"
+    assert agr["method"] == "dp-agr"
+    assert random["epsilon_proven"] == ""
+    assert {random["dataset"], agr["dataset"]} == {"pictures"}
     # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at
     # delta = 1e-6.
-    assert round(float(agr["epsilon_proven"]), 2) == 4.89 and agr["unit"] == "client"
+    assert round(float(agr["epsilon_proven"]), 2) == 4.89
+    assert agr["unit"] == "client"
     summary = json.loads(
         (followed.parent / "data" / "pictures" / "summary.json").read_text(
             encoding="utf-8"
@@ -125,30 +128,29 @@ def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
         round(float(row["epsilon_proven"]), 3) for row in (low, high)
     ]
     # z = 4 first: less than a quarter of what is proven at z = 1, since delta is the same.
-    assert (
-        0 < float(low["x"]) < float(high["x"]) / 4
-        and round(float(high["x"]), 2) == 4.89
-    )
+    assert 0 < float(low["x"]) < float(high["x"]) / 4
+    assert round(float(high["x"]), 2) == 4.89
 
 
 def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
     (row,) = rows(followed / "figures" / "mine" / "calibrated.csv")
-    assert float(row["x"]) == 8 and 7.9 < float(row["epsilon_proven"]) <= 8.0
+    assert float(row["x"]) == 8
+    assert 7.9 < float(row["epsilon_proven"]) <= 8.0
 
 
 def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     agr, random = rows(followed / "figures" / "mine" / "methods.csv")
-    assert (agr["series"], random["series"]) == ("dp-agr", "random") and random[
-        "x"
-    ] == ""
-    assert agr["x"] == agr["epsilon_proven"] and math.isfinite(float(agr["x"]))
+    assert agr["series"] == "dp-agr"
+    assert random["series"] == "random"
+    assert random["x"] == ""
+    assert agr["x"] == agr["epsilon_proven"]
+    assert math.isfinite(float(agr["x"]))
 
 
 def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
     table = rows(followed / "tables" / "mine" / "privacy.csv")
-    assert {row["paper"] for row in table} == {"mine"} and len(
-        table
-    ) == 3  # z = 1, z = 4 and the calibrated one
+    assert {row["paper"] for row in table} == {"mine"}
+    assert len(table) == 3
     for row in table:
         # One right audit in twenty is a little above it.
         assert (
@@ -157,13 +159,15 @@ def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -
             <= 1.2 * float(row["epsilon_proven_high"])
         )
     page = (followed / "mine.html").read_text(encoding="utf-8")
-    assert "My pictures" in page and "DP-FedMeta" not in page
+    assert "My pictures" in page
+    assert "DP-FedMeta" not in page
     links = [
         link
         for link in re.findall(r'href="([^"#:]+)"', page)
         if not link.startswith("data")
     ]
-    assert links and all((followed / link).exists() for link in links)
+    assert links
+    assert all((followed / link).exists() for link in links)
     provenance = json.loads(
         (followed / "tables" / "mine" / "provenance.json").read_text(encoding="utf-8")
     )
@@ -181,7 +185,9 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
     docs/add-a-data-set.md's `stripes` was refused.
     """
     text = (ROOT / "docs" / "add-a-data-set.md").read_text(encoding="utf-8")
-    printed = re.findall(r"^```yaml \S+\n(.*?)^```$", text, flags=re.M | re.S)
+    printed = re.findall(
+        r"^```yaml \S+\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
+    )
     examples = [yaml.safe_load(block) for block in printed] + [mine()]
     plain, plan = (
         make_plan(configuration(*examples, preset=name)) for name in (None, preset)
@@ -189,14 +195,16 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
     assert len(printed) >= 2
     for name in ("shapes", "stripes", "mine"):
         places = [place for place in plan.items if place[0] == name]
-        assert places and all(
+        assert places
+        assert all(
             list(plan.items[place].runs) == list(plain.items[place].runs)
             for place in places
         )
 
 
 def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
-    shipped, files = sorted((ROOT / "config" / "experiments").glob("*.yaml")), []
+    shipped = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
+    files = []
     for name, text in (
         ("overlay", "{dp-fedmeta: {run: {model: {filters: 4}}}, dp-maml: null}"),
         ("one", "{mine: {title: a}}"),
@@ -216,5 +224,6 @@ def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
 
 def test_the_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert cited["version"] == dpfedbench.__version__ and cited["license"] == "MIT"
+    assert cited["version"] == dpfedbench.__version__
+    assert cited["license"] == "MIT"
     assert {"cff-version", "message", "title", "authors"} <= set(cited)

@@ -79,7 +79,8 @@ def differences(
         expected: the folder that it has to equal.
         part: `results` may lack files that `expected` has.
     """
-    ours, reference = files(results), files(expected)
+    ours = files(results)
+    reference = files(expected)
     lines = [f"{name} should not be there" for name in sorted(ours.keys() - reference)]
     if not part:
         lines += [f"{name} is missing" for name in sorted(reference.keys() - ours)]

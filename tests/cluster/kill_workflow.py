@@ -274,10 +274,8 @@ def main(expected: Path, seed: int) -> None:
         faults += [f"{path} was left" for path in results.rglob("*.part*")]
         assert not faults, "\n".join(faults)
         assert all((folder.path / target).exists() for target in folder.targets)
-        assert (
-            folder.end(folder.start()) == 0
-            and "Nothing to be done" in folder.end_of_log()
-        )
+        assert folder.end(folder.start()) == 0
+        assert "Nothing to be done" in folder.end_of_log()
     seconds = time.monotonic() - started
     print(
         f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed"

@@ -270,7 +270,8 @@ def half_way(process: subprocess.Popen[bytes], run: Path) -> int:
     """
     deadline = time.monotonic() + 1200
     checkpoint_times = set()
-    state, ledger = run / "checkpoint" / "state.pt", run / "checkpoint" / "ledger.jsonl"
+    state = run / "checkpoint" / "state.pt"
+    ledger = run / "checkpoint" / "ledger.jsonl"
     while time.monotonic() < deadline and process.poll() is None:
         if state.exists():
             checkpoint_times.add(state.stat().st_mtime_ns)

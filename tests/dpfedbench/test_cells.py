@@ -57,16 +57,16 @@ def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
             == [4, 2, 7]
         )
         for run, test in zip(cell.runs, cell.tests, strict=True):
-            assert (
-                test.folder != run.folder
-                and test.task.shots == cell.x
-                and run.task.shots == 1
-            )
+            assert test.folder != run.folder
+            assert test.task.shots == cell.x
+            assert run.task.shots == 1
             wanted = (1, 0.3) if cell.series == "own" else (9, 0.3)
             assert (test.evaluation.steps, test.evaluation.rate) == wanted
     own = cells[2].runs[0]
-    assert (own.noise.multiplier, own.budget.delta) == (5.0, 1e-6)
-    assert len(found.runs) == 6 and len(found.tests) == 12
+    assert own.noise.multiplier == 5.0
+    assert own.budget.delta == 1e-6
+    assert len(found.runs) == 6
+    assert len(found.tests) == 12
 
 
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}

@@ -30,7 +30,7 @@ PAGES = sorted(
 RULES = {
     name
     for path in (ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk"))
-    for name in re.findall(r"^rule (\w+)", path.read_text(), flags=re.M)
+    for name in re.findall(r"^rule (\w+)", path.read_text(), flags=re.MULTILINE)
 }
 # What the reader puts something of his own in the place of.
 BLANK = re.compile(r"…|\.\.\.|\b[A-Z]{3,}\b|\$\w+")
@@ -46,14 +46,15 @@ def shown() -> list[tuple[str, str]]:
         blocks = [
             block
             for _, block in re.findall(
-                r"^```(bash|sh)\n(.*?)^```$", text, flags=re.M | re.S
+                r"^```(bash|sh)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
             )
         ]
         lines = [
             line.partition("  #")[0] for block in blocks for line in block.splitlines()
         ]
         inline = re.findall(
-            r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+            r"`([^`]+)`",
+            re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL),
         )
         for line in (*lines, *(" ".join(code.split()) for code in inline)):
             for part in re.split(r"&&|;", line):
@@ -82,11 +83,12 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The files that pages tell their reader to write: of the repository's experiments,
     and others by name.
     """
-    own, others = [], {}
+    own = []
+    others = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name, block in re.findall(
-            r"^```yaml (\S+)\n(.*?)^```$", text, flags=re.M | re.S
+            r"^```yaml (\S+)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
         ):
             if name.startswith("config/experiments/"):
                 own.append(yaml.safe_load(block))
@@ -182,7 +184,8 @@ def test_commands_are_found() -> None:
         "CONTRIBUTING.md",
         "recipes.md",
         "clusters.md",
-    } <= pages and len(shown()) > 25
+    } <= pages
+    assert len(shown()) > 25
 
 
 @pytest.mark.parametrize(("page", "command"), shown())

@@ -176,9 +176,8 @@ def test_a_budget_ends_a_run_before_its_last_round(
     assert 0 < allowed < 200
     monkeypatch.setattr(Clock, "rate", lambda self, run: Rate(seconds_per_unit=0.25))
     (row, _), _ = reported([run], results, tmp_path)
-    assert row["clients"] == str(4 * allowed) and float(row["hours"]) == round(
-        allowed / 3600, 5
-    )
+    assert row["clients"] == str(4 * allowed)
+    assert float(row["hours"]) == round(allowed / 3600, 5)
 
 
 class Timed:
@@ -187,13 +186,11 @@ class Timed:
     """
 
     def __init__(self, lot: int | None) -> None:
-        self.now, self.compiled, self.lot, self.plan, self.planned = (
-            0.0,
-            False,
-            lot,
-            self,
-            7,
-        )
+        self.now = 0.0
+        self.compiled = False
+        self.lot = lot
+        self.plan = self
+        self.planned = 7
         self.clients = self.theta = self.measures = self
         self.served = "clients" if lot is None else "records"
 
@@ -235,10 +232,11 @@ def test_a_rate_is_of_rounds_that_were_compiled(
     monkeypatch.setattr(cost.time, "process_time", lambda: timed.now)
     found = Clock(Path("nowhere"), device="cpu").rate(run)
     # Four of the six tasks are timed.
-    assert found.seconds_per_unit == pytest.approx(
-        each
-    ) and found.validation == pytest.approx(3.0 / 4)
-    assert (found.lot, found.unit, found.test) == (lot, timed.served, 0.0)
+    assert found.seconds_per_unit == pytest.approx(each)
+    assert found.validation == pytest.approx(3.0 / 4)
+    assert found.lot == lot
+    assert found.unit == timed.served
+    assert found.test == 0.0
 
 
 @pytest.mark.parametrize("method", ["dp-agr-secagg", "dp-agrlr", "transfer"])
@@ -257,7 +255,9 @@ def test_each_kind_is_trained_by_the_loop_itself_and_once(
         f"kind of work 1 of 1: {method}, glyphs"
     ]
     unit = "records" if method == "transfer" else "clients"
-    assert row["runs"] == "2" and 0 < float(row["hours"]) < 1 and int(row[unit]) > 0
+    assert row["runs"] == "2"
+    assert 0 < float(row["hours"]) < 1
+    assert int(row[unit]) > 0
 
 
 @pytest.mark.parametrize("plan", ["balls-and-bins", "poisson"])
@@ -267,7 +267,8 @@ def test_no_cohort_of_a_run_is_timed(
     """The cohorts that a run's seed draws are secret: others are drawn for the
     clock.
     """
-    made, seeds = cost.Rounds.from_run, list[int]()
+    made = cost.Rounds.from_run
+    seeds = list[int]()
     monkeypatch.setattr(
         cost.Rounds,
         "from_run",
@@ -277,4 +278,5 @@ def test_no_cohort_of_a_run_is_timed(
         {"a": {"method": "dp-agr", "run": {"participation": {"kind": plan}}}}
     )
     reported([run.replace(seed=seed) for seed in (0, 1)], results, tmp_path)
-    assert len(seeds) == 1 and seeds[0] not in (0, 1)
+    assert len(seeds) == 1
+    assert seeds[0] not in (0, 1)

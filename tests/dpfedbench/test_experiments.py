@@ -43,7 +43,8 @@ def planned(preset: str | None = None) -> Plan:
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    table, read = DATASETS_TABLE, Configuration.read(found)
+    table = DATASETS_TABLE
+    read = Configuration.read(found)
     return make_plan(
         read, datasets=known_datasets(table, read), holdings=read_holdings(table)
     )
@@ -58,10 +59,8 @@ def refusal(found: dict[str, Any]) -> str:
 
 def test_a_run_that_two_items_need_exists_once() -> None:
     found = planned()
-    table, figure = (
-        found.items["dp-fedmeta", "table2"],
-        found.items["dp-fedmeta", "figure4b"],
-    )
+    table = found.items["dp-fedmeta", "table2"]
+    figure = found.items["dp-fedmeta", "figure4b"]
     shared = set(table.runs) & set(figure.runs)
     # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
     assert {found.runs[folder].method for folder in shared} == {"dp-agr"}
@@ -98,12 +97,14 @@ def test_layers_lie_in_order() -> None:
         assert threshold() == level
     found["run"]["clipping"]["threshold"] = 9.0
     run = plan(found).items["dp-fedmeta", "table2"].cells[1].runs[0]
-    assert run.method == "maml" and not hasattr(run, "clipping")
+    assert run.method == "maml"
+    assert not hasattr(run, "clipping")
 
 
 def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
     cell = planned().items["dp-fedmeta", "table2"].cells[0]
-    assert cell.runs[0].dataset == "glyphs" and cell.published_dataset == "omniglot"
+    assert cell.runs[0].dataset == "glyphs"
+    assert cell.published_dataset == "omniglot"
     assert cell.mismatch == "published on omniglot, measured on glyphs"
 
 
@@ -116,13 +117,15 @@ def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale
     real = planned("real").items["dp-fedmeta", "table2"].cells
     mismatches = {cell.series: cell.mismatch for cell in real}
     scale = "clients.count 400,000 at the published scale, 16,000 here"
-    assert mismatches["dp-agr"] == scale and mismatches["random"] == ""
+    assert mismatches["dp-agr"] == scale
+    assert mismatches["random"] == ""
     for cell in planned("paper").items["dp-fedmeta", "table2"].cells:
         assert cell.mismatch == ""
     for preset, comparable in (("paper", True), ("real", False)):
         cells = planned(preset).items["dp-maml", "table3"].cells
         maml = [cell for cell in cells if cell.series == "maml"]
-        assert maml and {cell.mismatch == "" for cell in maml} == {comparable}
+        assert maml
+        assert {cell.mismatch == "" for cell in maml} == {comparable}
 
 
 def test_the_paper_preset_is_the_published_scale() -> None:
@@ -151,17 +154,21 @@ def test_the_scale_preset_is_the_published_number_of_clients() -> None:
     assert {cell.mismatch for cell in cells.values()} == {""}
     runs: dict[str, Any] = {name: cell.runs[0] for name, cell in cells.items()}
     for name, run in runs.items():
-        assert (run.dataset, run.clients.count) == ("omniglot", 400_000)
+        assert run.dataset == "omniglot"
+        assert run.clients.count == 400_000
         plan_of_run = run.participation.cohort, run.participation.rounds
         assert plan_of_run == ((8, 50_000) if name == "maml" else (1_600, 250))
         update = run.client_update
-        assert (run.model.filters, update.inner_steps, update.order) == (32, 2, 2)
+        assert run.model.filters == 32
+        assert update.inner_steps == 2
+        assert update.order == 2
     assert runs["dp-agr"].noise.multiplier == 1.0
     assert runs["dp-agr"].budget.epsilon is None
     repair = runs["balls-and-bins"]
     assert cells["balls-and-bins"].repairs == "dp-agr"
     assert repair.participation.kind == "balls-and-bins"
-    assert (repair.noise.multiplier, repair.budget.epsilon) == (None, 1.5)
+    assert repair.noise.multiplier is None
+    assert repair.budget.epsilon == 1.5
     assert repair.budget.profile == "proven"
 
 
@@ -175,7 +182,8 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
         server = run.sums()[-1] if run.sums() else None
         if server is None or not server.budget or not server.noise:
             continue
-        budget, z = server.budget, server.noise.multiplier
+        budget = server.budget
+        z = server.noise.multiplier
         if budget.epsilon is None or z is None:
             continue
         participation = run.participation
@@ -215,10 +223,13 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
     found = planned()
     item = found.items["dp-maml", "figure12"]
     swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
-    assert item.kind == "account" and not item.runs and len(item.cells) == swept
+    assert item.kind == "account"
+    assert not item.runs
+    assert len(item.cells) == swept
     records = item.cell_records()
     first = records[0]
-    assert first["run"] is None and first["mechanism"]["noise_multiplier"] == 1.0
+    assert first["run"] is None
+    assert first["mechanism"]["noise_multiplier"] == 1.0
     assert first["mechanism"]["sampler"]["rate"] == 1600 / 380800
     # As published the threshold reads raw norms; a private quantile does not.
     counted = {record["series"]: record["mechanism"]["counted"] for record in records}
@@ -343,7 +354,8 @@ def known(**changes: Any) -> dict[str, str]:
 
 def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
     found = known()
-    assert found["glyphs"] == "1" and set(found) >= {
+    assert found["glyphs"] == "1"
+    assert set(found) >= {
         *read_datasets(DATASETS_TABLE),
         "shapes",
     }
@@ -418,7 +430,8 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             sum_ for sum_ in run.sums() if sum_.private and sum_.unit == "record"
         ]
         if records and run.client_data == "records":
-            assert (run.dataset, run.clients) == (audited.dataset, audited.clients)
+            assert run.dataset == audited.dataset
+            assert run.clients == audited.clients
         elif records:
             assert run.task.ways == audited.task.ways
             assert run.clients.support_per_class == audited.clients.support_per_class
@@ -462,9 +475,8 @@ def test_variants_lie_below_a_series_own_overlay() -> None:
         cell.runs[0] for cell in plan(found).items["dp-fedmeta", "table2"].cells[:3]
     ]
     assert [run.noise.multiplier for run in runs] == [7, 8, 9]
-    assert {run.clipping.kind for run in runs} == {"constant"} and {
-        run.clipping.threshold for run in runs
-    } == {0.5}
+    assert {run.clipping.kind for run in runs} == {"constant"}
+    assert {run.clipping.threshold for run in runs} == {0.5}
 
 
 def test_a_plan_is_read_without_what_computes() -> None:

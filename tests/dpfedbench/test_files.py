@@ -28,7 +28,8 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     (left,) = tmp_path.iterdir()
-    assert ".part" in left.name and not path.exists()
+    assert ".part" in left.name
+    assert not path.exists()
     foreign = [
         tmp_path / ".b.json.part.json",
         tmp_path / left.name.replace("a.json", "aa.json", 1),
@@ -40,7 +41,8 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
     for other in foreign:
         other.write_text("another's", encoding="utf-8")
     write_text(path, "whole")
-    assert path.read_text(encoding="utf-8") == "whole" and not left.exists()
+    assert path.read_text(encoding="utf-8") == "whole"
+    assert not left.exists()
     assert sorted(tmp_path.iterdir()) == sorted(
         [path, *(other for other in foreign if str(os.getpid()) not in other.name)]
     )

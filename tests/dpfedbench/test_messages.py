@@ -81,7 +81,8 @@ def message(group: str, case: dict[str, Any]) -> str:
 def test_message_is_that_of_the_snapshot(group: str, case: dict[str, Any]) -> None:
     found = message(group, case)
     assert found == case["message"]
-    assert "\n" not in found and len(found) < 600
+    assert "\n" not in found
+    assert len(found) < 600
 
 
 def test_messages_of_every_kind_are_pinned() -> None:

@@ -28,7 +28,9 @@ MODULES = ("dp_anil", "geometric", "yogi")
 def printed(page: str) -> dict[str, str]:
     """The files that a page prints, by their paths."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```$", text, flags=re.M | re.S))
+    return dict(
+        re.findall(r"^```\w+ (\S+)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    )
 
 
 def put(folder: Path, *pages: str, wanted: str = "", package: str = "") -> Path:
@@ -118,7 +120,8 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         "import sys; from setuptools import build_meta;"
         " build_meta.build_wheel(sys.argv[1])"
     )
-    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
+    wheels = tmp_path_factory.mktemp("wheels")
+    site = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-c", build, wheels],
         cwd=repository,
@@ -156,7 +159,8 @@ def test_plugin_published_as_a_wheel_is_found_and_trained(
         unknown,
     )
     off = call(TRAIN, *arguments, folder=tmp_path, site=installed, named="no")
-    assert off == unknown and not (tmp_path / "run").exists()
+    assert off == unknown
+    assert not (tmp_path / "run").exists()
     call(TRAIN, *arguments, folder=tmp_path, site=installed)
     lines = (tmp_path / "run" / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     releases = [json.loads(line) for line in lines]
@@ -181,7 +185,8 @@ def test_plugin_edit_of_a_class_file_makes_another_run(tmp_path: Path) -> None:
     first = call(TELL, folder=folder, named=NAMED)
     version, digest, key = first.split()
     assert version == "1"
-    assert re.fullmatch("[0-9a-f]{12}", digest) and re.fullmatch("[0-9a-f]{10}", key)
+    assert re.fullmatch("[0-9a-f]{12}", digest)
+    assert re.fullmatch("[0-9a-f]{10}", key)
     (folder / "notes.py").write_text("no class", encoding="utf-8")
     assert call(TELL, folder=folder, named=f"yogi, {NAMED}") == first
     moved = shutil.copytree(folder, tmp_path / "elsewhere")
@@ -443,7 +448,8 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
         for line in (run / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert [event["threshold"] for event in releases] == pytest.approx([0.5, 0.45])
-    assert (run / "manifest").is_dir() and make(table, "--dry-run") == {}
+    assert (run / "manifest").is_dir()
+    assert make(table, "--dry-run") == {}
     make("verify")
     for name, again in (
         ("geometric.py", {"train": 1}),

@@ -92,14 +92,15 @@ def test_the_examples_run_as_they_stand(
     monkeypatch.chdir(results.parent)
     monkeypatch.setenv("MPLBACKEND", "agg")
     blocks = re.findall(
-        r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.S
+        r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL
     )
     assert len(blocks) >= 6
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, str(DOCS), "exec"), names)
     said = capsys.readouterr().out
-    assert "dp-agr" in said and re.search(r"^\d+\.\d %$", said, flags=re.M)
+    assert "dp-agr" in said
+    assert re.search(r"^\d+\.\d %$", said, flags=re.MULTILINE)
     assert "tuning has no epsilon for this run: no search declared" in said
     assert (results.parent / "history.png").stat().st_size > 5000
     assert names["logits"].shape == (15, 3)
@@ -127,8 +128,10 @@ def test_adaptation_is_the_meta_tests(
 ) -> None:
     """Nothing is changed on the way, and no step is no adaptation."""
     run = opened(method)
-    settings, dataset = run.settings, load_dataset(federation[0])
-    test, shots = settings.evaluation, settings.task.shots
+    settings = run.settings
+    dataset = load_dataset(federation[0])
+    test = settings.evaluation
+    shots = settings.task.shots
     sizes = {"query_per_class": test.query_per_class}
     tasks = sample_tasks(
         dataset,
@@ -171,8 +174,10 @@ def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A finished run of a language model, opened."""
     from tests.dpfedbench.federation.test_text import run_of, trained
 
-    folder, run = tmp_path_factory.mktemp("text"), run_of("reptile")
-    out, place = trained(folder, run), folder / "results" / "runs" / run.folder
+    folder = tmp_path_factory.mktemp("text")
+    run = run_of("reptile")
+    out = trained(folder, run)
+    place = folder / "results" / "runs" / run.folder
     evaluate(
         run,
         data_dir=folder / "data",
@@ -191,7 +196,8 @@ def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
     """Its accuracies are those of metrics.json; a step is gradient descent,
     differentiated by torch here.
     """
-    settings, test = of_text.settings, of_text.settings.evaluation
+    settings = of_text.settings
+    test = of_text.settings.evaluation
     texts = load_texts(of_text.folder.parents[5] / "data" / settings.dataset)
     known = KnownText(texts, settings.task.text)
     tasks = known.tasks(known.dataset.splits["test"][: test.tasks])
@@ -216,13 +222,15 @@ def test_what_a_model_of_text_predicts(of_text: Any) -> None:
     """
     records = np.array([[1, 2, 3, 4, 5], [8, 0, 1, 1, 2]])
     found = of_text.trained.predict(records)
-    assert found.shape == (2, 5, 9) and found.sum(axis=2) == pytest.approx(1)
+    assert found.shape == (2, 5, 9)
+    assert found.sum(axis=2) == pytest.approx(1)
     with torch.no_grad():
         expected = of_text.model(torch.from_numpy(records)).softmax(-1).numpy()
     assert found == pytest.approx(expected, abs=1e-6)
     changed = np.array([[1, 2, 3, 7, 7], [8, 0, 1, 6, 6]])
     moved = of_text.trained.predict(changed) != found
-    assert not moved[:, :4].any() and moved[:, 4].any()
+    assert not moved[:, :4].any()
+    assert moved[:, 4].any()
     right = (found.argmax(axis=2) == records) & (records > 0)
     assert of_text.trained.accuracy(records) == pytest.approx(100 * right.mean())
 
@@ -255,7 +263,8 @@ def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(
     """The account is of the search and the training together, at any delta; without the
     search there is none.
     """
-    results, (data, clients) = tmp_path / "results", silos
+    results = tmp_path / "results"
+    (data, clients) = silos
     search = test_search.search_config()
     run = test_search.cells_config(search=search)
     places = {one.method: results / "runs" / one.folder for one in (search, run)}
@@ -379,7 +388,8 @@ def test_bad_input_raises_the_error_that_the_page_names(
     monkeypatch.setenv("MPLBACKEND", "agg")
     with pytest.raises(BenchError) as caught:
         BAD_CALLS[name](opened("dp-agr"))
-    assert str(caught.value).strip() and "\n" not in str(caught.value)
+    assert str(caught.value).strip()
+    assert "\n" not in str(caught.value)
 
 
 FILES = {
@@ -416,7 +426,8 @@ def test_properties_of_a_run_raise_the_error_that_the_page_names(
         path.write_bytes(content[: len(content) // 2])
     with pytest.raises(BenchError) as caught:
         getattr(dpfedbench.open_run(folder), name)
-    assert "\n" not in str(caught.value) and FILES[name] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert FILES[name] in str(caught.value)
 
 
 def test_cohorts_of_one_pass_have_every_client_once(opened: Any) -> None:

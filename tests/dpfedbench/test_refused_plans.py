@@ -26,7 +26,8 @@ from dpfedbench.settings.merge import set_key
 from tests.dpfedbench.test_experiments import CONFIG, configuration, plan, refusal
 
 PAPER = "experiments.dp-fedmeta"
-TABLE, FIGURE = f"{PAPER}.tables.table2", f"{PAPER}.figures.figure2b"
+TABLE = f"{PAPER}.tables.table2"
+FIGURE = f"{PAPER}.figures.figure2b"
 RUN = "[in experiments."
 NO_NAME = "use lower-case letters, digits and hyphens, at most 64"
 
@@ -40,9 +41,8 @@ def test_those_folders_are_the_workflows() -> None:
         for path in (CONFIG.parent / "workflow" / "rules").glob("*.smk")
     ]
     found = set(re.findall(r'"results/(\w+)/|\{REPORT\}/(\w+)/', "\n".join(texts)))
-    assert {one or other for one, other in found} | {manifests.FOLDER} <= set(
-        FOLDERS
-    ) and len(found) >= 6
+    assert {one or other for one, other in found} | {manifests.FOLDER} <= set(FOLDERS)
+    assert len(found) >= 6
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,8 @@ def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
         )
     for name, (count, each) in tiny_imagenet.COUNTS.items():
         found = holds[name.removesuffix("-200")]
-        assert sum(map(int, found.split()[1].split("/"))) == count and found.endswith(
-            f" x {each}"
-        )
+        assert sum(map(int, found.split()[1].split("/"))) == count
+        assert found.endswith(f" x {each}")
     for name, counts in (
         ("mnist", mnist._MNIST.counts),
         ("fashion-mnist", mnist._FASHION_MNIST.counts),

@@ -67,12 +67,13 @@ def plan(found: dict[str, Any]) -> Plan:
 def test_a_grid_is_every_combination_and_a_draw_is_a_part_of_it() -> None:
     space = SearchSpace.read({"values": {"a.b": [1, 2, 3], "c": [{"d": 1}, {"d": 2}]}})
     grid = points(space, "x")
-    assert len(grid) == 6 and {"a": {"b": 3}, "c": {"d": 2}} in grid
+    assert len(grid) == 6
+    assert {"a": {"b": 3}, "c": {"d": 2}} in grid
     drawn = points(space.replace(runs=4), "x")
-    assert len(drawn) == 4 and all(point in grid for point in drawn)
-    assert len({json.dumps(point) for point in drawn}) == 4 and drawn == points(
-        space.replace(runs=4), "x"
-    )
+    assert len(drawn) == 4
+    assert all(point in grid for point in drawn)
+    assert len({json.dumps(point) for point in drawn}) == 4
+    assert drawn == points(space.replace(runs=4), "x")
     assert any(
         points(space.replace(runs=4, seed=seed), "x") != drawn for seed in range(1, 5)
     )
@@ -100,7 +101,8 @@ def test_a_space_that_cannot_be_searched_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(BenchError) as caught:
         plan(configuration(space, **run))
-    assert part in str(caught.value) and "\n" not in str(caught.value)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_each_run_of_a_search_declares_all_of_it() -> None:
@@ -109,7 +111,8 @@ def test_each_run_of_a_search_declares_all_of_it() -> None:
     """
     found = plan(configuration())
     (item,) = found.items.values()
-    assert len(item.cells) == 6 and len(found.runs) == 12
+    assert len(item.cells) == 6
+    assert len(found.runs) == 12
     assert {cell.variant for cell in item.cells} >= {
         "server.rate 4.0, participation.cohort 4, participation.rounds 2"
     }
@@ -132,9 +135,8 @@ def test_each_run_of_a_search_declares_all_of_it() -> None:
         configuration(task=text, validation={"every": 2, "tasks": 1, "public": False})
     )
     assert {declared["data"] for declared in private.searches.values()} == {"private"}
-    assert {run.streams for run in private.runs.values()} == {"own"} and set(
-        private.searches
-    ) == set(private.runs)
+    assert {run.streams for run in private.runs.values()} == {"own"}
+    assert set(private.searches) == set(private.runs)
 
 
 def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
@@ -164,15 +166,13 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
         False,
     ]
     tidy = tables.tidy(table)
-    assert (
-        tidy["value"].tolist() == pytest.approx([20.5, 20.5, 20.5, 30.0, 20.5, 20.5])
-        and tidy["chosen"].sum() == 1
-    )
+    assert tidy["value"].tolist() == pytest.approx([20.5, 20.5, 20.5, 30.0, 20.5, 20.5])
+    assert tidy["chosen"].sum() == 1
     text = tables.listing(table).markdown("it")
-    assert "searched with at most 12 runs" in text and "55.0" in text
-    assert (
-        "85.0" not in text and "75.0" not in text
-    )  # what the others come to at the meta-test is not told
+    assert "searched with at most 12 runs" in text
+    assert "55.0" in text
+    assert "85.0" not in text
+    assert "75.0" not in text
     training.write_text(
         json.dumps({key: value for key, value in written.items() if key != "members"})
     )
@@ -196,7 +196,8 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
     paid = account_of(
         run, released, search=Search.of(found.searches[run.folder])
     ).profiles["tuning"]
-    assert paid.status == "proved" and "trained on private data" in paid.explanation
+    assert paid.status == "proved"
+    assert "trained on private data" in paid.explanation
     assert (
         paid.epsilon_high
         > public.epsilon_high
@@ -246,7 +247,8 @@ def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) ->
     settings = tmp_path / "results" / "runs" / run.folder / "config.yaml"
     settings.write_text(run.to_yaml(), encoding="utf-8")
     runs = collect_runs(tmp_path / "results", [run.folder])
-    assert runs["validation_accuracy"][0] == pytest.approx(best) and best > 1
+    assert runs["validation_accuracy"][0] == pytest.approx(best)
+    assert best > 1
 
 
 def two_steps(follows: str = "table3") -> dict[str, Any]:

@@ -49,7 +49,7 @@ def sealed_again(*names: str) -> None:
                     rf"^[0-9a-f]{{64}}  {name}$",
                     f"{digest}  {name}",
                     path.read_text(),
-                    flags=re.M,
+                    flags=re.MULTILINE,
                 )
             )
 
@@ -234,7 +234,8 @@ def test_a_linked_folder_is_checked(there: Path, tmp_path: Path) -> None:  # noq
 
 def flips(path: Path, count: int = 100) -> Iterator[bytes]:
     """The file with one bit of one byte another, at places from a fixed seed."""
-    data, rng = path.read_bytes(), np.random.default_rng(0)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
     for place, bit in zip(
         rng.integers(len(data), size=count), rng.integers(8, size=count), strict=True
     ):
@@ -245,7 +246,8 @@ def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same
     there: Path,  # noqa: F811
 ) -> None:
     path = PLACE / "config.yaml"
-    run, refused = read_run_file(path), 0
+    run = read_run_file(path)
+    refused = 0
     for data in flips(path):
         path.write_bytes(data)
         try:
@@ -261,7 +263,8 @@ def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(
 ) -> None:
     path = PLACE / "model.safetensors"
     net = RUN.tested_net((16, 16, 1))
-    weights, refused = load_members(path, net), 0
+    weights = load_members(path, net)
+    refused = 0
     for data in flips(path):
         path.write_bytes(data)
         try:
@@ -270,6 +273,7 @@ def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(
                 for one, two in zip(load_members(path, net), weights, strict=True)
             )
         except BenchError as error:
-            assert "\n" not in str(error) and str(path) in str(error)
+            assert "\n" not in str(error)
+            assert str(path) in str(error)
             refused += 1
     assert refused >= 99

@@ -29,7 +29,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel's content, built without a network: setting up the environment left the
     build backend in uv's cache.
     """
-    uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
+    uv = shutil.which("uv")
+    folder = tmp_path_factory.mktemp("wheel")
     if uv is None:
         pytest.skip("uv is not on the path")
     command = [
@@ -98,8 +99,11 @@ def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
     """In an empty folder every job is planned by what is in the wheel alone."""
     quiet = ("--dry-run", "--quiet", "rules")
     done = run_command(wheel, tmp_path, "--preset", "smoke", *quiet)
-    planned = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
-    assert int(planned["train"]) > 10 and planned["page"] == "1"
+    planned = dict(
+        re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.MULTILINE)
+    )
+    assert int(planned["train"]) > 10
+    assert planned["page"] == "1"
     assert planned["train"] == planned["account"]
     profile = "dpfedbench/workflow/profiles/default"
     assert f"Using workflow specific profile {wheel / profile}" in done.stderr

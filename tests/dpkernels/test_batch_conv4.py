@@ -50,7 +50,8 @@ def test_conv4_passes_equal_automatic_differentiation(shape, filters, batch):
     direction = rng.normal(size=net.dimension)
     gradient, product = np.empty((2, net.dimension))
     passes = Conv4Passes(net.module, batch, np.float64)
-    prepared, points = passes.images(images[None]), passes.points(1)
+    prepared = passes.images(images[None])
+    points = passes.points(1)
     arguments = theta[None], prepared
     losses, _ = passes.gradients(*arguments, labels[None], points, gradient[None])
     passes.hessian_products(*arguments, direction[None], points, product[None])

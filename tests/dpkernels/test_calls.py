@@ -83,7 +83,8 @@ def test_transpose_equals_numpy(number, side):
 def batched_products(native, x, gradient, w):
     """Yield results and torch's values of x w and x^T gradient, set and added."""
     for a, turned, b in ((x, False, w), (x, True, gradient)):
-        factor, right = torch.from_numpy(a), torch.from_numpy(b)
+        factor = torch.from_numpy(a)
+        right = torch.from_numpy(b)
         if turned:
             factor = factor.mT
         expected = torch.bmm(factor, right)
@@ -106,7 +107,8 @@ def test_products_equal_torch(native, number, tiles, filters, mkl):
     sizes = (16, tiles, filters), (16, tiles, filters), (16, filters, filters)
     pairs = list(batched_products(native, *draw(*sizes, number=number)))
     transform, taps = draw((16, 9), (9, 50), number=number)
-    out, back = np.empty((16, 50), number), np.empty((9, 50), number)
+    out = np.empty((16, 50), number)
+    back = np.empty((9, 50), number)
     run_product(native, transform, False, taps, out)
     run_product(native, transform, True, out, back)
     matrix = torch.from_numpy(transform)
@@ -170,7 +172,8 @@ def test_caller_refuses_arrays_of_other_types():
     def exchanged_arguments(addresses, padded, out):
         enter(addresses, (out, padded))
 
-    padded, out = np.zeros((1, 4, 4, 1)), np.zeros((16, 1, 1))
+    padded = np.zeros((1, 4, 4, 1))
+    out = np.zeros((16, 1, 1))
     arrays = padded.astype(np.float32), out.astype(np.float32)
     with pytest.raises(TypingError, match="tiles_of_input takes 4,3"):
         exchanged_arguments(np.zeros(1, np.int64), *arrays)

@@ -113,7 +113,8 @@ def test_cells_gradient_has_no_bit_of_another_record(name, block):
 
 def test_cells_sum_of_a_block_depends_on_no_earlier_block():
     net, theta, images, labels = make_records("7x7 maps")
-    adding, reference = choose(net).make(), choose(net).make()
+    adding = choose(net).make()
+    reference = choose(net).make()
     for block in ("architecture", "weights", "architecture"):
         width = adding.width(block)
         rows = np.empty((5, width), np.float32)

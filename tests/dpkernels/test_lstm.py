@@ -14,7 +14,10 @@ from dpkernels.lstm import FastLstm
 from dpsum.private_sum import PlainSum, PrivateSum
 from tests.dpsum.helpers import NO_NOISE
 
-WORDS, LENGTH, WIDTH, COUNT = 23, 10, 6, 9
+WORDS = 23
+LENGTH = 10
+WIDTH = 6
+COUNT = 9
 
 tied_or_not = pytest.mark.parametrize("tied", [True, False])
 
@@ -56,7 +59,8 @@ def add_records(net, theta, texts, total, dtype=torch.float64):
 @tied_or_not
 def test_lstm_gradients_equal_autograd(tied, layers):
     """Unknown words have no gradient."""
-    net, texts = make_net(tied, layers), make_records()
+    net = make_net(tied, layers)
+    texts = make_records()
     theta = torch.from_numpy(initial_weights(net)).requires_grad_()
     expected = []
     for text in texts[:, None]:
@@ -87,7 +91,8 @@ def test_lstm_counts_an_unknown_word_as_wrong(enabled):
     """Also where the model's most likely word is number 0, the number of unknown
     words: the first word's row of the softmax is enlarged.
     """
-    net, texts = make_net(False), np.zeros((4, LENGTH), np.int64)
+    net = make_net(False)
+    texts = np.zeros((4, LENGTH), np.int64)
     theta = initial_weights(net)
     theta[-WORDS * WIDTH : -(WORDS - 1) * WIDTH] *= 50
     logits = net.logits(torch.from_numpy(theta), torch.from_numpy(texts))
@@ -103,7 +108,8 @@ def test_lstm_counts_an_unknown_word_as_wrong(enabled):
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)]
 )
 def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
-    net, texts = make_net(tied), make_records()
+    net = make_net(tied)
+    texts = make_records()
     theta = initial_weights(net)
     rows = np.empty((COUNT, net.dimension))
     reference = choose(net, enabled=False, dtype=torch.float64).make()
@@ -122,7 +128,8 @@ def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
 
 
 def test_lstm_norm_has_the_cross_term_of_tied_weights():
-    net, texts = make_net(True), torch.from_numpy(make_records())
+    net = make_net(True)
+    texts = torch.from_numpy(make_records())
     fast = FastLstm(net, dtype=torch.float64)
     tensors = net.tensors(torch.from_numpy(initial_weights(net)))
     back, _ = fast._backward(tensors, texts, texts)
@@ -136,7 +143,8 @@ def test_lstm_norm_has_the_cross_term_of_tied_weights():
 
 
 def test_lstm_moves_the_sum_by_the_threshold_at_most():
-    net, texts = make_net(True), make_records()
+    net = make_net(True)
+    texts = make_records()
     theta = (40 * initial_weights(net)).astype(np.float32)
     for text in texts[:, None]:
         total, _ = add_records(net, theta, text, make_sum(net, 1e-3), torch.float32)
@@ -145,7 +153,8 @@ def test_lstm_moves_the_sum_by_the_threshold_at_most():
 
 def test_lstm_counts_gradients_that_are_not_finite_as_zero():
     """The embedding of the last word alone is NaN, but the softmax reads every word."""
-    net, texts = make_net(True), make_records()
+    net = make_net(True)
+    texts = make_records()
     theta = initial_weights(net)
     theta[net.sizes[0] - WIDTH - 1] = np.nan
     texts[4, 0] = WORDS - 1
@@ -156,7 +165,8 @@ def test_lstm_counts_gradients_that_are_not_finite_as_zero():
 
 
 def test_lstm_chunks_change_nothing_but_rounding(monkeypatch):
-    net, texts = make_net(True), make_records()
+    net = make_net(True)
+    texts = make_records()
     sums = []
     for size in (1, 4, 100):
         monkeypatch.setattr(FastLstm, "_together", lambda self, size=size: size)
@@ -190,7 +200,8 @@ def tensor_name(opacus_name):
 @pytest.mark.filterwarnings("ignore")
 def test_lstm_untied_gradients_equal_opacus():
     """Opacus has two biases, whose sum is the net's."""
-    net, texts = make_net(False), make_records()
+    net = make_net(False)
+    texts = make_records()
     theta = initial_weights(net)
     tensors = net.tensors(torch.from_numpy(theta))
     module = OpacusLstm().double()

@@ -9,9 +9,11 @@ import pytest
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "check-your-own.md"
 SECTIONS = {
     section.split("\n", 1)[0]: re.findall(
-        r"^```(python|text)\n(.*?)^```$", section, flags=re.M | re.S
+        r"^```(python|text)\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL
     )
-    for section in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
+    for section in re.split(
+        r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )[1:]
 }
 MODULES = {
     "An Opacus script": "opacus",

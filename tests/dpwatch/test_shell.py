@@ -59,7 +59,8 @@ def plans_of(report):
 
 
 def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp_path):
-    path, file = write_ledger("one.jsonl"), tmp_path / "report.json"
+    path = write_ledger("one.jsonl")
+    file = tmp_path / "report.json"
     words = ["account", path, "--delta", 1e-6]
     code, out, _ = run(*words, "--json", file)
     assert code == 0

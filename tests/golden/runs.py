@@ -249,7 +249,8 @@ QUANTILE = _rule(
 )
 WINDOW: dict[str, Any] = {"percentile": 90, "window": 3, "never_rising": False}
 RELEASES = _rule("percentile-of-releases", form="mean", **WINDOW)
-RAW, CONSTANT = _rule("percentile-of-raw-norms", **WINDOW), _rule("constant")
+RAW = _rule("percentile-of-raw-norms", **WINDOW)
+CONSTANT = _rule("constant")
 VECTOR = _rule("norm-of-release", threshold=None, factor=0.5)
 SCALAR = _rule("noised-mean-norm", threshold=None)
 MEAN = _rule("mean-of-raw-norms", threshold=None)
@@ -589,7 +590,8 @@ def files_of(
             privacy.json and audit.json.
         threads: for training and test.
     """
-    case, config = CASES[name], config_of(name)
+    case = CASES[name]
+    config = config_of(name)
     images, clients = data[case.data]
     places: dict[str, Any] = {
         "data_dir": images,
@@ -763,7 +765,8 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
     """What is kept of a case whose files are in `folder`: the hash of each of `PARTS`,
     and plain numbers for people.
     """
-    ledger, history = _ledger(folder / "ledger.jsonl"), _history(folder / "history.csv")
+    ledger = _ledger(folder / "ledger.jsonl")
+    history = _history(folder / "history.csv")
     metrics, privacy, audited = (
         _json(folder / f"{name}.json") for name in ("metrics", "privacy", "audit")
     )

@@ -37,7 +37,8 @@ def main() -> None:
         "--check", action="store_true", help="print what differs and write nothing"
     )
     given = arguments.parse_args()
-    before, cases = read(), {}
+    before = read()
+    cases = {}
     with tempfile.TemporaryDirectory() as root:
         data = runs.make_data(Path(root) / "data")
         for number, name in enumerate(runs.CASES):

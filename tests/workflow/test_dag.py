@@ -18,7 +18,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def jobs(output: str) -> dict[str, int]:
     """Return the number of jobs of each rule, from Snakemake's table."""
     table = output[output.index("Job stats:") :].split("\n\n")[0]
-    rows = re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.M)
+    rows = re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.MULTILINE)
     return {name: int(count) for name, count in rows}
 
 
@@ -134,7 +134,7 @@ def test_dag_has_an_experiment_outside_the_repository(plan, tmp_path, by_folder)
 def test_dag_of_a_median_threshold_waits_for_the_run_without_privacy(plan):
     """Three private runs, and the run without."""
     output = plan("results/smoke/figures/dp-maml/figure6a.png", *SMOKE)
-    inputs = re.findall(r"^rule train:\n    input: (.*)\n", output, flags=re.M)
+    inputs = re.findall(r"^rule train:\n    input: (.*)\n", output, flags=re.MULTILINE)
     assert len(inputs) == 4
     (waiting,) = [line for line in inputs if "history.csv" in line]
     assert "results/runs/maml/" in waiting
@@ -173,7 +173,9 @@ def test_workflow_files_have_the_format_of_snakefmt():
 
 def test_rules_have_a_docstring_a_log_and_resources():
     for path in RULES.glob("*.smk"):
-        rules = re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]
+        rules = re.split(
+            r"^rule ", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+        )[1:]
         for rule in rules:
             assert re.match(r'\w+:\n    """', rule), rule
             for part in ("log:", "conda:", "threads:", "mem_mb=", "runtime=", "gpu="):

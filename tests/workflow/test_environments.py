@@ -49,7 +49,7 @@ def read_environment(path):
 
 
 def rules_of(path, pattern=r"^ *rule\b.*:$"):
-    return re.split(pattern, path.read_text(encoding="utf-8"), flags=re.M)[1:]
+    return re.split(pattern, path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
 
 
 def test_environments_pin_the_versions_of_pyproject():
@@ -153,7 +153,7 @@ def test_sources_of_a_checkout_come_before_those_of_another(
     (other_package / "__init__.py").write_text(error, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(other_package.parent))
     plan = snakemake("--dry-run", *SMOKE).stdout
-    target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
+    target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.MULTILINE)[0]
     done = snakemake(target, *SMOKE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / target).is_file()

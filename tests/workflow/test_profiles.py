@@ -27,7 +27,7 @@ def plan(snakemake):
 def rules_of(output):
     """Yield the name and the text of each planned job."""
     yield from re.findall(
-        r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", output, flags=re.M
+        r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", output, flags=re.MULTILINE
     )
 
 
@@ -97,7 +97,9 @@ def test_slurm_profile_repeats_the_values_of_every_rule_that_is_sent():
     text = (SLURM / "config.yaml").read_text(encoding="utf-8")
     stated = {}
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        rules = re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]
+        rules = re.split(
+            r"^rule ", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+        )[1:]
         for rule in rules:
             pattern = r"(mem_mb|runtime)=(?:lambda wildcards: )?(\d+)"
             values = re.findall(pattern, rule)

@@ -87,7 +87,7 @@ def rerun(finished, call_snakemake):
         done = run(call_snakemake, finished, "--dry-run")
         assert done.returncode == 0, done.stderr
         pattern = r"^(?:local)?rule (\w+):\n((?:    .*\n)+)"
-        planned = re.findall(pattern, done.stdout + done.stderr, flags=re.M)
+        planned = re.findall(pattern, done.stdout + done.stderr, flags=re.MULTILINE)
         return {
             (rule, next(iter(re.findall(r"method=([\w-]+)", text)), ""))
             for rule, text in planned
@@ -121,7 +121,8 @@ REPORTED = {(rule, "") for rule in ("table", "figure", "privacy", "collect")} | 
 
 def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_path):
     """As by `cp -r`, inputs may be younger than outputs. Another audit runs again."""
-    results, original = finished / "results", tmp_path / "results"
+    results = finished / "results"
+    original = tmp_path / "results"
     shutil.copytree(results, original)
     shutil.rmtree(results)
     shutil.copytree(original, results, copy_function=shutil.copy)
@@ -137,7 +138,7 @@ def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_pat
 
 def read_variable(report, name):
     """Return a variable of the report's script."""
-    match = re.search(rf"var {name} = (\{{.*\}});?$", report, flags=re.M)
+    match = re.search(rf"var {name} = (\{{.*\}});?$", report, flags=re.MULTILINE)
     return json.loads(match[1])
 
 
@@ -175,7 +176,8 @@ def test_report_has_every_table_and_figure(finished, call_snakemake):
         assert caption.startswith(labels["title"])
         command = f"snakemake --cores all {target} --configfile small.yaml."
         assert caption.endswith(command)
-        assert (labels["name"], labels["data"]) == (Path(path).stem, "glyphs")
+        assert labels["name"] == Path(path).stem
+        assert labels["data"] == "glyphs"
 
 
 def test_partitions_have_sizes_and_seeds_of_their_folders(finished):
@@ -260,4 +262,4 @@ def test_rerun_after_a_declared_search_trains_runs_of_their_own(
     with edited(configuration, "values: [50, 90]", "values: [50, 70, 90]"):
         done = run(call_snakemake, finished, "--dry-run", "--quiet", "rules")
     output = done.stdout + done.stderr
-    assert re.search(r"^train\s+6$", output, flags=re.M), output
+    assert re.search(r"^train\s+6$", output, flags=re.MULTILINE), output

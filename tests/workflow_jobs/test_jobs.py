@@ -141,10 +141,12 @@ def test_job_ends_when_its_workflow_is_killed(tmp_path, before_import):
     """Killed with -9, Snakemake tells its jobs nothing; a job that went on would be in
     the next call's way. Also where the job has not imported what tells it.
     """
-    log, started = tmp_path / "job.log", tmp_path / "started"
+    log = tmp_path / "job.log"
+    started = tmp_path / "started"
     code = JOB.replace("LOG", str(log)).replace("STARTED", str(started))
     code = code.replace("SECONDS", "2" if before_import else "0")
-    workflow_file, job_file = tmp_path / "workflow.py", tmp_path / "job.py"
+    workflow_file = tmp_path / "workflow.py"
+    job_file = tmp_path / "job.py"
     workflow_file.write_text(WORKFLOW, encoding="utf-8")
     job_file.write_text(code, encoding="utf-8")
     workflow = subprocess.Popen([sys.executable, workflow_file, job_file])

@@ -245,7 +245,8 @@ def test_warm_job_has_output_log_and_code_of_a_job_of_its_own(workflow):
         parents.add(fork.parent)
         codes[name] = fork.code
     assert len(parents) == 1
-    assert (codes["code"], codes["killed"]) == (7, -9)
+    assert codes["code"] == 7
+    assert codes["killed"] == -9
 
 
 def test_warm_process_is_started_once_for_jobs_at_the_same_time(workflow):
@@ -400,7 +401,8 @@ def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
             OMP_NUM_THREADS=count,
             OPENBLAS_NUM_THREADS=count,
         )
-        assert (result.code, result.errors) == (0, "")
+        assert result.code == 0
+        assert result.errors == ""
         assert result.output == f"True 1 False {count}\n64000000.0 64000000.0\n"
 
 

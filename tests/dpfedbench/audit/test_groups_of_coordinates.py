@@ -73,6 +73,7 @@ def test_spread_puts_a_canary_into_every_group():
     row = np.array([[3.0, 4.0, 0.0, 7.0, 0.0]], np.float32)
     blocks = net.spread(row).reshape(4, 5 + EMPTY)
     assert net.dimension == 4 * (5 + EMPTY)
-    assert (blocks[:, 3] == 7).all() and not blocks[:, 5:].any()
+    assert (blocks[:, 3] == 7).all()
+    assert not blocks[:, 5:].any()
     assert np.linalg.norm(blocks[:, :2]) == pytest.approx(5.0)
     assert net.coordinate_groups("layers", "joint").count == 4

@@ -150,7 +150,8 @@ def test_plan_without_a_client_is_else_the_same():
     plan = OnePass(cohort=4, rounds=3).plan(clients=12, seed=0)
     without = Without(plan, int(plan.sample_cohort(1)[2]))
     assert [len(without.sample_cohort(index)) for index in range(3)] == [4, 3, 4]
-    assert without.denominator == 4 and without.describe() == plan.describe()
+    assert without.denominator == 4
+    assert without.describe() == plan.describe()
 
 
 def test_attack_that_does_not_fit_the_plan_gives_a_reason():
@@ -158,7 +159,8 @@ def test_attack_that_does_not_fit_the_plan_gives_a_reason():
     with pytest.raises(BenchError, match="one-pass"):
         score_of(config, config.clipping, records=0, first=0.5)
     bound = leak_of(config, config.clipping, records=0, first=0.5, runs=10, **LEVEL)
-    assert math.isnan(bound.epsilon) and "one-pass" in bound.reason
+    assert math.isnan(bound.epsilon)
+    assert "one-pass" in bound.reason
 
 
 def test_rule_that_leaks_without_a_known_attack_gives_a_reason():

@@ -28,7 +28,8 @@ SEARCH = {
     "architecture_noise": {"multiplier": 4.0},
 }
 HALF = 400
-WEIGHTS, ARCHITECTURE = 0, 1
+WEIGHTS = 0
+ARCHITECTURE = 1
 OTHER_NOISES = {"server": 0, "another client": 2, "everyone": 3}
 """Noises of other parties that an observer does not know."""
 

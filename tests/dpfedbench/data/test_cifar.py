@@ -95,7 +95,8 @@ def test_cifar_10_is_read_in_both_published_forms(
 ) -> None:
     write_cifar_10(tmp_path / "cifar-10", form, batches(), unpacked=unpacked)
     raw = read_small(tmp_path)
-    assert raw.class_names == CLASSES and raw.train_images.shape == (50, 32, 32, 3)
+    assert raw.class_names == CLASSES
+    assert raw.train_images.shape == (50, 32, 32, 3)
     assert (raw.train_images[..., 0] == raw.train_labels[:, None, None]).all()
     assert (raw.train_images[:, 0, 0, 1] == np.repeat(np.arange(5), 10)).all()
     assert (raw.test_images[..., 2] == np.arange(32)[:, None]).all()
@@ -165,7 +166,8 @@ def test_cifar_fs_split_has_all_hundred_classes() -> None:
     sizes = {split: len(names) for split, names in SPLIT_CLASSES.items()}
     assert sizes == {"train": 64, "validation": 16, "test": 20}
     split_names = [name for names in SPLIT_CLASSES.values() for name in names]
-    assert len(NAMES) == 100 and sorted(split_names) == sorted(NAMES)
+    assert len(NAMES) == 100
+    assert sorted(split_names) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("unpacked", [False, True], ids=["archive", "folder"])

@@ -20,9 +20,11 @@ def test_registry_has_a_row_for_each_reader() -> None:
         for info in pkgutil.iter_modules(data.__path__, "dpfedbench.data.")
         for name in getattr(importlib.import_module(info.name), "READERS", ())
     ]
-    assert list(registry.DATASETS) == sorted(readers) and len(readers) == 18
+    assert list(registry.DATASETS) == sorted(readers)
+    assert len(readers) == 18
     for entry in registry.DATASETS.values():
-        assert entry.source and entry.licence
+        assert entry.source
+        assert entry.licence
         digest = entry.recorded_sha256
         assert digest is None or re.fullmatch("[0-9a-f]{64}", digest)
 

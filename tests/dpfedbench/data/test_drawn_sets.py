@@ -177,12 +177,14 @@ def test_glyphs_of_a_class_are_those_of_its_letter(
     monkeypatch.setattr(glyphs, "draw_letter", draw_code)
     raw = glyphs.READERS["glyphs"](None, Path())
     codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
-    assert (codes == codes[:, :1]).all() and codes.shape == (1623, 20)
+    assert (codes == codes[:, :1]).all()
+    assert codes.shape == (1623, 20)
     names = [
         f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip()
         for code in codes[:, 0]
     ]
-    assert names == list(raw.class_names) and len(set(names)) == 1623
+    assert names == list(raw.class_names)
+    assert len(set(names)) == 1623
     assert split_counts(raw) == [1150, 50, 423]
 
 
@@ -205,11 +207,14 @@ def test_glyphs_are_thin_bright_whole_and_different(letters: np.ndarray) -> None
     """Omniglot's share of pixels over 127 is 8 %. The outermost pixels have no more than
     the faint edge of a stroke.
     """
-    assert letters.shape == (len(LETTERS), 20, 28, 28) and letters.dtype == np.uint8
+    assert letters.shape == (len(LETTERS), 20, 28, 28)
+    assert letters.dtype == np.uint8
     assert (letters.max(axis=(2, 3)) > 200).all()
     share = (letters > 127).mean(axis=(2, 3))
-    assert share.min() > 0.02 and share.max() < 0.25
-    assert letters[..., [0, -1], :].max() < 16 and letters[..., [0, -1]].max() < 16
+    assert share.min() > 0.02
+    assert share.max() < 0.25
+    assert letters[..., [0, -1], :].max() < 16
+    assert letters[..., [0, -1]].max() < 16
     flat = letters.reshape(-1, 28 * 28)
     assert len(np.unique(flat, axis=0)) == len(flat)
 
@@ -282,7 +287,8 @@ def test_scene_letter_stands_out_from_its_ground() -> None:
     distance = np.sqrt(((scenes - grounds) ** 2).sum(axis=3))
     assert distance.max(axis=(1, 2)).min() > 0.55
     share = (distance > 0.1).mean(axis=(1, 2))
-    assert share.min() > 0.02 and share.max() < 0.35
+    assert share.min() > 0.02
+    assert share.max() < 0.35
 
 
 def test_scene_colours_do_not_depend_on_the_class() -> None:
@@ -322,7 +328,8 @@ def test_digit_record_does_not_depend_on_the_number_of_records(
     records: np.ndarray,
 ) -> None:
     longer = draw_digit(3, "train", 260)
-    assert longer.shape == (260, 28, 28) and longer.dtype == np.uint8
+    assert longer.shape == (260, 28, 28)
+    assert longer.dtype == np.uint8
     assert np.array_equal(longer[:250], records[3])
     assert np.array_equal(draw_digit(3, "train", 7), records[3, :7])
 
@@ -358,7 +365,8 @@ def test_digits_are_bright_on_dark(records: np.ndarray) -> None:
     """Corners are dark, but for noise and a few stray strokes."""
     assert (records.max(axis=(2, 3)) > 90).all()
     share = (records > 64).mean(axis=(2, 3))
-    assert share.min() > 0.02 and share.max() < 0.6
+    assert share.min() > 0.02
+    assert share.max() < 0.6
     corners = records[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
     assert np.median(corners) < 13
 
@@ -368,6 +376,7 @@ def test_digit_faces_have_every_digit_with_distances_below_zero_inside() -> None
     assert len(digits._FACES) == 12
     for face, field in zip(digits._FACES, digits._fields("0"), strict=True):
         assert set(map(ord, "0123456789")) <= glyphs.codes(face)
-        assert field.min() < -1 and field[0, 0] > 5
+        assert field.min() < -1
+        assert field[0, 0] > 5
         if "Mono" not in face:
             assert field[28, 28] > 1

@@ -104,7 +104,8 @@ def test_mini_imagenet_that_is_missing_names_file_place_and_source(
     for local, target in ((tmp_path, str(tmp_path)), (None, "data.local_dir")):
         message = refusal(read, local)
         assert "mini-imagenet-cache-train.pkl" in message
-        assert "https://image-net.org" in message and target in message
+        assert "https://image-net.org" in message
+        assert target in message
 
 
 def change_pickle(path: Path, **change: Any) -> None:

@@ -165,7 +165,8 @@ def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
     path.write_bytes(harm(path.read_bytes()))
     text = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
     assert text.startswith(f"{path} is damaged or not MNIST's (")
-    assert message in text and "delete it" in text
+    assert message in text
+    assert "delete it" in text
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +190,8 @@ def test_mnist_file_that_is_missing_is_fetched_from_its_source(
     assert calls == [(url, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "mnist")]
     calls.clear()
     read_fashion_mnist(None, tmp_path / "download")
-    assert len(calls) == 4 and calls[0][2] == "fashion-mnist"
+    assert len(calls) == 4
+    assert calls[0][2] == "fashion-mnist"
     assert calls[0][0].startswith("http://fashion-mnist.s3-website")
 
 

@@ -87,8 +87,10 @@ def test_omniglot_strokes_are_bright_and_in_their_position(
         "background/Alphabet_0/character03",
         "background/Alphabet_1/character02",
     )
-    assert np.median(raw.images) == 0 and raw.images.max() == 255
-    assert raw.images[1, 0, 12, 3, 0] > 200 and raw.images[1, 0, 6, 3, 0] == 0
+    assert np.median(raw.images) == 0
+    assert raw.images.max() == 255
+    assert raw.images[1, 0, 12, 3, 0] > 200
+    assert raw.images[1, 0, 6, 3, 0] == 0
 
 
 def test_omniglot_does_not_depend_on_the_order_of_files(
@@ -102,7 +104,8 @@ def test_omniglot_does_not_depend_on_the_order_of_files(
     for folder in ("reversed", "folders", "zips/omniglot"):
         copy = read_omniglot(tmp_path / folder, tmp_path)
         assert np.array_equal(raw.images, copy.images)
-        assert raw.class_names == copy.class_names and raw.splits == copy.splits
+        assert raw.class_names == copy.class_names
+        assert raw.splits == copy.splits
 
 
 def without(text: str) -> Callable[[Members], Members]:
@@ -129,7 +132,8 @@ def test_omniglot_archive_with_other_content_is_refused(
 ) -> None:
     text = refusal(read_omniglot, write_zips(tmp_path, change), tmp_path / "download")
     assert str(tmp_path / "omniglot" / "images_background.zip") in text
-    assert message in text and "delete it" in text
+    assert message in text
+    assert "delete it" in text
 
 
 def flip_byte_of_a_drawing(content: bytes) -> bytes:
@@ -168,6 +172,7 @@ def test_real_omniglot(tmp_path: Path) -> None:
     assert sizes == {"train": 1150, "validation": 50, "test": 423}
     assert dataset.summary["stand_in"] is False
     bright = (dataset.images > 127).mean(axis=(2, 3, 4))
-    assert bright.min() > 0 and 0.05 < bright.mean() < 0.12
+    assert bright.min() > 0
+    assert 0.05 < bright.mean() < 0.12
     if PIL.__version__ == "13.0.0":  # the version of the recorded checksum
         assert dataset.summary["sha256"] == DATASETS["omniglot"].recorded_sha256

@@ -57,7 +57,8 @@ def test_shared_clients_hold_distinct_training_images(
     assert partition.classes.shape == (clients, ways)
     assert partition.examples.shape == (clients, ways, examples)
     assert np.isin(partition.classes, small.splits["train"]).all()
-    assert all_distinct(partition.classes) and all_distinct(partition.examples)
+    assert all_distinct(partition.classes)
+    assert all_distinct(partition.examples)
     assert partition.examples.min() >= 0
     assert partition.examples.max() < small.examples_per_class
 
@@ -262,9 +263,11 @@ def test_tasks_come_from_their_split_with_disjoint_support_and_query(
     tasks = draw_tasks(small, split, shots=5, query_per_class=7)
     assert len(tasks) == 40
     assert np.isin(tasks.classes, small.splits[split]).all()
-    assert all_distinct(tasks.classes) and all_distinct(tasks.examples)
+    assert all_distinct(tasks.classes)
+    assert all_distinct(tasks.examples)
     batch = gather(small, tasks, np.arange(40), support_per_class=5, query_per_class=7)
-    assert batch.support_x.shape[1] == 25 and batch.query_x.shape[1] == 35
+    assert batch.support_x.shape[1] == 25
+    assert batch.query_x.shape[1] == 35
 
 
 def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(

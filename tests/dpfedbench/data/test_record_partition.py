@@ -70,7 +70,8 @@ def test_fragments_are_dealt_as_by_hand(
     partition = make_fragments(toy, clients=3, fragments=6, seed=7)
     expected = [[10, 11, 8, 9], [6, 7, 4, 5], [2, 3, 0, 1]]
     assert partition.records.tolist() == expected
-    assert partition.records.dtype == np.int32 and len(partition) == 3
+    assert partition.records.dtype == np.int32
+    assert len(partition) == 3
     assert streams == [(7, "partition/fragments")]
     summary = {
         "dataset": "toy",
@@ -109,7 +110,8 @@ def test_fragments_depend_on_the_seed_alone(toy: RecordDataset) -> None:
         make_fragments(toy, clients=3, fragments=6, seed=seed).records
         for seed in (0, 0, 1)
     )
-    assert np.array_equal(first, again) and not np.array_equal(first, second)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
 
 
 def test_fragments_of_the_papers_scale_differ_in_their_labels() -> None:
@@ -160,7 +162,8 @@ def test_dirichlet_gives_each_record_to_one_client(
     held = [row[row >= 0] for row in partition.records]
     assert sorted(np.concatenate(held)) == sorted(dataset.splits["train"])
     sizes = [len(records) for records in held]
-    assert sizes == partition.summary["records_per_client"] and min(sizes) >= 3
+    assert sizes == partition.summary["records_per_client"]
+    assert min(sizes) >= 3
     histogram = [
         np.bincount(dataset.labels[records], minlength=3).tolist() for records in held
     ]
@@ -185,7 +188,8 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution(
     clients = 6
     rng = np.random.default_rng(3)
     counts = shared_out(rng, [10_000] * 4000, clients, concentration)
-    assert (counts.sum(axis=1) == 10_000).all() and counts.min() >= 0
+    assert (counts.sum(axis=1) == 10_000).all()
+    assert counts.min() >= 0
     squares = ((counts / 10_000) ** 2).sum(axis=1)
     error = 4 * squares.std() / np.sqrt(len(squares)) + 1e-4
     expected = (concentration + 1) / (clients * concentration + 1)

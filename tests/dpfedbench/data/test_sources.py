@@ -108,7 +108,8 @@ def test_fetch_without_a_network_names_file_folder_and_source(
     target = "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
     if folder:
         target = f"{folder}/omniglot"
-    assert url in message and target in message
+    assert url in message
+    assert target in message
 
 
 def test_read_pickle_reads_arrays_of_every_protocol(tmp_path: Path) -> None:

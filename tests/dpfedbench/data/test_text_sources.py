@@ -79,7 +79,8 @@ def test_plays_are_read_from_a_folder_a_zip_and_a_folder_of_roles(
         for file in folder.iterdir():
             archive.write(file, f"plays/{file.name}")
     zipped = shakespeare.read_shakespeare(tmp_path, tmp_path)
-    assert raw.tasks == zipped.tasks and raw.splits == zipped.splits
+    assert raw.tasks == zipped.tasks
+    assert raw.splits == zipped.splits
     names = [f"PLAY_ROLE{role}" for role in range(10)]
     write_files(
         tmp_path / "leaf" / "shakespeare" / "by_play_and_character",
@@ -120,7 +121,8 @@ def test_articles_are_read_from_a_folder_and_a_tar(tmp_path: Path) -> None:
     write_files(folder, articles | {"Short.txt": b"few words"})
     raw = read_wiki(tmp_path, tmp_path)
     assert len(raw.tasks) == 10
-    assert raw.public["few"] == 1 and raw.facts["articles"] == 11
+    assert raw.public["few"] == 1
+    assert raw.facts["articles"] == 11
     (tmp_path / "tar").mkdir()
     path = tmp_path / "tar" / "wiki-3029.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -169,7 +171,8 @@ def test_modules_that_repeat_another_are_left_out(
 def test_modules_are_without_tests_and_those_of_one_python_version() -> None:
     """numpy installs distutils on Python 3.11 alone."""
     names = [name for name, _ in docstrings.modules()]
-    assert len(names) == len(set(names)) and "numpy.linalg._linalg" in names
+    assert len(names) == len(set(names))
+    assert "numpy.linalg._linalg" in names
     assert not [name for name in names if ".tests." in name or ".distutils." in name]
 
 
@@ -216,7 +219,8 @@ def test_text_folder_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [len(words) for _, words in raw.tasks] == [100] * 4 and peak < 30e6
+    assert [len(words) for _, words in raw.tasks] == [100] * 4
+    assert peak < 30e6
 
 
 @pytest.mark.parametrize(

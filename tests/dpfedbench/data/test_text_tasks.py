@@ -35,7 +35,8 @@ def test_text_partition_gives_each_client_a_training_task(
     texts: TextDataset, tmp_path: Path
 ) -> None:
     tasks = TextPartition.load(tmp_path / "clients").tasks
-    assert len(set(tasks)) == 7 and set(tasks) <= set(texts.splits["train"])
+    assert len(set(tasks)) == 7
+    assert set(tasks) <= set(texts.splits["train"])
     for options, message in (
         (
             {"clients": 10, "kind": "disjoint"},
@@ -59,11 +60,13 @@ def test_records_are_consecutive_words_and_unknown_words_are_zero(
     numbers = {word: number for number, word in enumerate(words, start=1)}
     expected = np.reshape([numbers.get(word, 0) for word in texts.tokens[3]], (8, 5))
     assert known.tasks(np.array([3]))[0].tolist() == expected.tolist()
-    assert known.records_per_task == 8 and known.image_shape == (5,)
+    assert known.records_per_task == 8
+    assert known.image_shape == (5,)
     assert known.unaccounted == ()
     held = TextTasks(tmp_path, tmp_path / "clients", TEXT, support=5, query=3)
     batch = held.gather(np.array([2, 0]))
-    assert batch.support_x.shape == (2, 5, 5) and batch.query_x.shape == (2, 3, 5)
+    assert batch.support_x.shape == (2, 5, 5)
+    assert batch.query_x.shape == (2, 3, 5)
     assert (batch.support_x == batch.support_y).all()
     records = np.concatenate([batch.support_x, batch.query_x], axis=1)
     tasks = TextPartition.load(tmp_path / "clients").tasks
@@ -93,7 +96,8 @@ def test_private_vocabulary_has_clients_words_and_is_unaccounted(
     owner = np.flatnonzero((texts.tokens == secret).any(axis=1))
     assert not (public.tasks(owner)[0][:4] > 0).any()
     assert (private.tasks(owner)[0][:4] > 0).all()
-    assert public.unaccounted == () and "vocabulary" in private.unaccounted[0]
+    assert public.unaccounted == ()
+    assert "vocabulary" in private.unaccounted[0]
 
 
 class Peeking(Vocabulary):

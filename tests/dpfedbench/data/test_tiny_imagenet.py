@@ -70,7 +70,8 @@ def check_images(raw: Any, size: int = 64) -> None:
     """Check values to within a rounding of JPEG's colour transform."""
     assert raw.images.shape == (5, 12, size, size, 3)
     assert np.abs(raw.images.astype(int) - EXPECTED[..., None, None, None]).max() <= 1
-    assert raw.class_names == NAMES and split_counts(raw) == [3, 1, 1]
+    assert raw.class_names == NAMES
+    assert split_counts(raw) == [3, 1, 1]
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -110,7 +111,8 @@ def test_tiny_imagenet_subset_with_other_content_is_refused(
 ) -> None:
     write_set(tmp_path, "tiny-imagenet-100", change(subset()))
     text = refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
-    assert message in text and "tiny-imagenet-100.zip" in text
+    assert message in text
+    assert "tiny-imagenet-100.zip" in text
 
 
 def test_tiny_imagenet_without_annotations_or_cut_short_is_refused(

@@ -67,11 +67,14 @@ def test_texts_are_read_back(tmp_path: Path) -> None:
     dataset = tiny_texts(tmp_path)
     for index, (name, words) in enumerate(raw.tasks):
         row = [dataset.words[token] for token in dataset.tokens[index]]
-        assert row == list(words) and dataset.class_names[index] == name
-    assert dataset.tokens.dtype == np.int32 and dataset.tokens.shape == (12, 40)
+        assert row == list(words)
+        assert dataset.class_names[index] == name
+    assert dataset.tokens.dtype == np.int32
+    assert dataset.tokens.shape == (12, 40)
     sizes = {split: len(tasks) for split, tasks in dataset.splits.items()}
     assert sizes == {"train": 9, "validation": 1, "test": 2}
-    assert is_text(tmp_path) and dataset.summary["public_words"] == 10
+    assert is_text(tmp_path)
+    assert dataset.summary["public_words"] == 10
 
 
 def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_steps_are_gradient_descent_on_the_support_set(dataset):
 
 
 def test_methods_are_tested_on_the_same_tasks(dataset):
-    config, plain = make_config(), make_config({"method": "maml"})
+    config = make_config()
+    plain = make_config({"method": "maml"})
     theta = random_weights(config.tested_net(dataset.image_shape), 3)
     losses = [scores(run, dataset, [theta]).losses for run in (config, plain)]
     assert np.array_equal(*losses)
@@ -71,7 +72,8 @@ def test_few_shot_measure_reads_its_own_split_alone(
     config = make_config()
     net = config.tested_net(dataset.image_shape)
     theta = random_weights(net, 4)
-    model, metrics = tmp_path / "model.safetensors", tmp_path / "metrics.json"
+    model = tmp_path / "model.safetensors"
+    metrics = tmp_path / "metrics.json"
     save_members(model, net, [theta])
 
     def measure(dataset):

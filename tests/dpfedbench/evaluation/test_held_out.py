@@ -35,7 +35,8 @@ def net(config, records):
 
 def metrics_of(config, silos, folder, net, theta):
     """Return the metrics of a saved model."""
-    model, metrics = folder / "model.safetensors", folder / "metrics.json"
+    model = folder / "model.safetensors"
+    metrics = folder / "metrics.json"
     save_members(model, net, [theta])
     evaluate(config, data_dir=silos[0], model_path=model, out_path=metrics)
     return json.loads(metrics.read_text())
@@ -91,7 +92,8 @@ def test_records_are_measured_in_pieces_of_one_size(threads):
     losses, right = measured_in_pieces(
         workers, np.zeros(1), records[:, None], records % 2
     )
-    assert losses.tolist() == records.tolist() and right.sum() == 300
+    assert losses.tolist() == records.tolist()
+    assert right.sum() == 300
     assert sorted(sizes) == [88, 256, 256]
 
 
@@ -105,7 +107,8 @@ def test_validation_records_are_the_same_for_every_seed_and_in_no_test(records):
         {image.tobytes() for image in images}
         for images, _ in (first.validation, first.test)
     )
-    assert len(public) == 20 and not public & tested
+    assert len(public) == 20
+    assert not public & tested
 
 
 def test_validation_that_leaves_no_test_record_is_refused(records):

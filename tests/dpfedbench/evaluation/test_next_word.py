@@ -59,7 +59,8 @@ def test_text_scores_are_of_the_records_after_those_of_the_steps(
     initial = torch.from_numpy(theta).double()
     for index, task in enumerate(known.dataset.splits["test"][:2]):
         records = known.tasks(np.array([task]))[0]
-        support, tested = records[:SHOTS], records[SHOTS : SHOTS + TESTED]
+        support = records[:SHOTS]
+        tested = records[SHOTS : SHOTS + TESTED]
         tuned = initial
         for batch in (support[:BATCH], support[BATCH:], support[:BATCH]):
             tuned = tuned.detach().requires_grad_()
@@ -88,7 +89,8 @@ def without_others(dataset, split):
 def test_text_measure_reads_its_own_split_alone(
     texts, run, known, net, theta, split, unread, tmp_path, monkeypatch
 ):
-    model, metrics = tmp_path / "model.safetensors", tmp_path / "metrics.json"
+    model = tmp_path / "model.safetensors"
+    metrics = tmp_path / "metrics.json"
     save_members(model, net, [theta])
 
     def measure(dataset):

@@ -50,9 +50,11 @@ def test_batch_steps_repeat_their_bits_and_claim_nothing(silos, tmp_path):
     second = trained_tensors(silos, tmp_path / "second", {})
     assert all((first[name] == second[name]).all() for name in first)
     means = [name for name in first if name.endswith(".mean")]
-    assert means and all(np.abs(first[name]).max() > 0 for name in means)
+    assert means
+    assert all(np.abs(first[name]).max() > 0 for name in means)
     run = lots_config(CELLS)
-    assert not run.private and not run.client_sums
+    assert not run.private
+    assert not run.client_sums
 
 
 def test_batch_steps_without_one_of_their_parts_train_another_model(silos, tmp_path):

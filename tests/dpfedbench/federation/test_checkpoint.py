@@ -22,7 +22,8 @@ def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, identity={"run": "0123456789"}, seconds=0)
     checkpoint.save({"theta": torch.arange(300.0), "round": 3})
     loaded = checkpoint.load()
-    assert loaded is not None and torch.equal(loaded["theta"], torch.arange(300.0))
+    assert loaded is not None
+    assert torch.equal(loaded["theta"], torch.arange(300.0))
     whole = checkpoint.path.read_bytes()
     damaged = [
         whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :]
@@ -90,7 +91,8 @@ def test_run_lock_waits_for_the_other_process_and_names_it(
         assert held.wait(600)
         threading.Timer(0.3, release.set).start()
         with run_lock(folder) as waited:
-            assert waited and release.is_set()
+            assert waited
+            assert release.is_set()
     finally:
         release.set()
         holder.join()
@@ -124,7 +126,8 @@ def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path: Path) -> None:
     folder.rmdir()
     removed.close()
     thread.join(60)
-    assert second_holds.is_set() and not thread.is_alive()
+    assert second_holds.is_set()
+    assert not thread.is_alive()
 
 
 def test_training_that_another_process_finished_is_not_repeated(

@@ -135,7 +135,8 @@ def test_restart_without_states_of_clients_changes_the_result(
             train(FEDREP, silos, tmp_path, checkpoint_seconds=0)
     monkeypatch.setattr(CohortClients, "restore", lambda self, state: 0)
     files = train(FEDREP, silos, tmp_path)
-    assert files != fedrep[0] and personal_in(tmp_path) != fedrep[1]
+    assert files != fedrep[0]
+    assert personal_in(tmp_path) != fedrep[1]
 
 
 def test_clients_keep_their_state_and_the_server_keeps_the_initial_head(
@@ -161,7 +162,8 @@ def test_personal_test_is_of_examples_that_training_leaves_out(silos, tmp_path):
     whole = rounds_of(config_of(DpFedRep), silos, tmp_path / "whole").held
     for client in range(4):
         rows = held.test_record_indices[client]
-        trained, tested = set(held.record_indices[client]), set(rows)
+        trained = set(held.record_indices[client])
+        tested = set(rows)
         assert not trained & tested
         assert trained | tested == set(whole.record_indices[client])
         assert len(tested) == round(0.2 * len(whole.record_indices[client]))
@@ -195,7 +197,8 @@ def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
         head = torch.from_numpy(rounds.net.mask("head"))
         state = before["clients"].get(client, {})
         weights[head] = state.get("head", weights[head])
-        images, labels = rounds.held.images[client], rounds.held.labels[client]
+        images = rounds.held.images[client]
+        labels = rounds.held.labels[client]
         room = torch.empty((8, len(weights)))
         for _ in range(2):
             total = gradients.summed_record_gradients(

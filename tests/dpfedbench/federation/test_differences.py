@@ -74,10 +74,14 @@ def test_dp_fedavg_writes_its_releases_by_client(silos, tmp_path):
     ledger = ledger_in(tmp_path)
     assert [line.round for line in ledger] == list(range(6))
     for line in ledger:
-        assert (line.name, line.unit) == ("model-difference-sum", "client")
+        assert line.name == "model-difference-sum"
+        assert line.unit == "client"
         assert line.observer == "everyone"
-        assert (line.sensitivity, line.noise_std, line.denominator) == (0.5, 0.5, 2.0)
-        assert (line.sampler["kind"], line.sampler["rate"]) == ("poisson", 0.5)
+        assert line.sensitivity == 0.5
+        assert line.noise_std == 0.5
+        assert line.denominator == 2.0
+        assert line.sampler["kind"] == "poisson"
+        assert line.sampler["rate"] == 0.5
     history = history_in(tmp_path)
     measured = [False, False, True] * 2  # public validation and test
     assert history["test_accuracy"].notna().tolist() == measured

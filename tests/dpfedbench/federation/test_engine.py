@@ -86,7 +86,8 @@ def test_server_step_is_the_release_over_the_public_denominator(
     plan = {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
     train(make_config(plan), federation, tmp_path)
     counts = [total.count for total, _ in releases]
-    assert 0 in counts and max(counts) > 1
+    assert 0 in counts
+    assert max(counts) > 1
     for (_, released), mean in zip(releases, means, strict=True):
         assert np.array_equal(mean, released / 2.0)
         assert np.abs(released).min() > 0
@@ -127,7 +128,8 @@ def test_missing_gpu_is_named_and_nothing_is_written(federation, tmp_path, monke
 
 def test_random_initialisation_trains_nothing(federation, tmp_path):
     files = train(make_config({"method": "random"}), federation, tmp_path)
-    assert files["ledger.jsonl"] == b"" and len(history_in(tmp_path)) == 0
+    assert files["ledger.jsonl"] == b""
+    assert len(history_in(tmp_path)) == 0
 
 
 # Contributions and models that are not finite

@@ -86,7 +86,8 @@ def test_features_folder_changes_with_the_features_alone(monkeypatch):
         KINDS["scattering"],
     )
     folders = {features_folder(EVENED, overlay) for overlay in related}
-    assert len(folders) == len(related) and base not in folders
+    assert len(folders) == len(related)
+    assert base not in folders
     assert features_folder({"validation": {"tasks": 21}}) == features_folder()
     assert lots_config().features_folder is None
     monkeypatch.setattr(type(lots_config(HEAD).model.features), "version", "2")

@@ -95,7 +95,8 @@ def test_coordinate_groups_are_the_tensors_or_layers_of_a_network(kind, expected
     assert groups.dimension == net.dimension == 108
     with_rates = net.with_rates(2, 0.1)
     groups = with_rates.coordinate_groups(kind, "joint")
-    assert groups.names[-1] == "rates" and groups.dimension == with_rates.dimension
+    assert groups.names[-1] == "rates"
+    assert groups.dimension == with_rates.dimension
 
 
 def test_coordinate_groups_of_a_language_model_go_by_the_number_in_the_names():

@@ -80,7 +80,8 @@ def test_initial_weights_are_the_first_member_of_the_other_run(
         np.testing.assert_array_equal(tensor.numpy(), members[f"member1/{name}"])
     if change:
         alone = train(run, federation, tmp_path / "alone", references=references)
-        assert alone["ledger.jsonl"] == b"" and not run.private
+        assert alone["ledger.jsonl"] == b""
+        assert not run.private
         assert load_file(tmp_path / "alone" / model.name).keys() == names
 
 
@@ -134,9 +135,11 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     )
     train(run, federation, tmp_path)
     for line in ledger_in(tmp_path):
-        assert line.data_dependent_threshold and reason in line.reason
+        assert line.data_dependent_threshold
+        assert reason in line.reason
     proof = proven(run, tmp_path)
-    assert (proof["epsilon_high"], proof["status"]) == ("inf", "void")
+    assert proof["epsilon_high"] == "inf"
+    assert proof["status"] == "void"
 
 
 def test_initial_public_weights_cost_nothing(federation, tmp_path):
@@ -161,7 +164,8 @@ def test_initial_public_weights_cost_nothing(federation, tmp_path):
         )
         epsilons.append(proven(run, folder)["epsilon_high"])
     assert models[0] != models[1]
-    assert inputs[0] == inputs[1] and not inputs[1][0][2]
+    assert inputs[0] == inputs[1]
+    assert not inputs[1][0][2]
     assert epsilons[0] == epsilons[1]
 
 
@@ -174,7 +178,8 @@ def proven_together(federation, tmp_path, **change):
     run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
     train(first, federation, tmp_path / "first")
     names = ("model.safetensors", "ledger.jsonl")
-    assert run.unaccounted == () and run.references == dict.fromkeys(names, first)
+    assert run.unaccounted == ()
+    assert run.references == dict.fromkeys(names, first)
     references = {name: tmp_path / "first" / name for name in names}
     train(run, federation, tmp_path / "run", references=references)
     before = ledger_before(run, references)

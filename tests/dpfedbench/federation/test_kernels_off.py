@@ -119,7 +119,8 @@ def test_torch_path_agrees_with_the_kernels(name, request, tmp_path):
     moved, distance = movement_and_distance(
         config, folders[0], tmp_path / case.kernel, tmp_path / "torch"
     )
-    assert moved > 0 and distance <= case.tolerance * moved
+    assert moved > 0
+    assert distance <= case.tolerance * moved
     for line, torch_line in zip(*ledgers, strict=True):
         values = {
             field: getattr(line, field)
@@ -225,5 +226,6 @@ def test_dpfedbench_imports_and_trains_without_dpkernels(federation, tmp_path):
     moved, distance = movement_and_distance(
         config, federation[0], tmp_path / "with", without
     )
-    assert moved > 0 and distance <= 1e-4 * moved
+    assert moved > 0
+    assert distance <= 1e-4 * moved
     assert training_in(without)["gradients"] == "torch"

@@ -36,7 +36,8 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
         assert line.dimension == net.dimension
         assert line.noise_stream == f"0/noise/{index}"
         norm = np.linalg.norm(contribution)
-        assert norm > 0.01 and np.abs(contribution[rates]).max() > 0
+        assert norm > 0.01
+        assert np.abs(contribution[rates]).max() > 0
         clipped = contribution * 0.01 / norm
         assert mean - 1.0 * 0.01 * noise == pytest.approx(clipped, abs=1e-8)
         moved = before - rounds.theta

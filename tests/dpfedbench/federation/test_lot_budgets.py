@@ -48,7 +48,8 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     profiles = account(ledger, delta=1e-4, claims=CLAIMS).profiles
     last = history_in(tmp_path)["epsilon_claimed"].iloc[-1]
     assert profiles["claimed"].epsilon_high == pytest.approx(last, rel=1e-9)
-    assert training_in(tmp_path)["stopped_by"] == "budget" and last <= 3.0
+    assert training_in(tmp_path)["stopped_by"] == "budget"
+    assert last <= 3.0
     assert profiles["proven"].epsilon_high < last
     assert profiles["proven"].status == "as run"
     mechanism = rounds_of(config, silos, tmp_path / "again").clients.mechanism
@@ -93,7 +94,8 @@ def test_budget_of_noise_that_follows_a_loss_is_proved_by_a_filter(
     assert len({line.noise_multiplier for line in ledger_in(tmp_path)}) > 1
     assert training_in(tmp_path)["stopped_by"] == "budget"
     proof = proven(config, tmp_path)
-    assert proof["status"] == "proved" and "filter" in proof["explanation"]
+    assert proof["status"] == "proved"
+    assert "filter" in proof["explanation"]
     assert proof["epsilon_low"] < proof["epsilon_high"]
     assert proof["epsilon_high"] == pytest.approx(3.0, abs=gap)
 
@@ -210,7 +212,8 @@ def test_filter_chooses_its_order_before_the_first_lot():
             spent[order] += moment(multipliers[-1], order)
         multipliers.append(0.9)
     best = min(orders, key=lambda order: spent[order] - allowed[order])
-    assert best < first and spent[best] < 0.9 * allowed[best]
+    assert best < first
+    assert spent[best] < 0.9 * allowed[best]
     multipliers.pop()
 
     plan = PoissonLots(cohort=8, rounds=400)

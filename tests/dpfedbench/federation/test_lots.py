@@ -94,7 +94,8 @@ def check_ledger_of_lots(ledger, releases, names):
         (total.dimension, total.threshold, total.noise_multiplier)
         for total, _ in releases
     ]
-    assert sorted(written) == sorted(released) and len(released) == 2 * 10 * 4
+    assert sorted(written) == sorted(released)
+    assert len(released) == 2 * 10 * 4
 
 
 def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
@@ -148,7 +149,8 @@ def test_thresholds_of_clients_follow_from_their_releases(
     rounds = rounds_of(lots_config(overlay), silos, tmp_path)
     states = rounds.clients.mechanism.states
     expected = [state["threshold"] for state in states]
-    assert len(set(expected)) == 1 and 0 < expected[0] < 100
+    assert len(set(expected)) == 1
+    assert 0 < expected[0] < 100
     for index in range(3):
         rounds.log.clear()
         rounds.round(index)
@@ -268,7 +270,8 @@ def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
     config = lots_config(RAW)
     train(config, silos, tmp_path)
     proof = proven(config, tmp_path)
-    assert (proof["epsilon_high"], proof["status"]) == ("inf", "void")
+    assert proof["epsilon_high"] == "inf"
+    assert proof["status"] == "void"
 
 
 def test_lots_without_noise_and_clipping_are_the_plain_method(
@@ -326,5 +329,7 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=Watched)
     for index in range(4):
         rounds.round(index)
-    assert 0 in sizes and any(sizes) and len(released) == len(sizes)
+    assert 0 in sizes
+    assert any(sizes)
+    assert len(released) == len(sizes)
     assert all(vector.abs().min() > 0 for vector in released)

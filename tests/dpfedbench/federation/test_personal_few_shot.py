@@ -87,7 +87,8 @@ def test_training_has_the_columns_with_any_number_of_threads(apart, tmp_path):
         {name: training_in(tmp_path / folder)[name] for name in COLUMNS}
         for folder in ("one", "three")
     )
-    assert first == second and first["personal_clients"] == 4
+    assert first == second
+    assert first["personal_clients"] == 4
 
 
 class Still(ClientUpdate):

@@ -120,9 +120,11 @@ def test_new_last_layer_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch
     with pytest.raises(InterruptedError):
         train(config, images, tmp_path)
     ((net, adapted, tested),) = calls
-    assert net.outputs == 3 and adapted is None
+    assert net.outputs == 3
+    assert adapted is None
     assert tested.dtype == np.float32
-    assert (tested[-3 * 5 :] == 0).all() and theta[-4 * 5 :].any()
+    assert (tested[-3 * 5 :] == 0).all()
+    assert theta[-4 * 5 :].any()
     assert tested[: -3 * 5].tobytes() == theta[: -4 * 5].tobytes()
 
 
@@ -137,7 +139,8 @@ def test_pretrained_model_is_tested_at_several_shots(images, tmp_path):
         model = tmp_path / "model.safetensors"
         evaluate(test, data_dir=images[0], model_path=model, out_path=path)
         metrics = json.loads(path.read_text())
-        assert (metrics["shots"], metrics["steps"]) == (shots, 3)
+        assert metrics["shots"] == shots
+        assert metrics["steps"] == 3
         assert len(metrics["per_task"]) == 4
 
 
@@ -148,8 +151,10 @@ def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path)
     ledger = ledger_in(tmp_path)
     assert len(ledger) == 6
     for line in ledger:
-        assert (line.unit, line.observer) == ("record", "everyone")
-        assert (line.noise_multiplier, line.denominator) == (2.0, 8.0)
+        assert line.unit == "record"
+        assert line.observer == "everyone"
+        assert line.noise_multiplier == 2.0
+        assert line.denominator == 8.0
     profiles = accounted(config, tmp_path)["profiles"]
     claim = profiles["claimed"]
     proof = profiles["proven"]
@@ -157,7 +162,8 @@ def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path)
     assert claim["epsilon_high"] == pytest.approx(claimed, rel=1e-9)
     tight = poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5)
     assert proof["epsilon_high"] == pytest.approx(tight, rel=1e-9)
-    assert tight < claimed and claim["status"] == proof["status"] == "proved"
+    assert tight < claimed
+    assert claim["status"] == proof["status"] == "proved"
 
 
 def test_pretraining_audit_takes_one_holder(images, tmp_path):
@@ -167,6 +173,9 @@ def test_pretraining_audit_takes_one_holder(images, tmp_path):
     config = make_config(TRANSFER, {"noise": {"multiplier": 0.7}})
     train(config, images, tmp_path)
     report = audit(config, ledger_in(tmp_path))
-    assert (report["unit"], report["observer"]) == ("record", "everyone")
-    assert (report["clients_audited"], report["rounds"]) == (1, 6)
-    assert report["canaries"] == 30 and report["status"].startswith("not above")
+    assert report["unit"] == "record"
+    assert report["observer"] == "everyone"
+    assert report["clients_audited"] == 1
+    assert report["rounds"] == 6
+    assert report["canaries"] == 30
+    assert report["status"].startswith("not above")

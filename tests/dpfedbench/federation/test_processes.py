@@ -176,7 +176,8 @@ def wait_for_checkpoint(state, before, is_alive):
     """Wait until a checkpoint was written after the time `before` (None: ever)."""
     deadline = time.monotonic() + 120
     while not state.exists() or state.stat().st_mtime_ns == before:
-        assert time.monotonic() < deadline and is_alive()
+        assert time.monotonic() < deadline
+        assert is_alive()
         time.sleep(0.005)
 
 
@@ -199,7 +200,8 @@ def test_killed_processes_are_followed_by_others_to_the_same_bits(
         time.sleep(moments.uniform(0, 0.06))
         os.kill(processes[victim].pid, signal.SIGKILL)
         codes = exit_codes(processes)
-        assert codes[victim] == -signal.SIGKILL and all(codes)
+        assert codes[victim] == -signal.SIGKILL
+        assert all(codes)
         before = state.stat().st_mtime_ns
     alone = train_alone(CASES[name][1], folders[name], run_dir)
     assert alone == results_in(root / name)

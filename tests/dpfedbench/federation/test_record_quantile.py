@@ -63,7 +63,8 @@ def test_record_quantile_threshold_follows_from_the_released_count():
         rounds = rounds_of_rows(config, scale * rng.normal(size=(2, 100, 3)))
         for (line, count), (_, counts) in releases_by_round(rounds, 8):
             assert line.threshold == pytest.approx(expected, rel=1e-12)
-            assert (count.name, count.dimension) == ("below-threshold-count", 1)
+            assert count.name == "below-threshold-count"
+            assert count.dimension == 1
             assert count.denominator == 40.0
             expected *= np.exp(-0.3 * (0.5 + counts[:, 0] - 0.75))
         assert expected[0] != expected[1]
@@ -120,8 +121,10 @@ def test_record_quantile_costs_what_the_configured_noise_does(
     for sums, counts in zip(ledger[::2], ledger[1::2], strict=True):
         expected = [2.309401 * threshold for threshold in sums.threshold]
         assert sums.noise_std == pytest.approx(expected, rel=1e-6)
-        assert (counts.sensitivity, counts.noise_std) == ([0.5] * 4, [2.0] * 4)
-        assert sums.counted_by_paper and counts.counted_by_paper
+        assert counts.sensitivity == [0.5] * 4
+        assert counts.noise_std == [2.0] * 4
+        assert sums.counted_by_paper
+        assert counts.counted_by_paper
         assert not sums.data_dependent_threshold
     result = accounted(config, tmp_path)
     assert result["noise_multiplier"] == pytest.approx(2.0, rel=1e-12)
@@ -147,10 +150,12 @@ def test_record_quantile_with_decaying_noise_keeps_its_budget(
     multipliers = np.array([sums.noise_multiplier for sums in ledger[::2]])
     charged = (multipliers**-2 + 4.0**-2) ** -0.5
     decays = np.log(charged / 2.0) / np.log(0.9)
-    assert decays == pytest.approx(np.round(decays), abs=1e-9) and decays[-1] > 1
+    assert decays == pytest.approx(np.round(decays), abs=1e-9)
+    assert decays[-1] > 1
     assert {line.noise_multiplier for line in ledger[1::2]} == {4.0}
     proof = proven(config, tmp_path)
-    assert proof["status"] == "proved" and "filter" in proof["explanation"]
+    assert proof["status"] == "proved"
+    assert "filter" in proof["explanation"]
     assert proof["epsilon_high"] == pytest.approx(3.0, abs=gap)
 
 

@@ -100,7 +100,8 @@ def reference_round(
     )
     validation_gradient = gradient(virtual, validation)
     epsilon = length / torch.sqrt((validation_gradient[weights_block] ** 2).sum())
-    plus, minus = model.clone(), model.clone()
+    plus = model.clone()
+    minus = model.clone()
     plus[weights_block] = (
         plus[weights_block] + epsilon * validation_gradient[weights_block]
     )
@@ -166,7 +167,8 @@ def test_released_search_without_noise_is_the_released_code(
         "architecture_clipping": {"threshold": 1e-6},
     }
     rounds = rounds_of(make_config(overlay), silos, tmp_path)
-    clients, net = rounds.clients, rounds.net
+    clients = rounds.clients
+    net = rounds.net
     clients._mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
     theta = net.initial(np.random.default_rng(0)).astype(np.float32)
     block = net.blocks["weights"]
@@ -174,7 +176,8 @@ def test_released_search_without_noise_is_the_released_code(
     last_layer = slice(block.stop - classes * (features + 1), block.stop - classes)
     theta[last_layer] *= head
     velocity = torch.zeros(block.stop, dtype=torch.float64)
-    images, labels = clients._held.images[0], clients._held.labels[0]
+    images = clients._held.images[0]
+    labels = clients._held.labels[0]
     norms = []
     for index in range(2):
         records = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
@@ -222,7 +225,8 @@ def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     )
     assert len(noised) == 326
     exact = np.delete(released, noised, axis=1)
-    assert (exact == exact[0]).all() and np.count_nonzero(exact[0])
+    assert (exact == exact[0]).all()
+    assert np.count_nonzero(exact[0])
     differences = (released[1:, noised] - released[0, noised]) / math.sqrt(2)
     assert np.std(differences) == pytest.approx(z * C**2, rel=0.1)
     assert stats.kstest(differences[0], "norm", (0, z * C**2)).pvalue > 1e-4
@@ -255,7 +259,9 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
     lines = ledger_in(tmp_path)
     assert len(lines) == 4
     for line in lines:
-        assert (line.name, line.unit, line.part) == (WEIGHTS, "record", "training half")
+        assert line.name == WEIGHTS
+        assert line.unit == "record"
+        assert line.part == "training half"
         assert line.dimension == 326
         assert line.threshold == pytest.approx([math.sqrt(KERNELS)])
         assert line.noise_std == pytest.approx([0.25])
@@ -265,12 +271,14 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
         assert line.reason == run.breaches[0].reason
     result = accounted(run, tmp_path, silos[1])
     claim, proof = (result["profiles"][name] for name in ("claimed", "proven"))
-    assert result["unit"] == "record" and claim["status"] == proof["status"] == "void"
+    assert result["unit"] == "record"
+    assert claim["status"] == proof["status"] == "void"
     assert proof["epsilon_high"] == "inf"
     mu = mpmath.mpf(8) / 50 * mpmath.sqrt(4 * mpmath.expm1(1))
     assert claim["epsilon_high"] == pytest.approx(gdp_epsilon(mu, 1e-4), rel=1e-6)
     report = audit(run, lines)
-    assert report["status"] == "nothing to audit" and report["epsilon"] is None
+    assert report["status"] == "nothing to audit"
+    assert report["epsilon"] is None
 
 
 def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
@@ -281,7 +289,8 @@ def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
     theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
     ((row, _, _),) = list(clients.contributions(theta, np.arange(1), 0))
     moved = row[0].numpy() - theta
-    assert np.isfinite(moved).all() and np.count_nonzero(moved) == 326
+    assert np.isfinite(moved).all()
+    assert np.count_nonzero(moved) == 326
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,8 @@ def test_mechanism_of_a_private_sum_keeps_no_norms(create):
     assert create.keywords["ledger"] == []
     total = private.begin_round(0)
     total.add(torch.ones((2, 3)))
-    assert total.raw_norms == [] and not hasattr(total, "norms")
+    assert total.raw_norms == []
+    assert not hasattr(total, "norms")
 
 
 # Streams of noise
@@ -295,13 +296,15 @@ def test_round_without_clients_has_its_lines_and_its_step(method, sums):
     for index in range(48):
         before = rounds.theta.clone()
         row, served = rounds.round(index)
-        assert served == 1 and row["clients"] == 1.0
+        assert served == 1
+        assert row["clients"] == 1.0
         assert not torch.equal(rounds.theta, before)
     by_round = {}
     for line in rounds.ledger:
         values = line.name, line.noise_multiplier, line.threshold, line.denominator
         by_round.setdefault(line.round, []).append(values)
-    assert len(by_round) == 48 and len(by_round[0]) == sums
+    assert len(by_round) == 48
+    assert len(by_round[0]) == sums
     assert all(lines == by_round[0] for lines in by_round.values())
 
 
@@ -315,4 +318,5 @@ def test_not_finite_contributions_are_counted_anew_each_round():
     for index in range(3):
         rounds.round(index)
         counts.append(rounds.non_finite)
-    assert counts == [0, 2, 0] and torch.isfinite(rounds.theta).all()
+    assert counts == [0, 2, 0]
+    assert torch.isfinite(rounds.theta).all()

@@ -119,7 +119,8 @@ def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
     train(difference_config(overlay), silos, tmp_path / "alone")
     single = ledger_in(tmp_path / "alone")[0].noise_multiplier
     joint = (z[MODEL] ** -2 + z[CONTROL] ** -2) ** -0.5
-    assert single <= joint < 1.002 * single and z[MODEL] == z[CONTROL]
+    assert single <= joint < 1.002 * single
+    assert z[MODEL] == z[CONTROL]
     epsilon = proven(config, tmp_path / "both")["epsilon_high"]
     assert epsilon <= 3.0 < epsilon * 1.01
 

@@ -84,13 +84,15 @@ def test_search_with_shared_streams_has_no_finite_epsilon():
     )
     assert alone.self_compose(ROUNDS).get_epsilon_for_delta(1e-5) > 14.5
     shared = tuning_account(own_streams=False)
-    assert shared.status == "void" and math.isinf(shared.epsilon_high)
+    assert shared.status == "void"
+    assert math.isinf(shared.epsilon_high)
     assert "nothing finite is proven" in shared.explanation
     separate = tuning_account(own_streams=True)
     assert separate.status == "proved"
     assert separate.epsilon_high == pytest.approx(1.382, abs=5e-4)
     single = tuning_account(own_streams=False, search=Search(runs=1, data="private"))
-    assert single.status == "proved" and single.epsilon_high < 1.382
+    assert single.status == "proved"
+    assert single.epsilon_high < 1.382
     geometric = Search(runs=1, data="private", number="geometric")
     assert tuning_account(own_streams=False, search=geometric).status == "void"
 
@@ -189,7 +191,8 @@ def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
                 for k in plan.sample_cohort(index)
             }
         )
-    assert len(participations) == 6 and min(map(len, participations)) > 100
+    assert len(participations) == 6
+    assert min(map(len, participations)) > 100
     pairs = itertools.combinations(participations, 2)
     assert max(len(first & second) for first, second in pairs) <= 16
 
@@ -228,7 +231,8 @@ def test_run_with_streams_of_its_own_has_them_from_training_to_account(
     path = tmp_path / "privacy.json"
     account_run(separate, tmp_path, path, search=Search(runs=3, data="private"))
     tuning = json.loads(path.read_text())["profiles"]["tuning"]
-    assert tuning["status"] == "proved" and tuning["epsilon_high"] < 100
+    assert tuning["status"] == "proved"
+    assert tuning["epsilon_high"] < 100
     message = r"a stream of .* the ledger is not of this run"
     with pytest.raises(BenchError, match=message):
         ledger_of(run, tmp_path)

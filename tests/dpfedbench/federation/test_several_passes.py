@@ -82,7 +82,8 @@ def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
     known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
     proof = profiles["proven"]
     assert 0 < proof["epsilon_low"] < 1.49 < proof["epsilon_high"] <= 1.5 < known
-    assert "encoder" not in lines[0].sampler and len(lines) == 12
+    assert "encoder" not in lines[0].sampler
+    assert len(lines) == 12
     for profile in ("replace_one", "image_level"):
         assert profiles[profile]["epsilon_high"] > 1.5
 

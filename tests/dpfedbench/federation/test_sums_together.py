@@ -237,7 +237,8 @@ def test_two_sums_with_calibrated_noise_meet_the_budget(
     multipliers = {line.name: line.noise_multiplier for line in ledger}
     first = multipliers["query-gradient-sum"]
     second = multipliers["second-sum"]
-    assert z in (None, first) and second_z in (None, second)
+    assert z in (None, first)
+    assert second_z in (None, second)
     if z is second_z is None:
         assert first == second
     spent = gaussian(joint(first, second))
@@ -263,7 +264,8 @@ def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(
     train(config, federation, tmp_path)
     count = training_in(tmp_path)["rounds_run"]
     last = history_in(tmp_path)["epsilon_proven"].iloc[-1]
-    assert 0 < count < 12 and spent(count) <= 1.5 + 1e-3 < spent(count + 1)
+    assert 0 < count < 12
+    assert spent(count) <= 1.5 + 1e-3 < spent(count + 1)
     assert last == pytest.approx(spent(count), abs=2e-3)
     assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(last, rel=1e-9)
 
@@ -298,7 +300,8 @@ def test_decaying_noise_shares_a_filter_with_a_second_sum(silos, tmp_path):
     train(config, silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
     rounds = list(zip(multipliers[::2], multipliers[1::2], strict=True))
-    assert len(set(multipliers[::2])) > 1 and set(multipliers[1::2]) == {3.0}
+    assert len(set(multipliers[::2])) > 1
+    assert set(multipliers[1::2]) == {3.0}
     assert len(rounds) < 200
 
     def cost(pair, order):

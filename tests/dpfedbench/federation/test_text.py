@@ -122,7 +122,8 @@ def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> 
         "proven": 7.3866,
         "replace_one": 19.0747,
     }
-    assert result.unit == "record" and result.profiles["proven"].observer == "server"
+    assert result.unit == "record"
+    assert result.profiles["proven"].observer == "server"
     assert epsilons(result.groups, 2) == {"2": 19.07, "3": 34.68}
     assert "at delta 20.2, which says nothing" in result.groups["2"].explanation
 
@@ -131,7 +132,8 @@ def test_local_privacy_protects_all_records_of_a_client(tmp_path: Path) -> None:
     run = run_of("local-reptile")
     trained(tmp_path, run)
     line, *_ = read_ledger(tmp_path / "run" / "ledger.jsonl")
-    assert (line.unit, line.observer) == ("client", "server")
+    assert line.unit == "client"
+    assert line.observer == "server"
     assert line.adjacency == "replace-one"
     assert line.sensitivity == 2 * line.threshold
     assert line.noise_std == 0.51 * line.sensitivity
@@ -187,7 +189,8 @@ def test_language_model_is_tested_with_and_without_refining(tmp_path: Path) -> N
     run = run_of("reptile")
     trained(tmp_path, run)
     metrics = metrics_of(tmp_path, run)
-    assert metrics["tasks"] == 2 and len(metrics["per_task"]) == 2
+    assert metrics["tasks"] == 2
+    assert len(metrics["per_task"]) == 2
     assert metrics["accuracy"] == np.mean(metrics["per_task"])
     assert 0 <= metrics["accuracy_before_refining"] <= 100
     more = run.replace(evaluation=run.evaluation.replace(tasks=3))
@@ -247,7 +250,8 @@ def test_initial_language_model_goes_over_word_by_word(
     words = rounds.net.words
     texts = load_texts(tmp_path / "other" / "data")
     first_words = KnownText(texts, first.task.text).words
-    assert (len(words), len(first_words)) == (8, 6)
+    assert len(words) == 8
+    assert len(first_words) == 6
     assert 2 <= len(set(words) & set(first_words)) < 6
     random = rounds.net.tensors(
         torch.from_numpy(rounds.net.initial(stream(0, "initial-weights")))

@@ -175,7 +175,8 @@ def test_rule_that_declares_raw_norms_has_no_finite_epsilon(monkeypatch):
         run = run_of(cls)
         proof = account_of(run, ledger_of(run, count=1)).profiles["proven"]
         assert (proof.status == "void") == void
-    assert norms[0] is None and norms[1] == pytest.approx([0.1 * 3**0.5] * 4)
+    assert norms[0] is None
+    assert norms[1] == pytest.approx([0.1 * 3**0.5] * 4)
 
 
 def test_user_parts_have_keys_of_their_own():

@@ -123,14 +123,16 @@ def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_pa
         "client_update": {"inner_rate": 0.05},
     }
     rounds = rounds_of(make_config(PLAIN_REPTILE, single), federation, tmp_path)
-    assert rounds.run.server.rate == 1.0 and rounds.run.server.optimizer.kind == "sgd"
+    assert rounds.run.server.rate == 1.0
+    assert rounds.run.server.optimizer.kind == "sgd"
     for index in range(2):
         before = rounds.theta.clone()
         cohort = rounds.plan.sample_cohort(index)
         ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
         trained = before - sent[0]
         rounds.round(index)
-        assert len(cohort) == 1 and (trained - before).norm() > 0.1
+        assert len(cohort) == 1
+        assert (trained - before).norm() > 0.1
         assert torch.allclose(rounds.theta, trained, rtol=0, atol=1e-6)
 
 
@@ -148,10 +150,12 @@ def test_ledger_has_every_release_within_tasks(
     config = make_config(overlay, {"client_update": {"inner_steps": 2}})
     rounds = rounds_of(config, federation, tmp_path)
     sent = contributions(rounds, theta_of(rounds))
-    assert rounds.clients.contributions_per_client == rows and len(sent) == 3 * rows
+    assert rounds.clients.contributions_per_client == rows
+    assert len(sent) == 3 * rows
     assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     ledger = {line.name: line for line in ledger_in(tmp_path)}
-    assert set(ledger) == set(records) and len(rounds.log) == len(records)
+    assert set(ledger) == set(records)
+    assert len(rounds.log) == len(records)
     for line, releases, _ in rounds.log:
         assert ledger[line.name] == line
         steps = 1 if line.name == QUERY else 2
@@ -280,7 +284,8 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
         examples = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
         assert sorted(map(bytes, np.concatenate(read))) == sorted(map(bytes, examples))
     (line,) = ledger_in(tmp_path)
-    assert (line.sampler["cohort"], line.sampler["records"]) == (3, 9)
+    assert line.sampler["cohort"] == 3
+    assert line.sampler["records"] == 9
     assert line.denominator == 3.0
 
 
@@ -297,10 +302,13 @@ def test_poisson_batches_are_divided_by_their_mean_size(
         for index in range(2):
             contributions(rounds, theta, index)
     sizes = [len(labels) for _, _, labels in calls]
-    assert len(sizes) == 18 and len(set(sizes)) > 2 and abs(sum(sizes) - 54) < 18
+    assert len(sizes) == 18
+    assert len(set(sizes)) > 2
+    assert abs(sum(sizes) - 54) < 18
     client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
-    x, y = tasks.support_x[0], tasks.support_y[0]
+    x = tasks.support_x[0]
+    y = tasks.support_y[0]
     with rounds.clients._workers.worker() as worker:
         gradients = torch.empty((len(y), rounds.net.dimension))
         worker.record_gradients(theta, x, y, gradients)
@@ -323,7 +331,8 @@ def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
     def gather(ids):
         """Return the examples' numbers in place of images and labels."""
         tiled = np.tile(numbers, (len(ids), 1))
-        support, query = tiled[:, :3], tiled[:, 3:]
+        support = tiled[:, :3]
+        query = tiled[:, 3:]
         return TaskBatch(
             support_x=support, support_y=support, query_x=query, query_y=query
         )
@@ -355,7 +364,8 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     contributions(rounds, theta)
     line = ledger_in(tmp_path)[-1]
     assert line.sampler["kind"] == "own-records-poisson"
-    assert (line.sampler["rate"], line.sampler["steps"]) == (1 / 3, 3)
+    assert line.sampler["rate"] == 1 / 3
+    assert line.sampler["steps"] == 3
     assert line.denominator == 3.0
 
 
@@ -368,7 +378,8 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     mechanism = rounds.clients.mechanisms[SUPPORT]
     total = mechanism.begin_round(0, holder=5)
     total.add(rows)
-    assert np.isfinite(mechanism.finish(total)).all() and rounds.non_finite == 1
+    assert np.isfinite(mechanism.finish(total)).all()
+    assert rounds.non_finite == 1
 
 
 def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
@@ -379,7 +390,8 @@ def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
     train(config, federation, tmp_path)
     clients = accounted(config, tmp_path, federation[1])
     (records,) = clients["also"]
-    assert (clients["unit"], records["unit"]) == ("client", "record")
+    assert clients["unit"] == "client"
+    assert records["unit"] == "record"
     client_epsilon = clients["profiles"]["proven"]["epsilon_high"]
     assert client_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
     proof = records["profiles"]["proven"]

@@ -75,7 +75,8 @@ def test_batch_statistics_are_those_of_torch_and_have_no_gradient():
     for coordinates, values in measured.statistics:
         is_statistic[coordinates] = True
         assert len(values) == coordinates.stop - coordinates.start
-    assert (is_statistic == expected).all() and expected.any()
+    assert (is_statistic == expected).all()
+    assert expected.any()
 
     theta = torch.from_numpy(initial(net))
     images = torch.from_numpy(batch()[0]).float().movedim(-1, 1) / 255
@@ -116,11 +117,13 @@ def test_drop_path_grows_from_zero_over_the_training():
     plain = batch_gradient(net).gradient
     start = batch_gradient(net, drop_path=0.9, progress=0.0).gradient
     end = batch_gradient(net, drop_path=0.9, progress=1.0).gradient
-    assert torch.equal(start, plain) and not torch.equal(end, plain)
+    assert torch.equal(start, plain)
+    assert not torch.equal(end, plain)
     first, again, reseeded = (
         batch_gradient(net, drop_path=0.5, seed=seed).gradient for seed in (0, 0, 1)
     )
-    assert torch.equal(first, again) and not torch.equal(first, reseeded)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, reseeded)
 
 
 def test_drop_path_never_drops_the_identity():

@@ -25,7 +25,8 @@ def images(count=5):
 @pytest.mark.parametrize("normalisation", ["batch", "record"])
 def test_variant_at_its_defaults_is_conv4(normalisation):
     sizes = SIZES | {"normalisation": normalisation}
-    plain, variant = Conv4(**sizes), Conv4VariantNet(**sizes, **PLAIN)
+    plain = Conv4(**sizes)
+    variant = Conv4VariantNet(**sizes, **PLAIN)
     theta = plain.initial(np.random.default_rng(0))
     assert np.array_equal(theta, variant.initial(np.random.default_rng(0)))
     rng = np.random.default_rng(1)

@@ -77,7 +77,8 @@ def test_scattering_is_direct_convolution():
     expected = [convolve(values, blur)[4:12:4, 4:12:4] for values in maps]
     scattering = Scattering(angles=angles, groups=None, unit_length=False)
     features = scattering(image[None, :, :, None])
-    assert features.shape == (1, 2, 2, 81) and features.dtype == np.float32
+    assert features.shape == (1, 2, 2, 81)
+    assert features.dtype == np.float32
     np.testing.assert_allclose(
         features[0], np.stack(expected, axis=-1), rtol=1e-4, atol=2e-6
     )

@@ -31,7 +31,8 @@ def test_space_has_the_sizes_of_darts():
     """Four nodes with 2, 3, 4 and 5 inputs, eight operations, two kinds of cells (Liu et
     al. 2018, Section 2).
     """
-    assert Space().edges == 14 and Space().size == 2 * 14 * 8
+    assert Space().edges == 14
+    assert Space().size == 2 * 14 * 8
     assert [edge(node, 0) for node in range(4)] == [0, 2, 5, 9]
 
 
@@ -84,7 +85,8 @@ def test_random_genotypes_are_uniform():
     shares = np.array([pairs.count(pair) for pair in all_pairs]) / 3000
     assert np.abs(shares - 1 / 6).max() < 0.034
     shares = np.array([operations.count(name) for name in OPERATIONS]) / 6000
-    assert shares[0] == 0 and np.abs(shares[1:] - 1 / 7).max() < 0.023
+    assert shares[0] == 0
+    assert np.abs(shares[1:] - 1 / 7).max() < 0.023
 
 
 def test_genotype_is_read_back(tmp_path):

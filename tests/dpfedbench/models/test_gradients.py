@@ -380,11 +380,14 @@ def test_records_have_no_learnt_rates():
 def test_workers_split_tasks_evenly():
     choice = choose(RECORD["cnn"])
     workers = Workers(choice, lambda gradients: gradients.net.dimension, threads=2)
-    assert (workers.name, workers.device, workers.chunk) == ("cnn", "cpu", 16)
+    assert workers.name == "cnn"
+    assert workers.device == "cpu"
+    assert workers.chunk == 16
     assert workers.split(2) == [slice(0, 1), slice(1, 2)]
     workers._tasks = 4
     assert workers.split(4) == [slice(0, 2), slice(2, 4)]
     assert workers.split(9) == [slice(0, 4), slice(4, 8), slice(8, 9)]
-    assert workers.split(1) == [slice(0, 1)] and workers.split(0) == []
+    assert workers.split(1) == [slice(0, 1)]
+    assert workers.split(0) == []
     with workers.worker() as dimension:
         assert dimension == 26_010

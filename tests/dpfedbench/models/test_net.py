@@ -37,7 +37,8 @@ def test_net_conv4_has_the_tensors_of_model_files():
     first_block = ["block1.weight", "block1.scale", "block1.shift"]
     assert list(shapes)[:4] == [*first_block, "block2.weight"]
     assert shapes["block1.weight"] == (3, 3, 3, 4)
-    assert shapes["head.weight"] == (4, 5) and shapes["head.bias"] == (5,)
+    assert shapes["head.weight"] == (4, 5)
+    assert shapes["head.bias"] == (5,)
 
 
 def test_net_initial_weights_are_the_modules_and_leave_torchs_generator():
@@ -47,7 +48,8 @@ def test_net_initial_weights_are_the_modules_and_leave_torchs_generator():
     first, again, second = (
         net.initial(np.random.default_rng(seed)) for seed in (1, 1, 2)
     )
-    assert np.array_equal(first, again) and not np.array_equal(first, second)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
     assert first.dtype == np.float32
     assert torch.equal(before, torch.get_rng_state())
     bound = 1 / np.sqrt(2 * 9)

@@ -45,4 +45,5 @@ def test_threads_products_take_no_threads_of_their_own() -> None:
     assert process.returncode == 0, process.stderr
     within, after = process.stdout.splitlines()
     counts = [1] * (1 + torch.backends.mkl.is_available())
-    assert within == f"[{counts}, {counts}] 1" and int(after) == 2
+    assert within == f"[{counts}, {counts}] 1"
+    assert int(after) == 2

@@ -185,7 +185,8 @@ def test_chunk_that_is_too_large_is_halved_with_a_notice(at_once, limit_memory, 
     gradients._limit = 10**6
     rows, *_ = contributions(gradients, parts)
     assert_close(rows, expected)
-    assert device.counts[:3] == [7, 3, 1] and set(device.counts[2:]) == {1}
+    assert device.counts[:3] == [7, 3, 1]
+    assert set(device.counts[2:]) == {1}
     assert capsys.readouterr().err.splitlines() == [
         "notice: cpu is out of memory: 3 at once instead of 7 from here on",
         "notice: cpu is out of memory: 1 at once instead of 3 from here on",

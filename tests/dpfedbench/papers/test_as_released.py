@@ -159,7 +159,8 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     train(run, federation, tmp_path)
     found = accounted(run, tmp_path, federation[1])
     (own,) = found["also"]
-    assert (found["unit"], own["unit"]) == ("client", "record")
+    assert found["unit"] == "client"
+    assert own["unit"] == "record"
     for profile in ("claimed", "proven"):
         assert own["profiles"][profile]["status"] == "void"
     assert own["profiles"]["proven"]["epsilon_high"] in (math.inf, "inf", "Infinity")
@@ -199,7 +200,8 @@ def test_breach_is_refused_in_a_run_as_published(name):
 def test_as_released_is_refused_in_one_line(overlay, line):
     with pytest.raises(BenchError) as caught:
         make_config(RELEASED, CONSTANT, overlay)
-    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
 
 
 def test_as_released_is_another_run_and_as_published_keeps_its_key():
@@ -237,12 +239,14 @@ def test_series_as_released_has_the_released_settings_below_its_own():
         }
     )
     whole, fewer, published = (cell.runs[0] for cell in cells)
-    assert (whole.client_update.inner_steps, whole.client_update.order) == (5, 2)
+    assert whole.client_update.inner_steps == 5
+    assert whole.client_update.order == 2
     assert whole.model.normalisation == "batch"
     assert whole.clipping.kind == "percentile-of-raw-norms"
     assert whole.within_task.query_gradient == "exact"
     assert fewer.within_task.query_gradient == "exact"
-    assert (fewer.client_update.inner_steps, fewer.client_update.order) == (1, 2)
+    assert fewer.client_update.inner_steps == 1
+    assert fewer.client_update.order == 2
     assert published.within_task.query_gradient == "private"
     assert published.reading == "as-published"
     marks = ["as released, no finite ε" in cell.variant for cell in cells]
@@ -269,7 +273,8 @@ def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_pa
         found.append(accounted(each, tmp_path / str(number), federation[1]))
     claim = found[1]["profiles"]["claimed"]
     accountant = dp_accounting.rdp.RdpAccountant(TF_PRIVACY_ORDERS)
-    rounds, cohort = run.participation.rounds, run.participation.cohort
+    rounds = run.participation.rounds
+    cohort = run.participation.cohort
     release = dp_accounting.GaussianDpEvent(run.noise.multiplier)
     sampled = dp_accounting.PoissonSampledDpEvent(cohort / 600, release)
     accountant.compose(sampled, rounds)

@@ -25,8 +25,11 @@ def test_every_method_has_its_name_and_a_title_of_its_own() -> None:
     assert "ClientLevelMethod" not in {found.__name__ for found in METHODS.values()}
     assert len({found.title for found in METHODS.values()}) == len(METHODS)
     for name, found in METHODS.items():
-        assert name == found.name and issubclass(found, Method)
-        assert found.title and found.paper and found.version
+        assert name == found.name
+        assert issubclass(found, Method)
+        assert found.title
+        assert found.paper
+        assert found.version
         assert found.__module__.startswith("dpfedbench.papers.")
 
 

@@ -237,7 +237,8 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
 
     Another kind keeps the keys that both have.
     """
-    run, made = BASES[name], {}
+    run = BASES[name]
+    made = {}
     values = run.plain()
     top = [
         ("", run),
@@ -278,11 +279,13 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
 @pytest.mark.parametrize("name", BASES)
 def test_a_change_of_any_single_key_is_another_run(name: str) -> None:
     run = BASES[name]
-    assert read_run(run.plain()) == run and read_run(run.plain()).key == run.key
+    assert read_run(run.plain()) == run
+    assert read_run(run.plain()).key == run.key
     keys = {run.key}
     for where, changed in changes(name).values():
         if where == "seed":
-            assert changed.key == run.key and changed.folder != run.folder
+            assert changed.key == run.key
+            assert changed.folder != run.folder
         else:
             assert changed.key not in keys, where
             keys.add(changed.key)
@@ -297,10 +300,12 @@ def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
     module.parent.mkdir()
     module.write_text("one")
     run = BASES["own module"]
-    first, folder = run.made_by, run.folder
+    first = run.made_by
+    folder = run.folder
     assert first.startswith(f"{run.version} ")
     module.write_text("two")
-    assert run.made_by != first and run.folder == folder
+    assert run.made_by != first
+    assert run.folder == folder
 
 
 def test_every_key_of_every_part_was_changed() -> None:

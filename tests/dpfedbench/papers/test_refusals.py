@@ -95,7 +95,8 @@ def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str) ->
         except BenchError as error:
             assert "\n" not in str(error)
             continue
-        assert type(changed) is METHODS[name] and promises(changed) == promises(run)
+        assert type(changed) is METHODS[name]
+        assert promises(changed) == promises(run)
         # Each part is one that the method's own composition names.
         for key, part in own(changed).items():
             assert type(part) in keys_of(METHODS[name])[key].classes
@@ -140,8 +141,10 @@ def test_every_kind_that_a_method_does_not_name_is_refused(name: str) -> None:
 
 def test_privacy_is_read_off_the_sums() -> None:
     """What each method protects: units, and who sees the release (docs/privacy.md)."""
-    clients, server = ("client", "everyone", True), ("record", "server", True)
-    within, within_everyone = ("record", "server", False), ("record", "everyone", False)
+    clients = ("client", "everyone", True)
+    server = ("record", "server", True)
+    within = ("record", "server", False)
+    within_everyone = ("record", "everyone", False)
     expected = {
         "random": [],
         "public-alone": [],

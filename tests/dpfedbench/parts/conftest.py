@@ -63,4 +63,5 @@ def check_refused(message, *overlays, **options):
     """Check that a configuration is refused in one line, which begins with `message`."""
     with pytest.raises(BenchError) as caught:
         make_config(*overlays, **options)
-    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)

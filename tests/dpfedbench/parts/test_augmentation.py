@@ -16,7 +16,9 @@ class FixedDraws:
 
     def integers(self, low, high, size):
         values = np.array(self.integer_draws.pop(0))
-        assert low == 0 and (values < high).all() and (values >= 0).all()
+        assert low == 0
+        assert (values < high).all()
+        assert (values >= 0).all()
         return values.reshape(size)
 
     def random(self, count):
@@ -53,7 +55,8 @@ def test_cutout_blanks_a_square_that_may_reach_over_the_border():
     assert second == [[10, 128, 128], [13, 14, 15], [16, 17, 18]]
     floats = (IMAGES / 255).astype(np.float32)
     blanked = cutout.apply(floats, FixedDraws([1, 0], [1, 2]))
-    assert blanked[0, 0, 0, 0] == 0.5 and blanked[0, 2, 0, 0] == floats[0, 2, 0, 0]
+    assert blanked[0, 0, 0, 0] == 0.5
+    assert blanked[0, 2, 0, 0] == floats[0, 2, 0, 0]
 
 
 def test_augmentation_changes_no_image_that_it_was_given():

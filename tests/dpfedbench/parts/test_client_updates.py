@@ -36,7 +36,8 @@ def test_maml_learnt_rates_are_coordinates_of_the_network():
     config = make_config({"client_update": {"learnable_rates": True, "inner_steps": 2}})
     plain = make_config().net((28, 28, 1), 64)
     net = config.net((28, 28, 1), 64)
-    assert net.weights == plain.dimension and net.dimension == plain.dimension + 2 * 14
+    assert net.weights == plain.dimension
+    assert net.dimension == plain.dimension + 2 * 14
     rates = net.initial(np.random.default_rng(0))[net.weights :]
     assert set(rates.tolist()) == {np.float32(0.1)}
     assert config.tested_net((28, 28, 1)).dimension == net.dimension

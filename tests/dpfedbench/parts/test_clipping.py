@@ -143,12 +143,15 @@ def test_norm_query_is_a_sum_that_clips_each_norm():
     """
     rule = NoisedMeanNorm()
     query = rule.extra(rule.begin(2.0), noise_multiplier=3.0, cohort=8.0)
-    assert (query.threshold, query.noise_multiplier) == (2.0, 3.0)
-    assert not query.counted and not query.within
+    assert query.threshold == 2.0
+    assert query.noise_multiplier == 3.0
+    assert not query.counted
+    assert not query.within
     total = PrivateSum(dimension=1, threshold=2.0, noise_multiplier=3.0)
     norms = np.array([0.5, 1e30, 2.0, np.nan])
     total.add(torch.from_numpy(rule.values({"threshold": 2.0}, norms)))
-    assert total.release(NO_NOISE).item() == 4.5 and total.non_finite == 1
+    assert total.release(NO_NOISE).item() == 4.5
+    assert total.non_finite == 1
 
 
 def test_private_quantile_by_hand():
@@ -198,8 +201,10 @@ def test_private_quantile_count_has_its_configured_noise(count_noise, multiplier
     """
     rule = PrivateQuantile(count_noise=count_noise)
     count = rule.extra({"threshold": 1.0}, noise_multiplier=1.0, cohort=100.0)
-    assert (count.threshold, count.noise_multiplier) == (0.5, multiplier)
-    assert count.counted and count.within
+    assert count.threshold == 0.5
+    assert count.noise_multiplier == multiplier
+    assert count.counted
+    assert count.within
 
 
 def test_threshold_stays_within_the_range_of_a_sum():

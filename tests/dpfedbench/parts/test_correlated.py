@@ -161,7 +161,8 @@ def test_correlated_release_is_the_sum_and_the_ledgers_combination():
             for i, weight in enumerate(line.combines)
         )
         assert mean * 4 == pytest.approx(clipped + line.noise_std * noise, rel=1e-5)
-        assert (line.noise_std, line.sensitivity) == (2.0 * 0.5, 0.5)
+        assert line.noise_std == 2.0 * 0.5
+        assert line.sensitivity == 0.5
 
 
 def test_correlated_noise_is_planned_for_the_server_and_rounds_of_the_run():

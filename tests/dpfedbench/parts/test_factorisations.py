@@ -45,8 +45,10 @@ def test_factorisations_are_all_tested():
 def test_encoder_has_largest_column_norm_one(factorisation, rounds):
     """Above 1 there would be less privacy than stated; below, more noise than needed."""
     weights = factorisation.weights(rounds, STEP)
-    assert weights.shape == (rounds, rounds) and weights.dtype == np.float64
-    assert not np.triu(weights, 1).any() and (np.diag(weights) > 0).all()
+    assert weights.shape == (rounds, rounds)
+    assert weights.dtype == np.float64
+    assert not np.triu(weights, 1).any()
+    assert (np.diag(weights) > 0).all()
     norms = np.linalg.norm(inverted(weights), axis=0)
     assert 1 - 1e-9 < norms.max() <= 1
 
@@ -142,7 +144,8 @@ def test_factorisations_have_the_same_bits_with_any_number_of_threads():
             env=os.environ | threads,
         )
         outputs.add(process.stdout)
-    assert len(outputs) == 1 and outputs.pop().endswith("False\n")
+    assert len(outputs) == 1
+    assert outputs.pop().endswith("False\n")
 
 
 @pytest.mark.parametrize("workload", ["prefix", "server"])
@@ -187,7 +190,8 @@ def test_banded_encoder_with_more_bands_has_less_noise_and_costs_their_overlap()
         squared_error(response, Banded(bands=bands, workload="server"))
         for bands in (1, 3, 10, 40)
     ]
-    assert errors == sorted(errors, reverse=True) and errors[2] < 0.2 * errors[0]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[2] < 0.2 * errors[0]
     assert errors[-1] == squared_error(response, Optimised(workload="server"))
 
     def moved(bands):

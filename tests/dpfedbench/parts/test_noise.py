@@ -66,7 +66,8 @@ def test_independent_noise_is_drawn_from_the_stream_of_its_round(noise):
 
     values = noise.standard(stream_of, 7, 50)
     expected = stream(3, "noise", 7).standard_normal(50)
-    assert values.dtype == np.float64 and np.array_equal(values, expected)
+    assert values.dtype == np.float64
+    assert np.array_equal(values, expected)
     assert opened == [7]
 
 

@@ -72,7 +72,8 @@ def test_partition_identities_and_folders_do_not_change():
     expected = {"partition": "fragments", "fragments": 20}
     assert expected.items() <= fragments.clients.identity().items()
     identity = dirichlet_run.clients.identity()
-    assert dirichlet.items() <= identity.items() and "least" not in identity
+    assert dirichlet.items() <= identity.items()
+    assert "least" not in identity
 
 
 @pytest.mark.parametrize("kind", sorted(kinds_of(PartitionScheme)))
@@ -80,10 +81,10 @@ def test_partition_is_read_from_its_description(kind):
     required = {"fragments": {"fragments": 8}, "dirichlet": {"concentration": 0.5}}
     part = made_clients(kind, count=4, **required.get(kind, {}))
     again, ways = PartitionScheme.from_settings(part.drawn_from(5))
-    assert again.drawn_from(ways) == part.drawn_from(5) and again.folder(
-        ways
-    ) == part.folder(ways)
-    assert ways == (5 if part.holds == "tasks" else 1) and again.text == ""
+    assert again.drawn_from(ways) == part.drawn_from(5)
+    assert again.folder(ways) == part.folder(ways)
+    assert ways == (5 if part.holds == "tasks" else 1)
+    assert again.text == ""
 
 
 def test_partition_of_records_is_refused_for_tasks():
@@ -95,8 +96,10 @@ def test_partition_of_records_is_refused_for_tasks():
 
 def test_alphabet_clients_hold_distinct_classes_and_depend_on_the_seed_alone():
     classes, examples = draw(5000)
-    assert (np.diff(np.sort(classes, axis=1), axis=1) > 0).all() and classes.max() < 40
-    assert (np.diff(np.sort(examples, axis=2), axis=2) > 0).all() and examples.max() < 6
+    assert (np.diff(np.sort(classes, axis=1), axis=1) > 0).all()
+    assert classes.max() < 40
+    assert (np.diff(np.sort(examples, axis=2), axis=2) > 0).all()
+    assert examples.max() < 6
     fewer_classes, fewer_examples = draw(4200)
     assert np.array_equal(fewer_classes, classes[:4200])
     assert np.array_equal(fewer_examples, examples[:4200])
@@ -118,7 +121,8 @@ def test_alphabet_concentration_goes_from_one_alphabet_to_all():
     4,096 clients are 0.031.
     """
     low, middle, high = map(share_of_one_group, (1e-3, 1.0, 1e6))
-    assert low > 0.99 and low > middle > high
+    assert low > 0.99
+    assert low > middle > high
     assert abs(high - 0.4462) < 0.031
 
 
@@ -154,11 +158,13 @@ def test_alphabets_of_a_data_set_without_groups_are_refused():
 def test_partition_of_the_docs_works_as_a_plugin(tmp_path):
     """The example of docs/add-a-part.md, outside the repository."""
     (_, file), *_ = [
-        re.fullmatch(r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.S).groups()
+        re.fullmatch(
+            r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.DOTALL
+        ).groups()
         for block in re.findall(
             r"```(python src/dpfedbench/parts/partitions.*?)```",
             PAGE.read_text(),
-            flags=re.S,
+            flags=re.DOTALL,
         )
     ]
     (tmp_path / "halving.py").write_text(file)
@@ -233,7 +239,8 @@ def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_pat
     assert plain_part.folder(5) == "5way-500clients-2examples-shared"
     assert turned_part.folder(5) == "5way-500clients-2examples-quarter-turns-shared"
     part, ways = PartitionScheme.from_settings(turned_part.drawn_from(5))
-    assert (part.rotations, ways) == ("quarter-turns", 5)
+    assert part.rotations == "quarter-turns"
+    assert ways == 5
 
 
 def test_rotations_of_images_that_are_not_square_are_refused(tmp_path):

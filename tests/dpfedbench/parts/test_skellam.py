@@ -60,7 +60,8 @@ def test_skellam_run_resumes_with_the_same_bits_and_is_one_gaussian(
     assert proof["observer"] == "server"
     assert "counts 3 of 4 clients' shares" in proof["explanation"]
     history = history_in(tmp_path / "whole")
-    assert set(history["wrapped"]) == {0} and set(history["dropped"]) == {1}
+    assert set(history["wrapped"]) == {0}
+    assert set(history["dropped"]) == {1}
     assert history["loss"].isna().all()
 
 
@@ -71,7 +72,8 @@ def test_skellam_streams_are_never_used_twice(monkeypatch):
     streams = watch_streams(monkeypatch)
     by_round = releases_of(make_config(RUN), np.ones((48, 3)))
     noise = {(0, "noise", index, share) for index in range(12) for share in range(4)}
-    assert len(streams) == len(set(streams)) and noise < set(streams)
+    assert len(streams) == len(set(streams))
+    assert noise < set(streams)
     purposes = {purpose for _, purpose, *_ in streams}
     kinds = ("-rounding", "-rotation", "-dropout")
     assert purposes == {"noise", *(f"noise{kind}" for kind in kinds)}

@@ -64,8 +64,10 @@ class Answers:
         lies: Any = lambda point: False,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self.scale, self.target = scale, target
-        self.lies, self.rng = lies, rng
+        self.scale = scale
+        self.target = target
+        self.lies = lies
+        self.rng = rng
         self.asked: list[tuple[float, int]] = []
 
     def __call__(
@@ -206,7 +208,8 @@ def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
         tmp_path,
         monkeypatch,
     )
-    assert sizes[0] != sizes[1] and sum(sizes[0]) == sum(sizes[1]) == 120
+    assert sizes[0] != sizes[1]
+    assert sum(sizes[0]) == sum(sizes[1]) == 120
     for run_files, client_sizes in zip(files, sizes, strict=True):
         lines = run_files["ledger.jsonl"].decode().splitlines()
         assert lines
@@ -224,7 +227,8 @@ def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
         tmp_path,
         monkeypatch,
     )
-    assert sizes[0] == sizes[1] and first.keys() == second.keys()
+    assert sizes[0] == sizes[1]
+    assert first.keys() == second.keys()
     differing = {name for name in first if first[name] != second[name]}
     differing -= OF_THE_MACHINE.keys()
     # The data set's and the partition's files are among what these jobs read.

@@ -32,7 +32,8 @@ def epsilon_of_one_round(z, units, draws, contributions):
         laws = (norm.pdf(x, mean, z) for mean in means)
         return sum(chance * law for chance, law in zip(chances, laws, strict=True))
 
-    first, second = density(unit), density(changed)
+    first = density(unit)
+    second = density(changed)
 
     def excess(epsilon, numerator, denominator):
         gains = np.maximum(numerator - math.exp(epsilon) * denominator, 0.0)

@@ -34,7 +34,8 @@ from dpsum.ledger import Ledger, read_ledger
 from dpwatch.adapters.dp_event import from_event, to_event
 from tests.dpsum.helpers import make_releases
 
-N, DELTA = 1000, 1e-5
+N = 1000
+DELTA = 1e-5
 
 
 EPSILONS = {}

@@ -39,7 +39,9 @@ from dpsum.ledger import read_ledger
 from dpwatch.adapters import flower
 from dpwatch.adapters.flower_nodes import InProcess
 
-NODES, COHORT, DELTA = 40, 10, 1e-5
+NODES = 40
+COHORT = 10
+DELTA = 1e-5
 SHAPES = {"w": (30, 20), "b": (20,), "v": (20, 20)}
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
@@ -136,9 +138,11 @@ def test_flower_fixed_clipping_has_a_line_a_round(run_lines, strategy, mods):
     for line in lines:
         assert line.sampler == sampler | {"rate": 0.25}
         assert line.threshold == line.sensitivity == 0.5
-        assert (line.denominator, line.dimension) == (10, 1020)
+        assert line.denominator == 10
+        assert line.dimension == 1020
         assert line.noise_std == pytest.approx(0.75, rel=1e-12)
-        assert (line.reason, line.data_dependent_threshold) == ("", False)
+        assert line.reason == ""
+        assert line.data_dependent_threshold == False
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -182,10 +186,12 @@ def test_flower_noise_of_adaptive_clipping_is_of_the_next_threshold(run_lines):
     proportion to the next C.
     """
     lines = run_lines(server_adaptive())
-    counts, means = lines[0::2], lines[1::2]
+    counts = lines[0::2]
+    means = lines[1::2]
     for count in counts:
         assert count.name == "clipped-count"
-        assert (count.sensitivity, count.noise_std) == (0.5, COHORT / 20)
+        assert count.sensitivity == 0.5
+        assert count.noise_std == COHORT / 20
     z = (0.9**-2 - (2 * COHORT / 20) ** -2) ** -0.5
     for line, next_line in itertools.pairwise(means):
         expected = z * next_line.threshold / line.threshold
@@ -463,7 +469,8 @@ def test_flower_local_mod_reports_the_number_of_examples(tmp_path):
     lines = read_ledger(tmp_path / "node-1003.jsonl")
     assert len(lines) == 3
     for line in lines:
-        assert (line.sensitivity, line.noise_std) == (1.0, pytest.approx(SIGMA))
+        assert line.sensitivity == 1.0
+        assert line.noise_std == pytest.approx(SIGMA)
         assert "the server sees the client's num-examples" in line.reason
 
 
@@ -552,7 +559,8 @@ def test_flower_release_of_a_strategy_clips_averages_and_noises(strategy, z):
     strategy has noise of deviation 1/2, so that z^-2 = 0.9^-2 - 1.
     """
     rows = np.zeros((COHORT, 2000))
-    rows[0, 0], rows[1, 1] = 7.0, 0.1
+    rows[0, 0] = 7.0
+    rows[1, 1] = 0.1
     release = flower.release_of(strategy)
     releases = np.array([release(rows) for _ in range(60)])
     std = z * 0.5 / COHORT

@@ -42,8 +42,12 @@ from dpwatch.audit.anything import audited
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-RECORDS, BATCH, EPOCHS, DELTA = 200, 20, 2, 1e-5
-STEPS, RATE = 20, 0.1
+RECORDS = 200
+BATCH = 20
+EPOCHS = 2
+DELTA = 1e-5
+STEPS = 20
+RATE = 0.1
 DIMENSION = 10 * 16 + 16 + 16 * 2 + 2
 PER_LAYER = {"norm": [0.3, 0.4, 1.2, 0.001], "clipping": "per_layer"}
 ADAPTIVE = {
@@ -271,7 +275,8 @@ def test_watch_of_little_noise_has_a_narrow_bracket(path):
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_watch_changes_no_bit_and_can_be_stopped(mode, path, tmp_path):
-    unwatched, training = Training(mode=mode), Training(mode=mode)
+    unwatched = Training(mode=mode)
+    training = Training(mode=mode)
     torch.manual_seed(7)
     unwatched.run(physical_batch=6)
     torch.manual_seed(7)
@@ -296,7 +301,8 @@ def test_watch_of_right_code_has_no_reason(seed, path):
     assert reasons_of(watched) == set()
 
 
-SHUFFLED, ORDERED = "shuffled-epochs", "min-separation"
+SHUFFLED = "shuffled-epochs"
+ORDERED = "min-separation"
 
 
 @pytest.mark.parametrize(
@@ -328,8 +334,10 @@ def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path)
     lines = lines_of(watched)
     sampler = lines[0].sampler
     kind, records, cohort, rounds, epoch = expected
-    assert (sampler["kind"], sampler["records"]) == (kind, records)
-    assert (sampler["cohort"], sampler["rounds"]) == (cohort, rounds)
+    assert sampler["kind"] == kind
+    assert sampler["records"] == records
+    assert sampler["cohort"] == cohort
+    assert sampler["rounds"] == rounds
     assert sampler["rate"] == cohort / records
     assert sampler.get("epoch", sampler.get("separation")) == epoch
     assert len(lines) == rounds
@@ -379,7 +387,8 @@ def test_watch_of_an_unknown_sampler_has_no_epsilon(loader, name, path):
     watched = training.watch(path)
     training.run()
     sampler = lines_of(watched)[0].sampler
-    assert (sampler["kind"], sampler["drawn_by"]) == ("unknown", name)
+    assert sampler["kind"] == "unknown"
+    assert sampler["drawn_by"] == name
     account = watched.account(DELTA)
     assert set(account.profiles) == {"claimed"}
     assert account.profiles["claimed"].status == "void"
@@ -422,7 +431,8 @@ def test_watch_accounts_for_noise_of_another_norm_than_the_clipping(mode, path):
         optimizer.clip_and_accumulate = clip_to_1
     training.run()
     for line in lines_of(watched):
-        assert (line.sensitivity, line.noise_std) == (1.0, 0.5)
+        assert line.sensitivity == 1.0
+        assert line.noise_std == 0.5
         assert line.noise_multiplier == 0.5
     account = watched.account(DELTA)
     low, high = proven_ends(account)
@@ -693,7 +703,8 @@ def reversed_thresholds(optimizer):
     return clip_and_accumulate
 
 
-LESS_NOISE, TOO_LONG = "its noise is less", "longer than the clipping norm"
+LESS_NOISE = "its noise is less"
+TOO_LONG = "longer than the clipping norm"
 
 
 @pytest.mark.parametrize(
@@ -803,7 +814,8 @@ def test_watch_refuses_a_step_without_a_release(path):
 
 
 def test_account_refuses_steps_that_were_not_watched(path):
-    training, unwatched = Training(), Training()
+    training = Training()
+    unwatched = Training()
     watched = training.watch(path)
     training.run(1)
     unwatched.optimizer.attach_step_hook(training.optimizer.step_hook)
@@ -944,7 +956,9 @@ def test_release_of_an_optimiser_clips_adds_and_noises():
     weights = training.weights()
     release = release_of(training.optimizer)
     rows = np.zeros((3, DIMENSION), dtype=np.float32)
-    rows[0, 0], rows[1, 0], rows[2, 1] = 5.0, 0.25, -3.0
+    rows[0, 0] = 5.0
+    rows[1, 0] = 0.25
+    rows[2, 1] = -3.0
     releases = np.array([release(rows) for _ in range(400)])
     expected = np.zeros(DIMENSION)
     expected[:2] = 1.25, -1.0

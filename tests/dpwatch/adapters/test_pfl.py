@@ -38,7 +38,10 @@ from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from dpwatch.adapters import pfl
 
-USERS, COHORT, ROUNDS, DELTA = 50, 10, 6, 1e-5
+USERS = 50
+COHORT = 10
+ROUNDS = 6
+DELTA = 1e-5
 SHAPES = {"w": (40, 10), "b": (100,)}
 IN_TURN = {"sampler": "minimize_reuse"}
 
@@ -122,8 +125,10 @@ def test_pfl_central_gaussian_has_a_line_a_round(run_lines):
     for line in run_lines(make_backend()):
         assert line.sampler == SAMPLER | {"kind": "fixed-draws"}
         assert line.threshold == line.sensitivity == 0.5
-        assert (line.noise_std, line.dimension) == (0.75, 500)
-        assert (line.denominator, line.reason) == (10, "")
+        assert line.noise_std == 0.75
+        assert line.dimension == 500
+        assert line.denominator == 10
+        assert line.reason == ""
 
 
 def test_pfl_random_sampler_draws_users_with_replacement():
@@ -192,7 +197,8 @@ def test_pfl_local_mechanism_is_noise_of_each_user(run_lines):
     backend = make_backend(GaussianMechanism(0.5, 4.0), **IN_TURN)
     lines = run_lines(backend, users=USERS)
     for line in lines:
-        assert (line.name, line.observer) == ("own-update", "server")
+        assert line.name == "own-update"
+        assert line.observer == "server"
         assert line.noise_std == 2.0
     assert reasons(lines) == [""] * ROUNDS
 

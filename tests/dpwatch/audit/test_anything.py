@@ -182,7 +182,8 @@ def test_audit_refutes_a_participation_that_draws_otherwise(mechanism, right, wr
             leak=1.25,
         )
 
-    passed, refuted = audit_of(right), audit_of(wrong)
+    passed = audit_of(right)
+    refuted = audit_of(wrong)
     assert passed.sampler == refuted.sampler
     assert passed.claimed == refuted.claimed
     assert not passed.refuted
@@ -331,7 +332,8 @@ def test_scores_are_likelihood_ratios():
     where the second call has no canary its answer is the noise.
     """
     rng = np.random.default_rng(3)
-    shift, count = 1.5, 20_000
+    shift = 1.5
+    count = 20_000
     shifts = np.full(count, shift)
     has_canary = rng.integers(2, size=(2, count)).astype(bool)
     coins = has_canary & rng.integers(2, size=has_canary.shape).astype(bool)
