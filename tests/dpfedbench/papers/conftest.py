@@ -1,4 +1,4 @@
-"""The small federation of the tests of rounds, for those of methods that train."""
+"""The small federation of tests/dpfedbench/federation, for methods that train."""
 
 from tests.dpfedbench.federation.conftest import federation
 

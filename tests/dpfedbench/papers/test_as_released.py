@@ -1,4 +1,4 @@
-"""`reading: as-released`: a paper's released code runs, and nothing is proven for it."""
+"""`reading: as-released` runs a paper's released code, for which nothing is proven."""
 
 import math
 
@@ -39,8 +39,9 @@ BREACHES = {
 
 
 def reference_gradient(net, theta, task, *, rate, threshold, steps, groups="all"):
-    """The second-order gradient by automatic differentiation of the whole adaptation,
-    in double precision, with clipping (of each tensor by itself) and without noise.
+    """Return the second-order gradient by automatic differentiation of the adaptation.
+
+    Double precision, with clipping (of all tensors together or of each) and no noise.
     """
     sizes = [len(theta)]
     if groups == "tensors":
@@ -71,7 +72,7 @@ def reference_gradient(net, theta, task, *, rate, threshold, steps, groups="all"
 
 
 @pytest.mark.parametrize(
-    "normalisation, threshold, groups",
+    ("normalisation", "threshold", "groups"),
     [
         ("batch", 0.2, "all"),
         ("batch", 50.0, "all"),
@@ -81,11 +82,11 @@ def reference_gradient(net, theta, task, *, rate, threshold, steps, groups="all"
         ("record", 0.3, "tensors"),
     ],
 )
-def test_coupled_records_second_order_gradient_is_automatic_differentiations(
+def test_coupled_records_second_order_gradient_is_that_of_autodiff(
     federation, tmp_path, normalisation, threshold, groups
 ):
-    """Without noise; 50 clips nothing, 0.2 clips every example; by tensor 0.3 clips
-    some of them.
+    """Without noise. A threshold of 50 clips no example, 0.2 clips all of them, and 0.3
+    by tensor clips some.
     """
     run = make_config(
         RELEASED,
@@ -107,29 +108,27 @@ def test_coupled_records_second_order_gradient_is_automatic_differentiations(
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
     cohort = np.array([3, 7])
-    (rows,) = [
-        rows.clone() for rows, _, _ in rounds.clients.contributions(theta, cohort, 0)
-    ]
+    chunks = rounds.clients.contributions(theta, cohort, 0)
+    (rows,) = [rows.clone() for rows, _, _ in chunks]
     tasks = rounds.clients.setup.held.gather(cohort)
     for i in range(len(cohort)):
-        task = (
-            (tasks.support_x[i], tasks.support_y[i]),
-            (tasks.query_x[i], tasks.query_y[i]),
-        )
-        wanted = reference_gradient(
+        support = (tasks.support_x[i], tasks.support_y[i])
+        query = (tasks.query_x[i], tasks.query_y[i])
+        expected = reference_gradient(
             rounds.net,
             theta,
-            task,
+            (support, query),
             rate=0.4,
             threshold=threshold,
             steps=2,
             groups=groups,
         )
-        assert torch.linalg.norm(rows[i] - wanted) < 1e-3 * torch.linalg.norm(wanted)
+        error = torch.linalg.norm(rows[i] - expected)
+        assert error < 1e-3 * torch.linalg.norm(expected)
 
 
-def test_coupled_gradients_of_records_add_up_to_the_batchs_gradient(federation):
-    """With batch normalisation: the mean loss's gradient by the library's own pass."""
+def test_coupled_gradients_of_records_add_up_to_the_gradient_of_the_batch(federation):
+    """With batch normalisation. Reference: the library's pass for the mean loss."""
     net = make_config().net((28, 28, 1), 3)
     rng = np.random.default_rng(1)
     theta = net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)
@@ -141,7 +140,7 @@ def test_coupled_gradients_of_records_add_up_to_the_batchs_gradient(federation):
     whole = torch.empty((1, net.dimension))
     choose(net).make().task_gradients(theta[None], x[None], y[None], whole)
     assert torch.linalg.norm(rows.mean(dim=0) - whole[0]) < 1e-4 * whole.norm()
-    # Each depends on the others: the rows of a smaller batch are not the same.
+    # A row depends on all records of its batch: a smaller batch has other rows.
     fewer = torch.empty((3, net.dimension))
     CoupledGradients(TorchGradients(net)).record_gradients(theta, x[:3], y[:3], fewer)
     assert torch.linalg.norm(rows[:3] - fewer) > 1e-2 * rows[:3].norm()
@@ -151,32 +150,35 @@ def test_coupled_gradients_of_records_add_up_to_the_batchs_gradient(federation):
 def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     federation, tmp_path, name
 ):
-    """The clients' own guarantee stays, since the server's sum is as published: known
-    rounds of one Gaussian with z = 1 at delta = 1e-3, by the formula of Balle and
-    Wang 2018 with math.erfc.
+    """The guarantee of clients stays, since the server's sum is as published.
+
+    Reference: one Gaussian with z = 1 at delta = 1e-3, by the formula of Balle and Wang
+    2018 with math.erfc.
     """
     run = make_config(RELEASED, CONSTANT, BREACHES[name])
     train(run, federation, tmp_path)
-    found = accounted(run, tmp_path, federation[1])
-    (own,) = found["also"]
-    assert found["unit"] == "client"
-    assert own["unit"] == "record"
-    for profile in ("claimed", "proven"):
-        assert own["profiles"][profile]["status"] == "void"
-    assert own["profiles"]["proven"]["epsilon_high"] in (math.inf, "inf", "Infinity")
-    assert run.breaches[0].reason in own["profiles"]["proven"]["explanation"]
+    account = accounted(run, tmp_path, federation[1])
+    (record_account,) = account["also"]
+    assert account["unit"] == "client"
+    assert record_account["unit"] == "record"
+    records = record_account["profiles"]
+    assert records["claimed"]["status"] == "void"
+    assert records["proven"]["status"] == "void"
+    assert records["proven"]["epsilon_high"] in (math.inf, "inf", "Infinity")
+    assert run.breaches[0].reason in records["proven"]["explanation"]
 
-    epsilon = found["profiles"]["proven"]["epsilon_high"]
+    proven = account["profiles"]["proven"]
+    epsilon = proven["epsilon_high"]
 
-    def below(x):
+    def normal_cdf(x):
         return math.erfc(-x / math.sqrt(2)) / 2
 
-    delta = below(0.5 - epsilon) - math.exp(epsilon) * below(-0.5 - epsilon)
+    delta = normal_cdf(0.5 - epsilon) - math.exp(epsilon) * normal_cdf(-0.5 - epsilon)
     assert delta == pytest.approx(1e-3, rel=1e-6)
-    assert found["profiles"]["proven"]["status"] == "proved"
-    named = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
-    assert named[SUPPORT].data_dependent_threshold
-    assert not named["query-gradient-sum"].data_dependent_threshold
+    assert proven["status"] == "proved"
+    lines = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
+    assert lines[SUPPORT].data_dependent_threshold
+    assert not lines["query-gradient-sum"].data_dependent_threshold
 
 
 @pytest.mark.parametrize("name", BREACHES)
@@ -204,8 +206,8 @@ def test_as_released_is_refused_in_one_line(overlay, line):
     assert "\n" not in str(caught.value)
 
 
-def test_as_released_is_another_run_and_as_published_keeps_its_key():
-    """A run that never heard of the key has the key of one that states the default."""
+def test_run_identity_has_the_reading_only_as_released():
+    """The identity leaves out the default reading and the default query gradient."""
     plain = make_config({"method": "dp-agrlr"})
     assert "reading" not in plain.identity()
     assert "query_gradient" not in plain.identity().get("within_task", {})
@@ -213,7 +215,7 @@ def test_as_released_is_another_run_and_as_published_keeps_its_key():
     assert released.identity()["reading"] == "as-released"
 
 
-def planned(series):
+def planned_cells(series):
     experiment = {
         "title": "x",
         "tasks": {"t": {"dataset": "glyphs"}},
@@ -226,8 +228,8 @@ def planned(series):
     return make_plan(configuration).items["x", "rows"].cells
 
 
-def test_series_as_released_has_the_released_settings_below_its_own():
-    cells = planned(
+def test_series_as_released_overlays_its_settings_on_the_released_ones():
+    cells = planned_cells(
         {
             "all": {"method": "dp-agrlr", "reading": "as-released"},
             "fewer": {
@@ -255,23 +257,27 @@ def test_series_as_released_has_the_released_settings_below_its_own():
 
 
 def test_series_as_released_of_unknown_code_is_refused():
-    """DP-MAML's code was not seen; what extends DP-AGR is not of its authors."""
+    """DP-MAML's code is not public, and DP-AGR-FTRL is not by the authors of DP-AGR."""
     for method in ("dp-maml", "dp-agr-ftrl", "maml"):
         with pytest.raises(BenchError, match="states no settings of its authors' code"):
-            planned({"rows": {"method": method, "reading": "as-released"}})
+            planned_cells({"rows": {"method": method, "reading": "as-released"}})
 
 
-def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_path):
-    """Expected: dp_accounting's Renyi divergences of Poisson sampling, converted as
-    TensorFlow Privacy did. What is proven, and the claim for a record, stay.
+def test_claim_of_released_code_may_count_other_clients(federation, tmp_path):
+    """The proven ε and the account of a record stay.
+
+    Reference: dp_accounting's Renyi divergences of Poisson sampling, converted to ε as
+    in TensorFlow Privacy.
     """
     run = make_config(RELEASED, CONSTANT, {"within_task": {"query_gradient": "exact"}})
     counted = run.replace(budget=run.budget.replace(counted_clients=600))
-    found = []
-    for number, each in enumerate((run, counted)):
-        train(each, federation, tmp_path / str(number))
-        found.append(accounted(each, tmp_path / str(number), federation[1]))
-    claim = found[1]["profiles"]["claimed"]
+    accounts = []
+    for index, trained_run in enumerate((run, counted)):
+        folder = tmp_path / str(index)
+        train(trained_run, federation, folder)
+        accounts.append(accounted(trained_run, folder, federation[1]))
+    account, counted_account = accounts
+    claim = counted_account["profiles"]["claimed"]
     accountant = dp_accounting.rdp.RdpAccountant(TF_PRIVACY_ORDERS)
     rounds = run.participation.rounds
     cohort = run.participation.cohort
@@ -281,15 +287,15 @@ def test_a_released_code_may_count_other_clients_in_its_claim(federation, tmp_pa
     orders = np.array(TF_PRIVACY_ORDERS)
     epsilons = accountant._rdp + math.log(1 / run.budget.delta) / (orders - 1)
     assert claim["epsilon_high"] == pytest.approx(epsilons.min(), rel=1e-6)
-    assert claim["epsilon_high"] < found[0]["profiles"]["claimed"]["epsilon_high"]
+    assert claim["epsilon_high"] < account["profiles"]["claimed"]["epsilon_high"]
     assert claim["status"] == "void"
     assert "of 600 clients, as the authors' code counts" in claim["explanation"]
-    assert found[1]["profiles"]["proven"] == found[0]["profiles"]["proven"]
-    assert found[1]["also"] == found[0]["also"]
+    assert counted_account["profiles"]["proven"] == account["profiles"]["proven"]
+    assert counted_account["also"] == account["also"]
     assert "counted_clients" not in run.budget.identity()
 
 
-def test_counted_clients_are_refused_where_the_claim_would_stand():
+def test_counted_clients_are_refused_as_published():
     counted = {"budget": {"counted_clients": 600}}
     with pytest.raises(BenchError, match="or reading to as-released") as error:
         make_config({"method": "dp-agrlr"}, counted)

@@ -1,6 +1,4 @@
-"""Methods are found by their modules; a class that cannot be one is named in one
-line.
-"""
+"""Discovery of methods: one module a method, and one-line errors for bad classes."""
 
 from typing import Any, ClassVar
 
@@ -13,27 +11,27 @@ from dpfedbench.papers.dp_fedmeta import NonPrivateMaml
 
 
 def method(module: str, **values: Any) -> type[Method]:
-    """A method in a module of the package, by default of the module's name."""
-    place = f"dpfedbench.papers.{module}"
-    values = {"name": module, "title": "A title", "__module__": place} | values
+    """Return a method class of a module of the package, named after the module."""
+    path = f"dpfedbench.papers.{module}"
+    values = {"name": module, "title": "A title", "__module__": path} | values
     annotations = dict.fromkeys(("name", "title"), ClassVar[str])
     return type("Own", (NonPrivateMaml,), values | {"__annotations__": annotations})
 
 
-def test_every_method_has_its_name_and_a_title_of_its_own() -> None:
+def test_methods_have_their_name_and_a_unique_title() -> None:
     assert {"random", "maml", "dp-agr", "adap-dp-fl", "dp-fnas"} < set(METHODS)
-    assert "ClientLevelMethod" not in {found.__name__ for found in METHODS.values()}
-    assert len({found.title for found in METHODS.values()}) == len(METHODS)
-    for name, found in METHODS.items():
-        assert name == found.name
-        assert issubclass(found, Method)
-        assert found.title
-        assert found.paper
-        assert found.version
-        assert found.__module__.startswith("dpfedbench.papers.")
+    assert "ClientLevelMethod" not in {cls.__name__ for cls in METHODS.values()}
+    assert len({cls.title for cls in METHODS.values()}) == len(METHODS)
+    for name, cls in METHODS.items():
+        assert name == cls.name
+        assert issubclass(cls, Method)
+        assert cls.title
+        assert cls.paper
+        assert cls.version
+        assert cls.__module__.startswith("dpfedbench.papers.")
 
 
-def test_two_methods_of_one_name_are_both_named() -> None:
+def test_methods_of_one_name_are_both_in_the_error() -> None:
     with pytest.raises(BenchError) as caught:
         by_name([method("one"), method("two", name="one")])
     assert (
@@ -43,7 +41,7 @@ def test_two_methods_of_one_name_are_both_named() -> None:
     )
 
 
-def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
+def test_method_without_a_title_or_with_a_bad_name_is_refused() -> None:
     assert list(by_name([method("one")])) == ["one"]
     with pytest.raises(
         BenchError,
@@ -61,7 +59,7 @@ def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["dp-ag", None, 3])
-def test_an_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
+def test_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
     with pytest.raises(
         BenchError, match=r"^method is .*: there is no such method, the nearest is '"
     ) as caught:

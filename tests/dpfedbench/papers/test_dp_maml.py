@@ -1,5 +1,5 @@
-"""DP-MAML on given gradients: properties 3, 4 and 9, as published and repaired; and
-what its account says.
+"""DP-MAML with fixed gradients, as published and repaired: properties 3, 4 and 9 of
+docs/properties.md, and the account.
 """
 
 import math
@@ -35,17 +35,15 @@ ORDINARY = 5
 
 
 def sums(rounds):
-    """The released sums [rounds, ORDINARY] and the thresholds they were taken at."""
+    """Return the released sums [rounds, ORDINARY] and the threshold of each round."""
     released = np.stack(
         [values[0][:ORDINARY] * ledger[0].denominator for ledger, values in rounds]
     )
     return released, np.array([ledger[0].threshold for ledger, _ in rounds])
 
 
-def test_it_is_what_the_text_says():
-    """Section 5.2.1: the 90th percentile over two lots, and never above the last
-    one.
-    """
+def test_dp_maml_defaults_are_those_of_its_paper():
+    """Section 5.2.1: the 90th percentile of two lots' norms, which never rises."""
     assert make_config(PUBLISHED).plain()["clipping"] == {
         "kind": "percentile-of-raw-norms",
         "threshold": 0.5,
@@ -58,31 +56,28 @@ def test_it_is_what_the_text_says():
 
 
 @VARIANTS
-def test_property_3_one_task_moves_a_lots_sum_by_no_more_than_the_threshold(variant):
+def test_dp_maml_sum_moves_by_at_most_the_threshold_with_one_task(variant):
     config = make_config(variant)
     rng = np.random.default_rng(0)
     for trial in range(60):
-        gradients = rng.normal(size=(48, ORDINARY)) * np.exp(
-            2 * rng.normal(size=(48, 1))
-        )
+        sizes = np.exp(2 * rng.normal(size=(48, 1)))
+        gradients = rng.normal(size=(48, ORDINARY)) * sizes
         task = int(rng.integers(48))
         gradients[task] *= rng.choice([1e30, -1e30, 1.0, 30.0])
         without = gradients.copy()
         without[task] = 0.0
-        (first, thresholds), (second, _) = (
-            sums(releases_of(config, each)) for each in (gradients, without)
-        )
-        moved = np.linalg.norm(first - second, axis=1)
-        own = int(
-            np.flatnonzero(moved)[0]
-        )  # up to the task's own lot nothing differs, the thresholds included
-        assert moved[own] <= thresholds[own] * (1 + 1e-6), trial
+        first, thresholds = sums(releases_of(config, gradients))
+        second, _ = sums(releases_of(config, without))
+        distances = np.linalg.norm(first - second, axis=1)
+        # Before the task's lot nothing differs, the thresholds included.
+        lot = int(np.flatnonzero(distances)[0])
+        assert distances[lot] <= thresholds[lot] * (1 + 1e-6), trial
 
 
 @VARIANTS
-def test_property_4_one_norm_over_all_weights_and_identity_below_the_threshold(variant):
-    """Beside a run of zeros with the same noise, a sum is the clipped gradient of the
-    one task that has any.
+def test_dp_maml_clips_one_norm_over_all_weights(variant):
+    """A run of zeros has the same noise. The difference is one task's clipped gradient:
+    the gradient itself where its norm is below the threshold.
     """
     config = make_config(variant)
     rng = np.random.default_rng(1)
@@ -91,54 +86,56 @@ def test_property_4_one_norm_over_all_weights_and_identity_below_the_threshold(v
         gradients = np.zeros((48, ORDINARY))
         direction = rng.normal(size=ORDINARY)
         gradients[7] = size * direction / np.linalg.norm(direction)
-        found, thresholds = sums(releases_of(config, gradients))
-        own = int(np.flatnonzero(np.linalg.norm(found - nothing, axis=1))[0])
-        clipped = found[own] - nothing[own]
-        expected = direction / np.linalg.norm(direction) * min(size, thresholds[own])
-        assert clipped == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        released, thresholds = sums(releases_of(config, gradients))
+        differences = released - nothing
+        lot = int(np.flatnonzero(np.linalg.norm(differences, axis=1))[0])
+        norm = min(size, thresholds[lot])
+        expected = direction / np.linalg.norm(direction) * norm
+        assert differences[lot] == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 def equal_releases():
-    """Two sets of gradients whose first two lots are clipped to the same: one task's
-    norm is 0.6 or 0.9 at C = 0.5.
+    """Return two sets of gradients whose first two lots have equal clipped sums.
 
-    The other seven norms of the window are 0.1, so the 90th percentile of eight is 0.7
-    x 0.1 + 0.3 x 0.6 or 0.9.
+    One task's norm is 0.6 or 0.9, and C = 0.5 clips both to the same vector. The other
+    seven norms of the window are 0.1. So the 90th percentile of the eight norms is
+    0.7 x 0.1 + 0.3 x 0.6, or 0.7 x 0.1 + 0.3 x 0.9.
     """
     config = make_config(PUBLISHED)
-    task = int(
-        config.participation.plan(clients=48, seed=config.seed).sample_cohort(0)[0]
-    )
-    made = []
+    plan = config.participation.plan(clients=48, seed=config.seed)
+    task = int(plan.sample_cohort(0)[0])
+    sets = []
     for norm in (0.6, 0.9):
         gradients = np.zeros((48, ORDINARY))
         gradients[:, 0] = 0.1
         gradients[task, 0] = norm
-        made.append(gradients)
-    return made
+        sets.append(gradients)
+    return sets
 
 
-def test_property_9_fails_for_raw_norms():
-    """Equal releases, and yet another threshold: it tells what the noise was to
-    hide.
+def test_dp_maml_threshold_reveals_raw_norms():
+    """The first two releases are equal and the next threshold is not: it reveals what
+    the noise hides (property 9 fails as published).
     """
-    first, second = (
-        releases_of(make_config(PUBLISHED), each) for each in equal_releases()
-    )
-    (one, thresholds) = sums(first)
-    (other, others) = sums(second)
-    assert one[:2] == pytest.approx(other[:2], abs=1e-7)
-    assert thresholds[:2].tolist() == others[:2].tolist() == [0.5, 0.5]
+    config = make_config(PUBLISHED)
+    gradients, changed_gradients = equal_releases()
+    released, thresholds = sums(releases_of(config, gradients))
+    changed, changed_thresholds = sums(releases_of(config, changed_gradients))
+    assert released[:2] == pytest.approx(changed[:2], abs=1e-7)
+    assert thresholds[:2].tolist() == [0.5, 0.5]
+    assert changed_thresholds[:2].tolist() == [0.5, 0.5]
     assert thresholds[2] == pytest.approx(0.25)
-    assert others[2] == pytest.approx(0.34)
+    assert changed_thresholds[2] == pytest.approx(0.34)
 
 
-def test_property_9_holds_for_the_private_quantile():
-    first, second = (
-        releases_of(make_config(REPAIRED), each) for each in equal_releases()
-    )
+def test_repaired_dp_maml_threshold_follows_from_the_releases():
+    """Property 9 holds for the private quantile."""
+    config = make_config(REPAIRED)
+    gradients, changed_gradients = equal_releases()
+    first = releases_of(config, gradients)
+    second = releases_of(config, changed_gradients)
     assert np.array_equal(sums(first)[1], sums(second)[1])
-    # And from the released counts alone.
+    # The threshold follows from the released counts alone.
     threshold = 0.5
     for ledger, values in first:
         assert ledger[0].threshold == pytest.approx(threshold, rel=1e-12)
@@ -153,16 +150,20 @@ def test_property_9_holds_for_the_private_quantile():
         (REPAIRED, "balls-and-bins", True),
     ],
 )
-def test_its_account(federation, tmp_path, variant, kind, is_finite):
+def test_dp_maml_account_is_finite_where_it_is_repaired(
+    federation, tmp_path, variant, kind, is_finite
+):
     config = make_config(variant, {"participation": {"kind": kind}})
     train(config, federation, tmp_path)
-    found = accounted(config, tmp_path, federation[1])["profiles"]["proven"]
+    account = accounted(config, tmp_path, federation[1])["profiles"]["proven"]
     if not is_finite:
-        assert found["epsilon_high"] is None or math.isinf(float(found["epsilon_high"]))
-        assert found["status"] == "void"
-        assert "raw norms" in found["explanation"]
+        assert account["epsilon_high"] is None or math.isinf(
+            float(account["epsilon_high"])
+        )
+        assert account["status"] == "void"
+        assert "raw norms" in account["explanation"]
         return
     alone = gaussian_epsilon(1.0, 1e-3)
-    assert found["status"] == "proved"
-    assert 0 < found["epsilon_high"] <= alone * (1 + 1e-9)
-    assert (found["epsilon_high"] < 0.9 * alone) == (kind == "balls-and-bins")
+    assert account["status"] == "proved"
+    assert 0 < account["epsilon_high"] <= alone * (1 + 1e-9)
+    assert (account["epsilon_high"] < 0.9 * alone) == (kind == "balls-and-bins")

@@ -1,7 +1,7 @@
-"""What makes two runs: any key of any part, and nothing else."""
+"""Identity of runs: each key of each part makes another run, and nothing else does."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +142,9 @@ BASES: dict[str, Any] = {
 }
 
 NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4
-"""Of a cell, other than those of the base."""
 
 NO_GROUPS = ("MedianOfRun", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease")
-# Another kind is refused, or needs what the base has not: a file, a run, a threshold.
+# Another kind is refused, or needs a file, a run or a threshold that the base lacks.
 ONE_KIND = (
     *("LstmModel", "LocalSteps", "ModelDifference", "Maml", "Reptile", "Average"),
     *("Step", "PoissonLots", "Factorised", "Skellam", "Scaffold", "SummedSteps"),
@@ -188,7 +187,7 @@ NEIGHBOURS = {
 KINDS = ["adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"]
 
 
-def others(value: Any) -> list[Any]:
+def alternatives(value: Any) -> list[Any]:
     """Return other values that a key might take."""
     if isinstance(value, bool):
         return [not value]
@@ -210,20 +209,16 @@ def others(value: Any) -> list[Any]:
 
 
 def other_kinds(part: Any) -> Iterator[dict[str, Any]]:
-    """The part's values under the other kinds of its family, as far as these have
-    them.
-    """
+    """Yield the part as each other kind of its family, with the values of shared keys."""
+    values = plain(part)
     for kind, cls in kinds_of(root_of(type(part))).items():
         if cls is not type(part):
-            yield {
-                key: value
-                for key, value in plain(part).items()
-                if key in fields_of(cls)
-            } | {tag_of([cls]): kind}
+            shared = {key: values[key] for key in values if key in fields_of(cls)}
+            yield shared | {tag_of([cls]): kind}
 
 
 def sections(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """A section and those within it, by dotted key."""
+    """Yield a section and its subsections, by dotted key."""
     yield prefix, value
     for key in fields_of(type(value)):
         if is_section(type(getattr(value, key))):
@@ -232,13 +227,12 @@ def sections(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
-    """For each key of a run that can have another value alone, by section and key: its
-    full name, and the run that has.
+    """Return the runs that differ from a base in one key, by section class and key.
 
-    Another kind keeps the keys that both have.
+    Each comes with the dotted key. Another kind keeps the keys that both kinds have.
     """
     run = BASES[name]
-    made = {}
+    neighbours = {}
     values = run.plain()
     top = [
         ("", run),
@@ -255,43 +249,41 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
             value = getattr(section, key)
             if is_section(type(value)) or prefix + key == "method":
                 continue
-            for other in (
-                other_kinds(section)
-                if key == tag_of([type(section)])
-                else others(value)
-            ):
-                if other == value:
+            candidates: Iterable[Any]
+            if key == tag_of([type(section)]):
+                dotted = prefix.removesuffix(".")
+                candidates = other_kinds(section)
+            else:
+                dotted = prefix + key
+                candidates = alternatives(value)
+            for candidate in candidates:
+                if candidate == value:
                     continue
-                where = (
-                    prefix.removesuffix(".")
-                    if key == tag_of([type(section)])
-                    else prefix + key
-                )
                 try:
-                    changed = read_run(set_key(values, where, other))
+                    changed = read_run(set_key(values, dotted, candidate))
                 except BenchError:
                     continue
-                made[type(section).__name__, key] = where, changed
+                neighbours[type(section).__name__, key] = dotted, changed
                 break
-    return made
+    return neighbours
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_change_of_any_single_key_is_another_run(name: str) -> None:
+def test_run_key_changes_with_any_single_setting(name: str) -> None:
     run = BASES[name]
     assert read_run(run.plain()) == run
     assert read_run(run.plain()).key == run.key
     keys = {run.key}
-    for where, changed in changes(name).values():
-        if where == "seed":
+    for dotted, changed in changes(name).values():
+        if dotted == "seed":
             assert changed.key == run.key
             assert changed.folder != run.folder
         else:
-            assert changed.key not in keys, where
+            assert changed.key not in keys, dotted
             keys.add(changed.key)
 
 
-def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
+def test_results_version_includes_the_text_of_a_users_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -308,24 +300,25 @@ def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
     assert run.folder == folder
 
 
-def test_every_key_of_every_part_was_changed() -> None:
-    """No method takes `Everyone`: it is for users of dpsum."""
+def test_keys_of_every_part_are_tried() -> None:
+    """No method uses `Everyone`: it is for users of dpsum."""
     tried = {type(part) for run in BASES.values() for part in run.components}
     families = {root_of(part) for part in tried if is_part(part)}
     assert len(families) >= 10
     for base in families:
         chosen = set(kinds_of(base).values()) - {Everyone}
         assert chosen <= tried, base
-    moved = {key for name in BASES for key in changes(name)}
-    assert {
+    changed = {key for name in BASES for key in changes(name)}
+    keys = {
         (part.__name__, key)
         for part in tried
         for key in fields_of(part)
         if not keys_of(part)[key].bases
-    } - moved <= (FIXED_BY_OTHERS)
+    }
+    assert keys - changed <= FIXED_BY_OTHERS
 
 
-def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
+def test_run_key_changes_with_the_final_rate_of_a_schedule() -> None:
     ends = [
         make_config({"server": {"schedule": {"kind": "cosine", "final_rate": rate}}})
         for rate in (0.0, 0.001, 0.002)
@@ -333,10 +326,8 @@ def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
     assert len({run.key for run in ends} | {make_config().key}) == 4
 
 
-def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
-    """There is none: a constant threshold has no percentile, and MAML has no
-    optimiser.
-    """
+def test_run_refuses_a_key_that_no_part_reads() -> None:
+    """A constant threshold has no percentile, and MAML has no optimiser."""
     assert "percentile" not in own(BASES["constant"])["clipping"].__dataclass_fields__
     for overlay in (
         {"clipping": {"kind": "constant", "percentile": 50}},

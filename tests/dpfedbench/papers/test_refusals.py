@@ -1,6 +1,5 @@
-"""A method refuses what would make it another: each against the parts of each other."""
+"""A method refuses parts that would make it another method: all pairs of methods."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def run_of(method: str, *overlays: Any) -> Any:
 
 
 def own(run: Any) -> dict[str, Any]:
-    """The sections that the method has beside those of every run, by key."""
+    """Return the method's sections that not every run has, by key."""
     return {
         key: getattr(run, key)
         for key in type(run).model_fields
@@ -48,9 +47,7 @@ def own(run: Any) -> dict[str, Any]:
 
 
 def kinds(run: Any) -> dict[str, Any]:
-    """What a run's parts are, as a series would say it: a kind where there is one, else
-    the section's own values.
-    """
+    """Return an overlay that selects the run's parts: a kind, or a section's values."""
     return {
         key: {"kind": part.kind} if hasattr(part, "kind") else plain(part)
         for key, part in own(run).items()
@@ -58,8 +55,8 @@ def kinds(run: Any) -> dict[str, Any]:
 
 
 def promises(run: Any) -> Any:
-    """What the method's name says of a run: what is protected, whose it is, from whom;
-    and what clients hold.
+    """Return the run's properties that its method's name stands for: the units that are
+    protected, their observers, and the data of clients.
     """
     private = [
         (sum_.unit, sum_.observer, sum_.within_task is None)
@@ -82,13 +79,16 @@ RUNS = {name: run_of(name) for name in METHODS}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str) -> None:
+def test_method_with_the_parts_of_another_is_refused_or_keeps_its_promises(
+    name: str,
+) -> None:
     """All parts of another method at once, and one by one."""
     run = RUNS[name]
     overlays = []
-    for other in RUNS.values():
-        parts = kinds(other)
-        overlays += [parts, *({key: value} for key, value in parts.items())]
+    for foreign_run in RUNS.values():
+        parts = kinds(foreign_run)
+        overlays.append(parts)
+        overlays.extend({key: value} for key, value in parts.items())
     for overlay in overlays:
         try:
             changed = run_of(name, overlay)
@@ -97,29 +97,29 @@ def test_a_method_refuses_the_parts_of_another_or_stays_what_it_is(name: str) ->
             continue
         assert type(changed) is METHODS[name]
         assert promises(changed) == promises(run)
-        # Each part is one that the method's own composition names.
+        # The method's composition names each part.
         for key, part in own(changed).items():
             assert type(part) in keys_of(METHODS[name])[key].classes
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_part_of_a_method_can_be_left_out(name: str) -> None:
-    """Not by null, and a part that it does not have cannot be put in."""
+def test_method_parts_cannot_be_removed_or_added(name: str) -> None:
+    """Null does not remove a part, and a part of another method is an unknown key."""
     run = RUNS[name]
     for key in own(run):
         with pytest.raises(BenchError, match=rf"^{key} is null"):
             run_of(name, {key: None})
-    for key, parts in itertools.chain.from_iterable(
-        kinds(each).items() for each in RUNS.values()
-    ):
-        if key not in own(run):
+    for foreign_run in RUNS.values():
+        for key, part in kinds(foreign_run).items():
+            if key in own(run):
+                continue
             with pytest.raises(BenchError, match=rf"^unknown key {key}\b"):
-                run_of(name, {key: parts})
+                run_of(name, {key: part})
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_kind_that_a_method_does_not_name_is_refused(name: str) -> None:
-    """By the family of each of its parts, and in the words of the method."""
+def test_method_refuses_each_kind_that_it_does_not_name(name: str) -> None:
+    """The message lists the kinds that the method allows."""
     for key, part in own(RUNS[name]).items():
         if not hasattr(part, "kind"):
             continue
@@ -139,8 +139,8 @@ def test_every_kind_that_a_method_does_not_name_is_refused(name: str) -> None:
             run_of(name, {key: {"kind": "nothing-such"}})
 
 
-def test_privacy_is_read_off_the_sums() -> None:
-    """What each method protects: units, and who sees the release (docs/privacy.md)."""
+def test_privacy_of_methods_follows_from_their_sums() -> None:
+    """Protected units and observers of each method's releases (docs/privacy.md)."""
     clients = ("client", "everyone", True)
     server = ("record", "server", True)
     within = ("record", "server", False)
