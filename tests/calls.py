@@ -1,6 +1,4 @@
-"""Snakemake, called as a user calls it, by forks of a process that has imported it
-already.
-"""
+"""Calls of Snakemake, as a user makes them, by forks of a process that has imported it."""
 
 import contextlib
 import json
@@ -9,7 +7,11 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+CallSnakemake = Callable[..., subprocess.CompletedProcess[str]]
 
 SERVE = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
@@ -22,21 +24,24 @@ from dpfedbench.experiments import code_hash
 [code_hash.code_hash(rule) for rule in code_hash.PACKAGES]
 gc.freeze()
 for line in sys.stdin:
-    given, child = json.loads(line), os.fork()
+    request = json.loads(line)
+    child = os.fork()
     if not child:
         code = 1
         try:
-            for number, path in enumerate([os.devnull, *given["said"]]):
-                os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY), number)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(os.open(request["out"], os.O_WRONLY), 1)
+            os.dup2(os.open(request["errors"], os.O_WRONLY), 2)
             os.environ.clear()
-            os.environ.update(given["environment"])
-            os.chdir(given["folder"])
-            own = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-            sys.path[:] = [given["folder"], *own, *installed]
-            for name in list(sys.modules) if given["fresh"] else ():
-                if name.split(".")[0] in ("dpfedbench", "dpkernels", "dpsum", "dpwatch"):
-                    del sys.modules[name]
-            sys.argv[1:] = given["arguments"]
+            os.environ.update(request["environment"])
+            os.chdir(request["folder"])
+            python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            sys.path[:] = [request["folder"], *filter(None, python_path), *installed]
+            if request["fresh"]:
+                for name in list(sys.modules):
+                    if name.split(".")[0] in ("dpfedbench", "dpkernels", "dpsum", "dpwatch"):
+                        del sys.modules[name]
+            sys.argv[1:] = request["arguments"]
             runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as ended:
@@ -56,19 +61,18 @@ for line in sys.stdin:
 
 
 class Snakemake:
-    """A process that has imported Snakemake, and the package as far as a plan needs it,
-    and forks for each call.
-    """
+    """Process that has imported Snakemake and the planner, and forks for each call."""
 
     def __init__(self, sources: Path) -> None:
-        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        environment = dict(os.environ)
+        environment.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVE, str(sources)],
-            env=kept,
+            env=environment,
             text=True,
             start_new_session=True,
-            **pipes,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     def __call__(
@@ -79,25 +83,25 @@ class Snakemake:
         timeout: float = 600,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        """Call `python -m snakemake` in a folder, without a profile of the user's;
-        `fresh`: with sources elsewhere.
+        """Call `python -m snakemake` in a folder, without the user's profile.
+
+        With `fresh`, the call imports the packages anew: its sources lie elsewhere.
         """
-        given = {
-            key: value
-            for key, value in (os.environ | environment).items()
-            if key != "SNAKEMAKE_PROFILE"
-        }
-        with tempfile.TemporaryDirectory() as place:
-            said = [Path(place, name) for name in ("out", "errors")]
-            for path in said:
-                path.touch()
-            request = {
+        variables = os.environ | environment
+        variables.pop("SNAKEMAKE_PROFILE", None)
+        with tempfile.TemporaryDirectory() as streams:
+            out = Path(streams, "out")
+            errors = Path(streams, "errors")
+            out.touch()
+            errors.touch()
+            request: dict[str, Any] = {
                 "arguments": arguments,
                 "folder": str(folder),
-                "environment": given,
+                "environment": variables,
                 "fresh": fresh,
+                "out": str(out),
+                "errors": str(errors),
             }
-            request["said"] = [*map(str, said)]
             assert self._process.stdin
             assert self._process.stdout
             print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -106,11 +110,15 @@ class Snakemake:
                 self.end()
                 raise subprocess.TimeoutExpired(list(arguments), timeout)
             code = int(self._process.stdout.readline())
-            out, errors = (path.read_text(encoding="utf-8") for path in said)
-        return subprocess.CompletedProcess(list(arguments), code, out, errors)
+            return subprocess.CompletedProcess(
+                list(arguments),
+                code,
+                out.read_text(encoding="utf-8"),
+                errors.read_text(encoding="utf-8"),
+            )
 
     def end(self) -> None:
-        """End it, and what it has forked."""
+        """End the process and its forks."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
         self._process.communicate()

@@ -1,31 +1,36 @@
-"""The package under test is this checkout's, also in the processes that tests start,
-whatever is installed.
+"""Settings and fixtures of all tests.
+
+The package under test is that of this checkout, also in processes that tests start.
 """
 
 import gc
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.calls import Snakemake
+from tests.calls import CallSnakemake, Snakemake
 
-SRC = str(Path(__file__).resolve().parents[1] / "src")
-# They keep what they compile: to read the sources anew takes as long as to import them.
+ROOT = Path(__file__).resolve().parents[1]
+SRC = str(ROOT / "src")
+# Processes write compiled files: compiling the sources takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [SRC, os.environ.get("PYTHONPATH")])
 )
-# Sums of a few hundred numbers wait for a second thread longer than they take. What
-# wants more threads asks for them.
+# A sum of a few hundred numbers takes less time than waiting for a second thread. A
+# test that needs more threads sets their number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With `-n`, tests of a file run in one process, so that fixtures are made once,
-    and in the order said below.
+    """With `-n`, run the tests of a file in one process, in the order of this module.
+
+    So a fixture of a file is made once.
     """
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist = "loadfile"
@@ -34,26 +39,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One for each core: one more was not measurably faster, and imports everything
-    once more.
-    """
+    """Return one process a core. A further process is not measurably faster."""
     return os.cpu_count() or 1
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that call the workflow begin first, then those that compile what no run
-    has: both are long.
+    """Run the long tests first, and skip tests that need a GPU where there is none.
 
-    What needs a GPU is skipped where there is none; torch is loaded for such tests
-    alone.
+    Long are the tests that call the workflow, and those that compile kernels. torch is
+    imported only if a test needs a GPU.
     """
-    places = ("workflow", "tests"), ("dpkernels", "models")
-    items.sort(
-        key=lambda item: next(
-            (at for at, names in enumerate(places) if item.path.parent.name in names), 2
-        )
-    )
+    ranks = {"workflow": 0, "tests": 0, "dpkernels": 1, "models": 1}
+    items.sort(key=lambda item: ranks.get(item.path.parent.name, 2))
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return
@@ -67,17 +65,73 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def garbage_is_looked_for() -> Iterator[None]:
-    """A job looks for garbage more seldom (`jobs.job`). In the tests' own process
-    gigabytes of it would stay.
+def garbage_thresholds() -> Iterator[None]:
+    """Restore the thresholds of the garbage collector, which `jobs.job` raises.
+
+    Otherwise gigabytes of garbage would stay in the process of the tests.
     """
-    usual = gc.get_threshold()
+    thresholds = gc.get_threshold()
     yield
-    gc.set_threshold(*usual)
+    gc.set_threshold(*thresholds)
 
 
 @pytest.fixture(scope="session")
 def call_snakemake() -> Iterator[Snakemake]:
-    found = Snakemake(Path(SRC))
-    yield found
-    found.end()
+    server = Snakemake(Path(SRC))
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="session")
+def finished_run(
+    federation: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a folder with the results of a small run of DP-AGR."""
+    from tests.finished_run import make_finished_run
+
+    return make_finished_run(tmp_path_factory.mktemp("finished"), *federation)
+
+
+@pytest.fixture
+def results_copy(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Copy the folder of the finished run, and change to the copy."""
+    shutil.copytree(finished_run, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> CallSnakemake:
+    """Return a function that calls Snakemake, with results in a temporary folder.
+
+    `root` is the folder of the Snakefile: the repository, or a copy of it.
+    """
+
+    def call(
+        *arguments: str, root: Path = ROOT, directory: Path = tmp_path
+    ) -> subprocess.CompletedProcess[str]:
+        options = ["--snakefile", str(root / "Snakefile")]
+        options += ["--directory", str(directory), "--cores", "2"]
+        return call_snakemake(
+            *options, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return (data folder, clients folder) of 48 few-shot clients."""
+    from tests.small_data import save_federation
+
+    return save_federation(tmp_path_factory.mktemp("federation"))
+
+
+@pytest.fixture(scope="session")
+def silos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return (data folder, clients folder) of four clients that hold records."""
+    from tests.small_data import save_silos
+
+    return save_silos(tmp_path_factory.mktemp("silos"))

@@ -1,4 +1,4 @@
-"""Partitions, made as a run's clients are."""
+"""Partitions for tests, made by the code that makes a run's clients."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SIZES = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
 
 
 def made_clients(kind: str, **values: Any) -> Any:
-    """The part of a partition, whatever sizes of tasks are not said."""
+    """Return a partition's section; sizes of tasks have small defaults."""
     return kinds_of(PartitionScheme)[kind].read(SIZES | values, "clients")
 
 
@@ -30,14 +30,14 @@ def make_partition(
     seed: int,
     **own: Any,
 ) -> Partition:
-    """Few-shot clients of a loaded data set of classes."""
+    """Return few-shot clients of a loaded data set of classes."""
     check_task_sizes(
         dataset, clients=clients, ways=ways, examples_per_class=examples_per_class
     )
     part = made_clients(
         kind, count=clients, examples_per_class=max(2, examples_per_class), **own
     )
-    # Below the least of a configuration, for tests of single images.
+    # Tests of single images need fewer than a configuration allows.
     object.__setattr__(part, "examples_per_class", examples_per_class)
     return partition_of(
         dataset,
@@ -51,7 +51,7 @@ def make_partition(
 def make_records(
     kind: str, dataset: Any, *, clients: int, seed: int, **own: Any
 ) -> RecordPartition:
-    """Clients of loaded records."""
+    """Return clients of loaded records."""
     part = made_clients(kind, count=clients, **own)
     return record_partition_of(
         dataset, part.deal(dataset, seed=seed), kind=kind, seed=seed, own=own

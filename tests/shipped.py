@@ -1,6 +1,4 @@
-"""The files in config/, whatever experiments there are, for tests that want some of
-them and no others.
-"""
+"""The files in config/, for tests that use some of the shipped experiments."""
 
 import copy
 import functools
@@ -13,26 +11,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def parsed(path: Path) -> dict[str, Any]:
-    """What a file in YAML holds; it is read once."""
+    """Return a copy of the values of a YAML file, which is read once."""
     return copy.deepcopy(_read(path))
 
 
 @functools.cache
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values
 
 
 def without_others(configuration: str) -> str:
-    """A configuration's text, in which every shipped experiment that it does not name
-    is left out.
-    """
-    files = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
-    named = [name for file in files for name in _read(file).get("experiments", ())]
-    others = [
-        name
-        for name in dict.fromkeys(named)
-        if name not in yaml.safe_load(configuration)["experiments"]
-    ]
-    start, line, rest = configuration.partition("experiments:\n")
-    return "".join([start, line, *(f"  {name}: null\n" for name in others), rest])
+    """Return a configuration's text in which all other shipped experiments are null."""
+    stated = yaml.safe_load(configuration)["experiments"]
+    shipped: set[str] = set()
+    for file in (ROOT / "config" / "experiments").glob("*.yaml"):
+        shipped.update(_read(file).get("experiments", ()))
+    nulls = "".join(f"  {name}: null\n" for name in sorted(shipped - set(stated)))
+    return configuration.replace("experiments:\n", f"experiments:\n{nulls}", 1)

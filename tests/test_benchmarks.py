@@ -1,8 +1,5 @@
-"""The scripts of benchmarks/ run as docs/gpu.md prints them, on a CPU and on tiny
-sizes.
-"""
+"""The commands of docs/gpu.md exist, and a benchmark runs on a GPU."""
 
-import re
 import shlex
 import subprocess
 import sys
@@ -10,64 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.dpfedbench.test_experiments import configuration, plan
+from tests.dpfedbench.test_experiments import planned
+from tests.pages import code_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def called(name: str, *arguments: str, directory: Path) -> str:
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=directory, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def commands_of_page() -> list[list[str]]:
+    """Return the calls of benchmarks in docs/gpu.md, word by word."""
+    text = "".join(block.text for block in code_blocks("gpu.md", "bash"))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if "benchmarks/" in line]
 
 
-def printed() -> list[list[str]]:
-    """The calls of docs/gpu.md, word by word."""
-    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    blocks = "".join(
-        re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    ).replace("\\\n", " ")
-    return [
-        shlex.split(line, comments=True)
-        for line in blocks.splitlines()
-        if "benchmarks/" in line
-    ]
-
-
-def test_the_page_on_gpus_prints_commands_that_there_are() -> None:
-    calls = printed()
-    assert len(calls) >= 5
-    for words in calls:
+def test_gpu_page_commands_exist() -> None:
+    commands = commands_of_page()
+    assert len(commands) >= 5
+    for words in commands:
         script = words[words.index("python") + 1]
         text = (ROOT / script).read_text(encoding="utf-8")
-        for flag in [
-            word for word in words if word.startswith("--") and word not in ("--group",)
-        ]:
-            assert f'"{flag}"' in text, (script, flag)
+        for word in words:
+            if word.startswith("--") and word != "--group":
+                assert f'"{word}"' in text, (script, word)
         if script.endswith("runs.py"):
             preset, item, series = words[words.index(script) + 1 :][:3]
             paper, _, name = item.partition("/")
-            assert series in {
-                cell.series
-                for cell in plan(configuration(preset)).items[paper, name].cells
-            }
+            cells = planned(preset).items[paper, name].cells
+            assert series in {cell.series for cell in cells}
 
 
 @pytest.mark.cuda
-def test_a_gpu_is_measured(tmp_path: Path) -> None:
-    said = called(
-        "meta_gradient",
-        "--device",
-        "cuda",
-        "--chunks",
-        "64",
-        "--cases",
-        "1",
-        "--pairs",
-        "1",
-        directory=tmp_path,
+def test_meta_gradient_benchmark_measures_a_gpu(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "meta_gradient.py"
+    options = "--device cuda --chunks 64 --cases 1 --pairs 1"
+    done = subprocess.run(
+        [sys.executable, str(script), *options.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
     )
-    assert "peak_mib" in said
+    assert done.returncode == 0, done.stderr
+    assert "peak_mib" in done.stdout

@@ -1,6 +1,4 @@
-"""docs/client-updates.md, followed by a first-time user: FedRep in two files outside the
-repository, on small pictures.
-"""
+"""docs/client-updates.md: FedRep in two files outside the repository, on small pictures."""
 
 import json
 import os
@@ -18,9 +16,11 @@ from safetensors.numpy import load_file
 
 import dpfedbench
 from tests.calls import Snakemake
+from tests.pages import code_blocks, files_of_page, read_page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "client-updates.md").read_text(encoding="utf-8")
+PAGE = "client-updates.md"
+FILES = files_of_page(PAGE)
 # Laid over the page's sizes, and pictures in place of digits.
 SMALL = """
 stand_ins: {digits: pictures}
@@ -41,15 +41,8 @@ experiments:
 """
 
 
-def file_of(name: str, page: str = PAGE) -> str:
-    (text,) = re.findall(
-        rf"^```\w+ {name}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL
-    )
-    return str(text)
-
-
 def draw_pictures(folder: Path) -> None:
-    """Four classes, each a bright quarter in noise."""
+    """Draw pictures of four classes: each has another bright quarter, in noise."""
     rng = np.random.default_rng(0)
     for label in range(4):
         (folder / f"quarter{label}").mkdir(parents=True)
@@ -57,25 +50,23 @@ def draw_pictures(folder: Path) -> None:
             pixels = rng.integers(0, 120, (28, 28), dtype=np.uint8)
             row, column = divmod(label, 2)
             pixels[14 * row : 14 * row + 14, 14 * column : 14 * column + 14] += 120
-            place = folder / f"quarter{label}" / f"{number:02}.png"
-            Image.fromarray(pixels).save(place)
+            path = folder / f"quarter{label}" / f"{number:02}.png"
+            Image.fromarray(pixels).save(path)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
-    """A folder outside the repository, after the page was followed there."""
+    """Follow the page in a folder outside the repository."""
     folder = tmp_path_factory.mktemp("fedrep")
     draw_pictures(folder / "pictures")
     for name in ("fedrep.py", "fedrep.yaml"):
-        (folder / name).write_text(file_of(name), encoding="utf-8")
+        (folder / name).write_text(FILES[name], encoding="utf-8")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
-    (command,) = re.findall(r"`uv run snakemake --cores all (.*?)`", PAGE)
-    target, option, configuration = command.split()
+    (command,) = re.findall(r"`uv run snakemake --cores all (.*?)`", read_page(PAGE))
+    options = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
+    environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
     done = call_snakemake(
-        *("--snakefile", str(ROOT / "Snakefile"), "--cores", "2", target),
-        *(option, configuration, "small.yaml"),
-        folder=folder,
-        **os.environ | {"DPFEDBENCH_DATA": str(folder)},
+        *options, *command.split(), "small.yaml", folder=folder, **environment
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -89,9 +80,9 @@ def row(folder: Path) -> pd.Series:
 
 
 def test_files_of_the_page_are_short() -> None:
-    assert len(file_of("fedrep.py").splitlines()) <= 60
-    assert len(file_of("fedrep.yaml").splitlines()) <= 20
-    assert yaml.safe_load(file_of("fedrep.yaml"))["plugins"] == ["fedrep"]
+    assert len(FILES["fedrep.py"].splitlines()) <= 60
+    assert len(FILES["fedrep.yaml"].splitlines()) <= 20
+    assert yaml.safe_load(FILES["fedrep.yaml"])["plugins"] == ["fedrep"]
 
 
 def test_row_has_three_epsilons_and_the_personal_accuracy(row: pd.Series) -> None:
@@ -102,7 +93,7 @@ def test_row_has_three_epsilons_and_the_personal_accuracy(row: pd.Series) -> Non
     assert not row["audit_saw_another_mechanism"]
     assert row["personal_clients"] == 10
     assert row["personal_worst_tenth"] <= row["personal_accuracy"] <= 100
-    # Two classes a client, so that chance is at most about 50 %.
+    # A client has two classes, so chance is about 50 %.
     assert row["personal_accuracy"] > 60
     assert 0 <= row["accuracy"] <= 100
     assert "the simulation's" in row["notices"]
@@ -122,22 +113,20 @@ def test_noise_is_on_the_shared_body_alone(folder: Path, row: pd.Series) -> None
 
 
 def test_program_of_the_page_prints_the_row(folder: Path) -> None:
-    (program,) = re.findall(
-        r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL
-    )
+    programs = [block for block in code_blocks(PAGE, "python") if not block.file]
+    (program,) = programs
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program.text],
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    (shown,) = re.findall(
-        r"^```text\n(ε.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL
-    )
-    # The same lines, with other numbers: the page's sizes are larger.
+    outputs = [block.text for block in code_blocks(PAGE, "text")]
+    (output,) = [text for text in outputs if text.startswith("ε")]
+    # The lines are the same, with other numbers: the page's sizes are larger.
     number = re.compile(r"\d+(\.\d+)?")
-    assert number.sub("N", done.stdout) == number.sub("N", shown)
+    assert number.sub("N", done.stdout) == number.sub("N", output)
 
 
 SCAFFOLD = """
@@ -179,10 +168,9 @@ print("equal" if np.allclose(*models, atol=1e-5) else "other")
 """
 
 
-def test_method_with_two_private_sums_is_scaffold(folder: Path) -> None:
+def test_method_of_the_page_with_two_private_sums_is_scaffold(folder: Path) -> None:
     """The file of docs/add-a-method.md does what DP-SCAFFOLD does."""
-    page = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-    text = file_of("dp_control.py", page)
+    text = files_of_page("add-a-method.md")["dp_control.py"]
     (folder / "dp_control.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", SCAFFOLD],

@@ -1,6 +1,4 @@
-"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new
-files; pages hold together.
-"""
+"""The examples of docs/add-a-*.md work, and add new files only; links of pages exist."""
 
 import csv
 import hashlib
@@ -23,13 +21,13 @@ import yaml
 from dpkernels.conv4_passes import Conv4Passes
 from tests.calls import Snakemake
 from tests.dpfedbench.models.nets import conv4
+from tests.pages import DOCS, code_blocks, read_page
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("add-a-data-set.md", "add-a-method.md", "add-a-part.md", "add-a-model.md")
-# Laid over the first two pages' sizes; the method's data set is replaced by the folder
-# of pictures. The other pages are run as they are printed, on the same pictures in
-# place of digits, and on the first page's stripes in place of letters, which take
+# Sizes that are laid over those of the first two pages. The folder of pictures replaces
+# Fashion-MNIST and digits, and the first page's stripes replace letters, which take
 # seconds to draw.
 TINY = """
 preset: null
@@ -59,7 +57,7 @@ experiments:
     tasks: {digits: {task: {ways: 4}, clients: {fragments: 40}, validation: {tasks: 10}}}
 """
 
-# Networks whose refusals docs/add-a-model.md prints; each is `refused:NAME`.
+# Networks `refused:NAME`, whose error messages docs/add-a-model.md shows.
 REFUSED = """
 from torch import nn
 
@@ -96,139 +94,106 @@ class Own:
 """
 
 
-def blocks(page: str) -> list[tuple[str, str, str]]:
-    """(language, file that it is or "", text) of a page's code blocks."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(
-        r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-    )
-
-
-def printed(page: str) -> list[str]:
-    """The lines that a page shows as printed by the program."""
-    return [
-        line
-        for language, _, text in blocks(page)
-        if language == "text"
-        for line in text.splitlines()
-    ]
+def printed_lines(page: str) -> list[str]:
+    """Return the lines that a page shows as output of the program."""
+    return "".join(block.text for block in code_blocks(page, "text")).splitlines()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """sha256 of every file that a reader would commit, by its path."""
-    made = (".snakemake", "__pycache__", "local", "results")
-    paths = (
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not set(path.parts) & set(made)
-    )
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-    }
+    """Return the sha256 of every file that a user would commit, by its path."""
+    outputs = {".snakemake", "__pycache__", "local", "results"}
+    by_path = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and outputs.isdisjoint(path.parts):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            by_path[str(path.relative_to(folder))] = digest
+    return by_path
 
 
-def test_the_page_of_properties_names_tests_that_exist() -> None:
-    named = re.findall(
-        r"`(tests/[\w/]+\.py)(?:::(\w+))?`",
-        (ROOT / "docs/properties.md").read_text(encoding="utf-8"),
-    )
-    assert len(named) > 40
-    gone = [
-        f"{file}::{test}"
-        for file, test in named
-        if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8") and test
-    ]
-    assert gone == []
+def test_properties_page_names_existing_tests() -> None:
+    tests = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", read_page("properties.md"))
+    assert len(tests) > 40
+    for file, test in tests:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in text, f"{file}::{test}"
 
 
-def test_the_readme_is_short_and_links_lead_to_files() -> None:
+def test_readme_has_at_most_700_words() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
-    for page in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").rglob("*.md"),
-    ):
-        links = re.findall(
-            r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
-        )
-        gone = [
-            link
-            for link in links
-            if "://" not in link and not (page.parent / link).is_file()
-        ]
-        assert gone == [], page.name
+
+
+def test_links_of_pages_lead_to_files() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert "://" in link or (page.parent / link).is_file(), (page.name, link)
 
 
 def test_findings_have_a_page_for_each_paper() -> None:
-    """The first page links them; each has the same four parts, in order."""
-    first = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
-    pages = sorted((ROOT / "docs/findings").glob("*.md"))
-    assert set(re.findall(r"\(findings/([\w-]+)\.md\)", first)) == {
-        page.stem for page in pages
-    }
+    """The first page links to them. Each has the same four sections."""
+    pages = sorted((DOCS / "findings").glob("*.md"))
+    links = re.findall(r"\(findings/([\w-]+)\.md\)", read_page("findings.md"))
+    assert set(links) == {page.stem for page in pages}
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        parts = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
-        assert [part.split()[0] for part in parts] == ["What"] * 4, page.name
-        assert re.match(r"What the papers? says?$", parts[0])
-        assert parts[1:] == [
+        first, *others = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+        assert re.match(r"What the papers? says?$", first), page.name
+        assert others == [
             "What is open, and how it is read here",
             "What was measured",
             "What was not measured",
         ]
 
 
-def test_each_measurement_that_a_page_names_has_its_row() -> None:
-    rows = (ROOT / "docs/measurements.md").read_text(encoding="utf-8").splitlines()
-    cells = [line.split(" | ") for line in rows if re.match(r"\| [MR]\d+ \|", line)]
-    assert len(cells) > 40
-    assert {len(row) for row in cells} == {7}
-    known = {row[0].strip("| ") for row in cells}
-    assert len(known) == len(cells)
-    pages = [
-        page for page in (ROOT / "docs").rglob("*.md") if page.name != "measurements.md"
-    ]
-    named = {
-        name
-        for page in pages
-        for name in re.findall(r"\[([MR]\d+)\]\(", page.read_text(encoding="utf-8"))
-    }
-    assert named
-    assert named <= known
-    # A row that no page names says nothing.
-    assert {name for name in known if name.startswith("M")} <= named
+def test_measurements_and_pages_refer_to_each_other() -> None:
+    """Each cited row exists, and each row is cited."""
+    lines = read_page("measurements.md").splitlines()
+    rows = [line.split(" | ") for line in lines if re.match(r"\| [MR]\d+ \|", line)]
+    assert len(rows) > 40
+    assert {len(row) for row in rows} == {7}
+    names = {row[0].strip("| ") for row in rows}
+    assert len(names) == len(rows)
+    cited = set()
+    for page in DOCS.rglob("*.md"):
+        if page.name != "measurements.md":
+            text = page.read_text(encoding="utf-8")
+            cited.update(re.findall(r"\[([MR]\d+)\]\(", text))
+    assert cited
+    assert cited <= names
+    assert {name for name in names if name.startswith("M")} <= cited
 
 
-def test_every_page_of_docs_is_linked_from_the_readme() -> None:
-    linked = set(
-        re.findall(
-            r"\(docs/([\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")
-        )
-    )
-    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
+def test_readme_links_every_page_of_docs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", text))
+    assert linked == {page.name for page in DOCS.glob("*.md")}
+
+
+def copy_file(path: Path, copy: Path) -> None:
+    """Copy a file of the repository to the same path below `copy`."""
+    target = copy / path.relative_to(ROOT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(path, target)
 
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the working tree, without what git ignores."""
+    """Copy the working tree, without the files that git ignores."""
     copy = tmp_path_factory.mktemp("docs") / "copy"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(
+    listing = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for name in filter(None, listed.split("\0")):
+    for name in filter(None, listing.split("\0")):
         if (ROOT / name).exists():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
-    # What numba compiled fits as long as a source is unchanged, and takes longest to
-    # make. It is made in this tree: what runs beside this test waits for it instead of
-    # making it too.
+            copy_file(ROOT / name, copy)
+    # Compiling with numba takes longest, and its files fit as long as the sources are
+    # unchanged. They are compiled in this tree, so that tests beside this one wait for
+    # them and do not compile too.
     Conv4Passes(conv4().module, 5, np.float32)
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
-        place = copy / compiled.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(compiled, place)
+        copy_file(compiled, copy)
     return copy
 
 
@@ -241,69 +206,59 @@ def environment(copy: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
-    """The copy, after all pages were followed block by block; at the end nothing in it
-    that stood has changed.
+    """Follow all pages in the copy, block by block.
+
+    The pages add files, and change no file that the copy had.
     """
     before = digests(copied)
-    promised = set()
-    targets = []
+    new_files = set()
+    targets = ["results/tables/privacy.csv"]
     for page in PAGES:
-        for language, file, text in blocks(page):
-            if file:
-                assert not (copied / file).exists(), (
-                    f"{page} would edit {file}: a new file was promised"
-                )
-                (copied / file).write_text(text, encoding="utf-8")
-                promised.add(file)
-            elif language == "python":
-                subprocess.run(
-                    [sys.executable, "-c", text],
-                    cwd=copied,
-                    env=environment(copied),
-                    check=True,
-                )
-            elif language == "bash":
-                for line in text.splitlines():
-                    words = shlex.split(line)
-                    assert words[:5] == [
-                        "uv",
-                        "run",
-                        "snakemake",
-                        "--cores",
-                        "all",
-                    ], line
-                    targets += [word for word in words[5:] if not word.startswith("-")]
+        for block in code_blocks(page):
+            if block.file:
+                path = copied / block.file
+                assert not path.exists(), f"{page} edits {block.file}"
+                path.write_text(block.text, encoding="utf-8")
+                new_files.add(block.file)
+            elif block.language == "python":
+                command = [sys.executable, "-c", block.text]
+                subprocess.run(command, cwd=copied, env=environment(copied), check=True)
+            elif block.language == "bash":
+                targets += targets_of(block.text)
             else:
-                assert language == "text"
-    assert {
-        name: digest for name, digest in digests(copied).items() if name in before
-    } == before
-    # All pages' targets in one call: Snakemake takes seconds to start.
+                assert block.language == "text"
+    # Snakemake takes seconds to start, so one call makes the targets of all pages.
     (copied / "results").mkdir()
-    (copied / "results" / "tiny.yaml").write_text(
-        without_others(TINY), encoding="utf-8"
-    )
-    command = ["--cores", "2", *dict.fromkeys([*targets, "results/tables/privacy.csv"])]
-    command += ["--configfile", "results/tiny.yaml"]
+    tiny = copied / "results" / "tiny.yaml"
+    tiny.write_text(without_others(TINY), encoding="utf-8")
+    command = ["--cores", "2", *dict.fromkeys(targets), "--configfile", str(tiny)]
     done = call_snakemake(*command, folder=copied, fresh=True, **environment(copied))
     assert done.returncode == 0, done.stderr
     yield copied
     after = digests(copied)
-    assert set(after) - set(before) == promised
+    assert set(after) - set(before) == new_files
     assert {name: after[name] for name in before} == before
 
 
+def targets_of(commands: str) -> list[str]:
+    """Return the targets of a page's snakemake commands."""
+    targets = []
+    for line in commands.splitlines():
+        words = shlex.split(line)
+        assert words[:5] == ["uv", "run", "snakemake", "--cores", "all"], line
+        targets += [word for word in words[5:] if not word.startswith("-")]
+    return targets
+
+
 def rows_of(copy: Path, name: str) -> list[dict[str, str]]:
-    with open(
-        copy / "results" / "tables" / f"{name}.csv", newline="", encoding="utf-8"
-    ) as handle:
+    path = copy / "results" / "tables" / f"{name}.csv"
+    with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
 
-def summary_of(copy: Path, name: str) -> dict[str, Any]:
+def summary_of(copy: Path, name: str) -> Any:
     path = copy / "results" / "data" / name / "summary.json"
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return found
+    return json.loads(path.read_text("utf-8"))
 
 
 def releases_of(run: Path) -> list[dict[str, Any]]:
@@ -315,10 +270,11 @@ def config_of(run: Path) -> Any:
     return yaml.safe_load((run / "config.yaml").read_text("utf-8"))
 
 
-def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
-    """Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of
-    all clients, mu = 2, whose epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e)
-    Phi(-e/2 - 1) = 1e-3.
+def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
+    """Poisson cohorts of 4 of 10 clients in 4 rounds, at z = 1.
+
+    Four Gaussians of all clients are an upper bound: mu = 2. Their epsilon e at
+    delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
     """
     (row,) = rows_of(followed, "dp-fedavgm/table1")
     assert row["method"] == "dp-fedavgm"
@@ -326,7 +282,8 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
     assert row["unit"] == "client"
     assert 0 <= float(row["value"]) <= 100
     assert 0 < float(row["epsilon_proven"]) < 7.5813
-    assert row["epsilon_claimed"] == ""  # its file states no claim
+    # The method's file states no claim.
+    assert row["epsilon_claimed"] == ""
     table = followed / "results/tables/dp-fedavgm/table1.md"
     assert "| DP-FedAvgM |" in table.read_text("utf-8")
     (run,) = (followed / "results" / "runs" / "dp-fedavgm").glob("*/*/*/seed0")
@@ -342,7 +299,7 @@ def test_a_new_method_is_in_its_table_and_figure(followed: Path) -> None:
         assert [float(row["x"]) for row in csv.DictReader(handle)] == [2, 4]
 
 
-def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
+def test_page_of_a_data_set_fills_the_table_of_a_folder(followed: Path) -> None:
     (row,) = rows_of(followed, "shapes/table1")
     assert row["dataset"] == "shapes"
     assert row["method"] == "dp-fl"
@@ -354,7 +311,7 @@ def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
     assert summary["image_shape"] == [28, 28, 1]
 
 
-def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
+def test_page_of_a_data_set_fills_the_table_of_a_reader(followed: Path) -> None:
     (row,) = rows_of(followed, "stripes/table1")
     assert row["dataset"] == "stripes"
     assert row["task"] == "5-way 1-shot"
@@ -362,9 +319,9 @@ def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
     assert splits == {"train": 24, "validation": 6, "test": 6}
 
 
-def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> None:
-    """A client is in one of ten Gaussian releases at z = 1, whatever the parts: epsilon
-    at delta = 1e-6 is 4.89.
+def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
+    """A client is in one of ten Gaussian releases at z = 1: epsilon at delta = 1e-6 is
+    4.89, whatever the parts.
     """
     (row,) = rows_of(followed, "dp-anil/table1")
     assert row["method"] == "dp-anil"
@@ -379,7 +336,7 @@ def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> N
     assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
 
 
-def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> None:
+def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) -> None:
     rows = [
         *rows_of(followed, "resnet9/letters"),
         *rows_of(followed, "resnet9/digits"),
@@ -395,33 +352,35 @@ def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> N
     assert sorted(gradients) == ["cnn", "torch", "torch"]
 
 
-def test_what_was_added_is_audited(followed: Path) -> None:
-    """One-sided bounds at 95 %: one of twenty is a little above the proven epsilon; a
-    fifth more is a leak.
+def test_pages_are_audited_below_the_proven_epsilon(followed: Path) -> None:
+    """One of twenty bounds at 95 % is a little above the proven epsilon; a fifth above
+    it is a leak.
     """
     rows = rows_of(followed, "privacy")
-    clients = {("dp-anil", "stripes"), ("dp-agr", "stripes"), ("dp-fedavgm", "shapes")}
-    found = {(row["method"], row["dataset"]) for row in rows}
-    assert found == clients | {("dp-fl", "shapes")}
+    assert {(row["method"], row["dataset"]) for row in rows} == {
+        ("dp-anil", "stripes"),
+        ("dp-agr", "stripes"),
+        ("dp-fedavgm", "shapes"),
+        ("dp-fl", "shapes"),
+    }
     for row in rows:
         limit = 1.2 * float(row["epsilon_proven_high"])
         assert 0 <= float(row["epsilon_audited"]) < limit, row
 
 
-def test_a_search_is_planned_with_as_many_runs_as_it_says(
+def test_page_of_a_method_plans_its_search(
     followed: Path, call_snakemake: Snakemake
 ) -> None:
-    """It is not run here: tests/dpfedbench/test_search.py has how one is made."""
-    page = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
-    (command,) = re.findall(
-        r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page
+    """tests/dpfedbench/test_search.py runs a search; this test plans one."""
+    search = r"`uv run snakemake --cores all (--configfile search\.yaml .*)`"
+    (command,) = re.findall(search, read_page("add-a-method.md"))
+    options = ["--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command)]
+    done = call_snakemake(
+        *options, folder=followed, fresh=True, **environment(followed)
     )
-    dry = ("--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command))
-    done = call_snakemake(*dry, folder=followed, fresh=True, **environment(followed))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.MULTILINE), (
-        done.stdout
-    )
+    output = done.stdout + done.stderr
+    assert re.search(r"^train +4$", output, flags=re.MULTILINE), output
 
 
 REFUSE = """
@@ -445,9 +404,7 @@ for changes in json.loads(sys.argv[2]):
 
 
 def refusals(copy: Path, trained: str, *changes: dict[str, object]) -> list[str]:
-    """Return what stops the training of a page's run, for each change of its
-    configuration.
-    """
+    """Return the error of a page's run for each change of its configuration."""
     run = next((copy / "results" / "runs" / trained).glob("*/*/seed0"))
     done = subprocess.run(
         [sys.executable, "-c", REFUSE, str(run), json.dumps(changes)],
@@ -460,8 +417,8 @@ def refusals(copy: Path, trained: str, *changes: dict[str, object]) -> list[str]
     return done.stdout.splitlines()
 
 
-def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
-    """The same run of DP-ANIL, by a method that takes the page's noise."""
+def test_page_of_a_part_shows_the_error_of_an_unknown_mechanism(followed: Path) -> None:
+    """DP-ANIL's run by a method that uses the page's noise."""
     method = followed / "src" / "dpfedbench" / "papers" / "dp_anil_less_noise.py"
     method.write_text(
         "from dpfedbench.papers.dp_anil import DpAnil\n"
@@ -473,7 +430,7 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
         encoding="utf-8",
     )
     try:
-        said = refusals(
+        errors = refusals(
             followed,
             "dp-anil/stripes",
             {"method": "dp-anil-less-noise", "noise": "anti-correlated"},
@@ -481,33 +438,30 @@ def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
         )
     finally:
         method.unlink()
-    assert said == [
-        *printed("add-a-part.md"),
+    assert errors == [
+        *printed_lines("add-a-part.md"),
         'noise.kind is "anti-correlated": expected one of fixed',
     ]
 
 
-def test_models_are_refused_as_printed(followed: Path) -> None:
+def test_page_of_a_model_shows_the_errors_of_refused_models(followed: Path) -> None:
     networks = followed / "refused.py"
     networks.write_text(REFUSED, encoding="utf-8")
     names = ("Running", "Drop", "Batch", "Colour", "Map", "Absent", "Own")
     task = {"ways": 10, "shots": 0}
+    changes: list[dict[str, object]] = [
+        {"model": {"kind": "module", "module": f"refused:{name}"}, "task": task}
+        for name in names
+    ]
     try:
-        said = refusals(
-            followed,
-            "dp-fl/shapes",
-            *(
-                {"model": {"kind": "module", "module": f"refused:{n}"}, "task": task}
-                for n in names
-            ),
-        )
+        errors = refusals(followed, "dp-fl/shapes", *changes)
     finally:
         networks.unlink()
-    assert said == printed("add-a-model.md")
+    assert errors == printed_lines("add-a-model.md")
 
 
-def test_tour_names_places_that_exist() -> None:
-    text = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+def test_tour_names_existing_files_and_functions() -> None:
+    text = read_page("tour.md")
     rows = re.findall(r"^\| \d+ \| `(.+)` \| `(.+)` \|$", text, flags=re.MULTILINE)
     assert len(rows) >= 10
     for path, name in rows:
@@ -516,6 +470,5 @@ def test_tour_names_places_that_exist() -> None:
             re.findall(r"^ *(?:def|class) (\w+)", source, flags=re.MULTILINE)
         )
         assert set(name.split(".")) <= definitions, f"{path} has no {name}"
-        assert f"`{name}`" in text.partition("| stop |")[0].replace(
-            "tables.read", "read"
-        )
+        prose = text.partition("| stop |")[0].replace("tables.read", "read")
+        assert f"`{name}`" in prose

@@ -1,5 +1,5 @@
-"""docs/fidelity.md holds with its data, with the printed numbers, with our pages and
-with the plan of the `paper` preset.
+"""docs/fidelity.md agrees with its data, the published numbers, our pages and the plan
+of the `paper` preset.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def problems_of(result: Result, paper_plan: Plan) -> list[str]:
 
 
 def of_table_2(**changes: str) -> Result:
-    """DP-AGR's cell of Table 2, which prints 93.9; our page has 92.0."""
+    """Return DP-AGR's cell of Table 2, with 93.9 as published and 92.0 on our page."""
     (row,) = (
         result
         for result in fidelity.read_results("dp-fedmeta")
@@ -42,7 +42,7 @@ def of_table_2(**changes: str) -> Result:
     return dataclasses.replace(row, **changes)
 
 
-def test_the_page_is_that_of_its_data(paper_plan: Plan) -> None:
+def test_fidelity_page_is_that_of_its_data(paper_plan: Plan) -> None:
     assert fidelity.find_problems(paper_plan) == []
     text = fidelity.PAGE.read_text(encoding="utf-8")
     assert text == fidelity.make_page(paper_plan), (
@@ -50,7 +50,7 @@ def test_the_page_is_that_of_its_data(paper_plan: Plan) -> None:
     )
 
 
-def test_each_row_of_the_page_has_a_status() -> None:
+def test_fidelity_page_rows_have_a_status() -> None:
     text = fidelity.PAGE.read_text(encoding="utf-8")
     parts = re.findall(
         r"^### Results\n(.*?)^### ", text, flags=re.MULTILINE | re.DOTALL
@@ -68,9 +68,11 @@ def test_each_row_of_the_page_has_a_status() -> None:
     assert {len(row) for row in rows} == {8}
 
 
-def test_each_cell_of_the_papers_tables_of_accuracy_is_there() -> None:
-    """Six tasks of five columns; six of two; ten numbers of Adap DP-FL's text; eight
-    searches and six variances of DP-FNAS.
+def test_fidelity_results_have_every_published_accuracy() -> None:
+    """DP-FedMeta: six tasks, five columns. DP-MAML: six tasks, two columns.
+
+    Adap DP-FL: ten numbers, one of them in two readings. DP-FNAS: eight searches and six
+    variances.
     """
 
     def count(paper: str, pattern: str) -> int:
@@ -79,7 +81,7 @@ def test_each_cell_of_the_papers_tables_of_accuracy_is_there() -> None:
 
     assert count("dp-fedmeta", "table2; ") == 30
     assert count("dp-maml", r"table3; [^;]+; [^;]+; [\w-]+$") == 12
-    assert count("adap-dp-fl", "accuracy-[ab]; ") == 11  # one of them in two readings
+    assert count("adap-dp-fl", "accuracy-[ab]; ") == 11
     assert count("dp-fnas", r"table1; .*cells; [^;]+$") == 8
     assert count("dp-fnas", r"table2; .*variance [\d.]+$") == 6
 
@@ -95,7 +97,7 @@ def test_each_cell_of_the_papers_tables_of_accuracy_is_there() -> None:
         ("85.1", "", ""),
     ],
 )
-def test_a_difference_is_ours_less_the_printed_number(
+def test_subtract_published_is_ours_less_the_published_number(
     ours: str, published: str, expected: str
 ) -> None:
     assert fidelity.subtract_published(ours, published) == expected
@@ -112,14 +114,14 @@ def test_a_difference_is_ours_less_the_printed_number(
         ("92.0 (91.3 to 92.7)", "", False),
     ],
 )
-def test_a_number_is_reproduced_within_the_interval_or_by_rounding(
+def test_is_reproduced_within_the_interval_or_by_rounding(
     ours: str, published: str, expected: bool
 ) -> None:
     assert fidelity.is_reproduced(ours, published) is expected
 
 
 @pytest.mark.parametrize(
-    ("changes", "part"),
+    ("changes", "message"),
     [
         ({"status": ""}, "the status '' is none of"),
         ({"status": "reproduced"}, "does not reproduce 93.9"),
@@ -138,23 +140,25 @@ def test_a_number_is_reproduced_within_the_interval_or_by_rounding(
         ({"status": "void", "explanation": ""}, "it has no explanation"),
     ],
 )
-def test_a_wrong_row_is_found(
-    paper_plan: Plan, changes: dict[str, str], part: str
+def test_fidelity_row_with_a_fault_is_found(
+    paper_plan: Plan, changes: dict[str, str], message: str
 ) -> None:
     assert problems_of(of_table_2(), paper_plan) == []
-    found = problems_of(of_table_2(**changes), paper_plan)
-    assert any(part in problem for problem in found), found
+    problems = problems_of(of_table_2(**changes), paper_plan)
+    assert any(message in problem for problem in problems), problems
 
 
-def test_a_difference_within_the_interval_is_none(paper_plan: Plan) -> None:
-    """30.0 (28.5 to 31.6) of Tiny-ImageNet contains 28.9, were that printed."""
-    row = "epsilon; omniglot; ; dp-agr; ; 1"  # prints 1.5
+def test_fidelity_row_that_reproduces_its_number_does_not_differ(
+    paper_plan: Plan,
+) -> None:
+    """The published number of the row is 1.5."""
+    row = "epsilon; omniglot; ; dp-agr; ; 1"
     result = of_table_2(published_row=row, ours="1.500", page="results.md")
-    found = problems_of(result, paper_plan)
-    assert any("it differs, but '1.500' reproduces 1.5" in text for text in found)
+    message = "it differs, but '1.500' reproduces 1.5"
+    assert any(message in problem for problem in problems_of(result, paper_plan))
 
 
-def test_a_missing_row_is_found(
+def test_fidelity_row_that_is_missing_is_found(
     paper_plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_results = fidelity.read_results
@@ -163,11 +167,11 @@ def test_a_missing_row_is_found(
         return [row for row in read_results(paper) if row.item != "table2"]
 
     monkeypatch.setattr(fidelity, "read_results", without_table_2)
-    found = fidelity.find_problems(paper_plan)
-    lost = [text for text in found if "no row for the printed number 'table2; " in text]
-    # DP-FedMeta's 30; DP-FNAS's six; GBML's ten lists for plays, and a value in bold.
-    assert len(lost) == 30 + 6 + 11
-    assert "dp-fedmeta: no row for our item table2" in found
+    problems = fidelity.find_problems(paper_plan)
+    message = "no row for the printed number 'table2; "
+    # DP-FedMeta has 30, DP-FNAS six, GBML ten lists for plays and a value in bold.
+    assert sum(message in problem for problem in problems) == 30 + 6 + 11
+    assert "dp-fedmeta: no row for our item table2" in problems
 
 
 SETTING = Setting(
@@ -200,7 +204,7 @@ SETTING = Setting(
         ({"cells": "figure12 series=claimed", "paper": "dp-maml", "key": "seeds"}, "3", "differs"),
     ],
 )  # fmt: skip
-def test_a_setting_is_compared_with_the_plan(
+def test_fidelity_setting_is_compared_with_the_plan(
     paper_plan: Plan, changes: dict[str, str], ours: str, verdict: str
 ) -> None:
     compared = fidelity.compare(dataclasses.replace(SETTING, **changes), paper_plan)
@@ -208,21 +212,19 @@ def test_a_setting_is_compared_with_the_plan(
     assert compared.verdict == verdict
 
 
-def test_a_changed_preset_shows_in_the_comparison() -> None:
+def test_fidelity_setting_differs_in_a_changed_preset() -> None:
     key = "experiments.dp-fedmeta.run.participation.cohort"
-    changed: dict[str, Any] = {key: 800}
-    changed |= {
-        f"experiments.{paper}": None
-        for paper in configuration("paper")["experiments"]
-        if paper != "dp-fedmeta"
-    }
-    changed["experiments.dp-fedmeta.run.participation.rounds"] = 500
-    compared = fidelity.compare(SETTING, plan(configuration("paper", **changed)))
+    changes: dict[str, Any] = {key: 800}
+    changes["experiments.dp-fedmeta.run.participation.rounds"] = 500
+    for paper in configuration("paper")["experiments"]:
+        if paper != "dp-fedmeta":
+            changes[f"experiments.{paper}"] = None
+    compared = fidelity.compare(SETTING, plan(configuration("paper", **changes)))
     assert compared.ours == "800"
     assert compared.verdict == "differs"
 
 
-def test_an_unknown_key_is_refused(paper_plan: Plan) -> None:
+def test_fidelity_setting_of_an_unknown_key_is_refused(paper_plan: Plan) -> None:
     setting = dataclasses.replace(SETTING, key="participation.lot")
     with pytest.raises(ValueError, match=r"has no key participation\.lot"):
         fidelity.compare(setting, paper_plan)

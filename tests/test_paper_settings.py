@@ -1,47 +1,34 @@
-"""The paper preset beside the papers' texts: what their settings say."""
+"""Settings of the `paper` preset that the papers' texts state."""
 
-import functools
 import math
+from collections.abc import Sequence
 
 from scipy.special import logsumexp
 
-from dpfedbench.data import DATASETS_TABLE
-from dpfedbench.experiments.configuration import Configuration, overlaid
-from dpfedbench.experiments.datasets import known_datasets, read_holdings
-from dpfedbench.experiments.expand import make_plan
-from dpfedbench.experiments.plan import Plan
+from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
-from tests.shipped import ROOT, parsed
+from tests.dpfedbench.test_experiments import planned
 
 
-@functools.cache
-def planned() -> Plan:
-    """The plan of the paper preset."""
-    files = [ROOT / "config/config.yaml"]
-    files += sorted((ROOT / "config/experiments").glob("*.yaml"))
-    files += [ROOT / "config/presets/paper.yaml"]
-    configuration = Configuration.read(overlaid(*map(parsed, files)))
-    return make_plan(
-        configuration,
-        datasets=known_datasets(DATASETS_TABLE, configuration),
-        holdings=read_holdings(DATASETS_TABLE),
-    )
+def cells_of(paper: str, item: str) -> Sequence[PlannedCell]:
+    """Return the cells of a table or figure of the paper preset."""
+    return planned("paper").items[paper, item].cells
 
 
 def runs_of(paper: str, item: str) -> dict[str, Method]:
-    """The first seed's run of each series of a table or figure."""
-    return {cell.series: cell.runs[0] for cell in planned().items[paper, item].cells}
+    """Return the first seed's run of each series of a table or figure."""
+    return {cell.series: cell.runs[0] for cell in cells_of(paper, item)}
 
 
 def rounds_of_theorem_1(sigma: float) -> int:
-    """Rounds within epsilon = 2 by Adap DP-FL's Theorem 1, for q = 78 / 6000,
-    delta = 1e-5 and the orders 2 to 64.
+    """Return the rounds within epsilon = 2 by Theorem 1 of Adap DP-FL.
 
-    Eq. 14 is A_a = sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / 2 sigma^2);
-    a round costs log(A_a) / (a - 1).
+    q = 78 / 6000, delta = 1e-5, orders a from 2 to 64. Eq. 14 is
+    A_a = sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / 2 sigma^2). A round costs
+    log(A_a) / (a - 1).
     """
     rate = 78 / 6000
-    most = 0.0
+    rounds = 0.0
     for order in range(2, 65):
         terms = [
             math.log(math.comb(order, k))
@@ -50,18 +37,16 @@ def rounds_of_theorem_1(sigma: float) -> int:
             + (k * k - k) / (2 * sigma**2)
             for k in range(order + 1)
         ]
-        left = 2.0 - math.log(1e5) / (order - 1)
-        most = max(most, left * (order - 1) / float(logsumexp(terms)))
-    return math.floor(most)
+        budget = 2.0 - math.log(1e5) / (order - 1)
+        rounds = max(rounds, budget * (order - 1) / float(logsumexp(terms)))
+    return math.floor(rounds)
 
 
 def test_adap_dp_fl_trains_until_its_budget_is_spent():
     """docs/privacy.md has 451, 7,921 and 33,495 rounds at sigma = 1.1, 3 and 6."""
-    assert [rounds_of_theorem_1(sigma) for sigma in (1.1, 3.0, 6.0)] == [
-        451,
-        7921,
-        33495,
-    ]
+    assert rounds_of_theorem_1(1.1) == 451
+    assert rounds_of_theorem_1(3.0) == 7921
+    assert rounds_of_theorem_1(6.0) == 33495
     needed = {}
     for item in ("accuracy-a", "accuracy-b", "figure3b", "figure3d", "figure4b"):
         for series, run in runs_of("adap-dp-fl", item).items():
@@ -77,9 +62,8 @@ def test_adap_dp_fl_trains_until_its_budget_is_spent():
 
 def test_adap_dp_fl_has_the_papers_values():
     """Section V-A and V-B, and the caption of Figure 5."""
-    mnist, fashion = (
-        runs_of("adap-dp-fl", f"accuracy-{letter}") for letter in ("a", "b")
-    )
+    mnist = runs_of("adap-dp-fl", "accuracy-a")
+    fashion = runs_of("adap-dp-fl", "accuracy-b")
     for run in (*mnist.values(), *fashion.values()):
         assert run.clients.count == 10
         assert run.clients.fragments == 400
@@ -110,7 +94,7 @@ def test_gbml_on_omniglot_is_trained_and_tested_as_nichol_et_al():
     beta1 = 0 on 5 examples; an outer rate of 1 that falls to 0; batches of m, five.
     Li et al. 2020, Section 4: 10^6 tasks, 10^5 tests, three repetitions.
     """
-    cells = planned().items["dp-meta-learning-gbml", "figure3"].cells
+    cells = cells_of("dp-meta-learning-gbml", "figure3")
     assert {cell.x for cell in cells} == {None, 10.0, 20.0}
     for cell in cells:
         run = cell.runs[0]
@@ -144,7 +128,7 @@ def test_gbml_searches_are_in_the_spaces_of_appendix_c():
     """Tables 2 to 4 by their columns, and Omniglot's grid."""
     paper = "dp-meta-learning-gbml"
     wiki = {
-        number: [cell.runs[0] for cell in planned().items[paper, number].cells]
+        number: [cell.runs[0] for cell in cells_of(paper, number)]
         for number in ("table2-wiki", "table3-wiki", "table4-wiki")
     }
     clipped = {
@@ -160,20 +144,12 @@ def test_gbml_searches_are_in_the_spaces_of_appendix_c():
     }
     assert cohorts["table2-wiki"] == cohorts["table3-wiki"] == {5, 10}
     assert cohorts["table4-wiki"] <= {10, 20, 40, 80}
-    for run in (run for runs in wiki.values() for run in runs):
-        assert run.dataset == "wiki-1600"
-    for cell in planned().items[paper, "figure3-search"].cells:
+    for runs in wiki.values():
+        assert {run.dataset for run in runs} == {"wiki-1600"}
+    for cell in cells_of(paper, "figure3-search"):
         run = cell.runs[0]
-        assert run.within_task.threshold in (
-            0.001,
-            0.025,
-            0.05,
-            0.1,
-            0.2,
-            0.3,
-            0.4,
-            0.5,
-        )
+        thresholds = (0.001, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+        assert run.within_task.threshold in thresholds
         assert run.client_update.inner_rate in (1e-4, 5e-4, 1e-3, 5e-3)
         assert run.participation.cohort in (5, 15, 25, 50)
         assert run.participation.cohort * run.participation.rounds == 999_900
@@ -181,8 +157,8 @@ def test_gbml_searches_are_in_the_spaces_of_appendix_c():
 
 def test_dp_fnas_trains_the_found_cells_as_darts():
     """Sections 4 and 4.1, and the released configuration: 600 epochs of lots of 96 of
-    50,000 images, cutout 16, drop path 0.2, second classifier 0.4. What claims privacy
-    normalises within records.
+    50,000 images, cutout 16, drop path 0.2, second classifier 0.4. Private runs
+    normalise within records.
     """
     table = runs_of("dp-fnas", "table1")
     trained = [run for series, run in table.items() if series.startswith("of-")]
@@ -200,7 +176,7 @@ def test_dp_fnas_trains_the_found_cells_as_darts():
         assert update.auxiliary == 0.4
         augmentation = update.augmentation
         assert augmentation.crop == 4
-        assert augmentation.flip == True
+        assert augmentation.flip
         assert augmentation.cutout == 16
         plan = run.participation
         assert plan.rounds * plan.cohort == 600 * 50_000

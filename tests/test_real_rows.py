@@ -1,24 +1,20 @@
-"""docs/results/real.md says of each table and figure of the `real` preset what the plan
-and the measurements say.
-"""
+"""docs/results/real.md follows from the plan of the `real` preset and the measurements."""
 
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
 
 
-def test_the_page_is_that_of_the_plan() -> None:
-    """Every table and figure is there; runs that stand are found by hand for three, and
-    each names a measurement.
-    """
+def test_real_page_is_that_of_the_plan() -> None:
+    """Every table and figure has a row. The counts of runs of three are by hand."""
     plan = TOOL["read_plan"]()
     text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
-    assert text == TOOL["make_page"](plan), (
-        "docs/results/real.md is old: run `python tools/real_rows.py`"
-    )
+    hint = "docs/results/real.md is old: run `python tools/real_rows.py`"
+    assert text == TOOL["make_page"](plan), hint
     rows = {
         line.split(" | ")[0][2:]: line[:-2].split(" | ")[3:]
         for line in text.splitlines()
@@ -35,39 +31,29 @@ def test_the_page_is_that_of_the_plan() -> None:
     ]
     assert rows["figures/dp-maml/figure6a"][:2] == ["17", "5"]
     assert rows["figures/dp-fnas/entropy"] == ["3", "none", "–"]
-    known = set(
-        re.findall(
-            r"^\| ([MR]\d+) \|",
-            (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8"),
-            flags=re.MULTILINE,
-        )
-    )
+    text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.MULTILINE))
     assert {row for row, *_ in TOOL["MEASURED"]} <= known
 
 
-def test_public_starts_by_small_batches_train_as_the_row_of_maml_does() -> None:
-    """What MAML's training follows from is the same, but for the data: an update every
-    4 of 16,000 tasks, 5 query examples of a class, 0.003 on a cosine.
+def test_public_start_is_trained_as_the_row_of_maml() -> None:
+    """MAML on glyphs and on Omniglot: an update every 4 of 16,000 tasks, 5 query
+    examples a class, and a cosine schedule from 0.003.
     """
-    plan = TOOL["read_plan"]()
-    of_glyphs, of_omniglot = (
-        {
-            run.key: run.plain() | {"dataset": ""}
-            for run in plan.runs.values()
-            if (run.method, run.dataset, run.task.shots) == ("maml", dataset, 1)
-            and run.task.ways == 5
-            and run.participation.cohort == 4
-        }
-        for dataset in ("glyphs", "omniglot")
-    )
-    assert len(of_glyphs) == 1
-    (run,) = of_glyphs.values()
-    assert run["participation"]["rounds"] == 4000
-    assert run["clients"]["query_per_class"] == 5
-    assert run["server"]["rate"] == 0.003
-    assert run["server"]["schedule"]["kind"] == "cosine"
-    assert any(
-        {key: other[key] for key in ("clients", "participation", "server", "model")}
-        == {key: run[key] for key in ("clients", "participation", "server", "model")}
-        for other in of_omniglot.values()
-    )
+    runs: dict[str, dict[str, Any]] = {"glyphs": {}, "omniglot": {}}
+    for run in TOOL["read_plan"]().runs.values():
+        if run.method != "maml" or run.dataset not in runs:
+            continue
+        if (run.task.ways, run.task.shots, run.participation.cohort) == (5, 1, 4):
+            runs[run.dataset][run.key] = run.plain()
+    (start,) = runs["glyphs"].values()
+    assert start["participation"]["rounds"] == 4000
+    assert start["clients"]["query_per_class"] == 5
+    assert start["server"]["rate"] == 0.003
+    assert start["server"]["schedule"]["kind"] == "cosine"
+    sections = ("clients", "participation", "server", "model")
+    values = [start[key] for key in sections]
+    omniglot_values = [
+        [run[key] for key in sections] for run in runs["omniglot"].values()
+    ]
+    assert values in omniglot_values

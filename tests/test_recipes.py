@@ -1,6 +1,4 @@
-"""docs/recipes.md, followed: its file, its pictures and its commands, at tiny sizes;
-and the version that is cited.
-"""
+"""docs/recipes.md: its files, pictures and commands work, at tiny sizes."""
 
 import csv
 import json
@@ -10,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,11 +17,11 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, check_names, overlaid
 from dpfedbench.experiments.expand import make_plan
 from tests.calls import Snakemake
-from tests.shipped import parsed
+from tests.dpfedbench.test_experiments import configuration as read_configuration
+from tests.pages import code_blocks, files_of_page
 
 ROOT = Path(__file__).resolve().parents[1]
-# Over the page's sizes. The results are those of the page's recipe for pictures with
-# the real preset.
+# Laid over the page's sizes, for its recipe for pictures with the real preset.
 TINY = """
 seeds: [0]
 experiments:
@@ -42,59 +39,27 @@ experiments:
 """
 
 
-def blocks() -> list[tuple[str, str, str]]:
-    """(language, file that it is or "", text) of the page's code blocks."""
-    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    return re.findall(
-        r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-    )
-
-
-def configuration(*over: dict[str, Any], preset: str | None = None) -> Configuration:
-    """The default configuration with a preset, and more over it."""
-    files = [
-        ROOT / "config" / "config.yaml",
-        *sorted((ROOT / "config" / "experiments").glob("*.yaml")),
-    ]
-    files += [ROOT / "config" / "presets" / f"{preset}.yaml"] * bool(preset)
-    return Configuration.read(overlaid(*map(parsed, files), *over))
-
-
-def mine() -> dict[str, Any]:
-    """The page's experiment file."""
-    (text,) = (text for _, name, text in blocks() if name == "mine.yaml")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
-
-
 @pytest.fixture(scope="module")
 def followed(
     tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
 ) -> Path:
-    """A folder outside the repository, after the page: pictures, tables, figures,
-    exports, page of the experiment.
-    """
+    """Follow the page in a folder outside the repository; return the results."""
     folder = tmp_path_factory.mktemp("recipes")
     environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
-    for language, name, text in blocks():
-        if name:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-        elif language == "python":
-            subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+    for block in code_blocks("recipes.md"):
+        if block.file:
+            path = folder / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            command = [sys.executable, "-c", block.text]
+            subprocess.run(command, env=environment, check=True)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    targets = [
-        "mine",
-        "results/real/export/mine/noise.pdf",
-    ]
-    command = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
-    command += [
-        "--configfile",
-        str(ROOT / "config/presets/real.yaml"),
-        "mine.yaml",
-        "tiny.yaml",
-    ]
-    done = call_snakemake(*command, folder=folder, **environment)
+    preset = ROOT / "config/presets/real.yaml"
+    targets = ["mine", "results/real/export/mine/noise.pdf"]
+    options = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
+    options += [*targets, "--configfile", str(preset), "mine.yaml", "tiny.yaml"]
+    done = call_snakemake(*options, folder=folder, **environment)
     assert done.returncode == 0, done.stderr
     return folder / "results" / "real"
 
@@ -104,41 +69,37 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -> None:
+def test_recipe_for_pictures_fills_its_table(followed: Path) -> None:
     random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
     assert random["method"] == "random"
     assert agr["method"] == "dp-agr"
     assert random["epsilon_proven"] == ""
     assert {random["dataset"], agr["dataset"]} == {"pictures"}
-    # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at
-    # delta = 1e-6.
+    # One pass at z = 1: a client is in one Gaussian release, whose epsilon at
+    # delta = 1e-6 is 4.89.
     assert round(float(agr["epsilon_proven"]), 2) == 4.89
     assert agr["unit"] == "client"
-    summary = json.loads(
-        (followed.parent / "data" / "pictures" / "summary.json").read_text(
-            encoding="utf-8"
-        )
-    )
+    path = followed.parent / "data" / "pictures" / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 10}
 
 
-def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
+def test_recipe_for_a_sweep_has_the_proven_epsilon_as_x(followed: Path) -> None:
     low, high = rows(followed / "figures" / "mine" / "noise.csv")
-    assert [round(float(row["x"]), 3) for row in (low, high)] == [
-        round(float(row["epsilon_proven"]), 3) for row in (low, high)
-    ]
-    # z = 4 first: less than a quarter of what is proven at z = 1, since delta is the same.
+    for row in (low, high):
+        assert float(row["x"]) == pytest.approx(float(row["epsilon_proven"]), abs=1e-3)
+    # z = 4 comes first. At the same delta its epsilon is below a quarter of z = 1's.
     assert 0 < float(low["x"]) < float(high["x"]) / 4
     assert round(float(high["x"]), 2) == 4.89
 
 
-def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
+def test_recipe_for_a_given_epsilon_calibrates_the_noise(followed: Path) -> None:
     (row,) = rows(followed / "figures" / "mine" / "calibrated.csv")
     assert float(row["x"]) == 8
     assert 7.9 < float(row["epsilon_proven"]) <= 8.0
 
 
-def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
+def test_recipe_for_methods_has_a_point_for_each_series(followed: Path) -> None:
     agr, random = rows(followed / "figures" / "mine" / "methods.csv")
     assert agr["series"] == "dp-agr"
     assert random["series"] == "random"
@@ -147,62 +108,54 @@ def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
     assert math.isfinite(float(agr["x"]))
 
 
-def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
+def test_recipe_target_has_its_privacy_table_and_page(followed: Path) -> None:
     table = rows(followed / "tables" / "mine" / "privacy.csv")
     assert {row["paper"] for row in table} == {"mine"}
     assert len(table) == 3
     for row in table:
-        # One right audit in twenty is a little above it.
-        assert (
-            0
-            <= float(row["epsilon_audited"])
-            <= 1.2 * float(row["epsilon_proven_high"])
-        )
+        # One correct audit in twenty is a little above the proven epsilon.
+        limit = 1.2 * float(row["epsilon_proven_high"])
+        assert 0 <= float(row["epsilon_audited"]) <= limit
     page = (followed / "mine.html").read_text(encoding="utf-8")
     assert "My pictures" in page
     assert "DP-FedMeta" not in page
-    links = [
-        link
-        for link in re.findall(r'href="([^"#:]+)"', page)
-        if not link.startswith("data")
-    ]
+    links = re.findall(r'href="(?!data)([^"#:]+)"', page)
     assert links
     assert all((followed / link).exists() for link in links)
-    provenance = json.loads(
-        (followed / "tables" / "mine" / "provenance.json").read_text(encoding="utf-8")
-    )
-    assert (
-        "--cores all mine --configfile config/presets/real.yaml mine.yaml tiny.yaml"
-        in provenance["command"]
-    )
+    path = followed / "tables" / "mine" / "provenance.json"
+    provenance = json.loads(path.read_text(encoding="utf-8"))
+    files = "config/presets/real.yaml mine.yaml tiny.yaml"
+    assert f"--cores all mine --configfile {files}" in provenance["command"]
     assert provenance["versions"]["dpfedbench"] == dpfedbench.__version__
     assert not (followed / "index.html").exists()
 
 
 @pytest.mark.parametrize("preset", ["real", "paper"])
 def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
-    """The real preset's overlays for methods are its papers' own:
-    docs/add-a-data-set.md's `stripes` was refused.
-    """
-    text = (ROOT / "docs" / "add-a-data-set.md").read_text(encoding="utf-8")
-    printed = re.findall(
-        r"^```yaml \S+\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-    )
-    examples = [yaml.safe_load(block) for block in printed] + [mine()]
-    plain, plan = (
-        make_plan(configuration(*examples, preset=name)) for name in (None, preset)
-    )
-    assert len(printed) >= 2
-    for name in ("shapes", "stripes", "mine"):
-        places = [place for place in plan.items if place[0] == name]
-        assert places
-        assert all(
-            list(plan.items[place].runs) == list(plain.items[place].runs)
-            for place in places
-        )
+    """A preset's overlays for methods apply to the experiments of its papers alone."""
+    blocks = code_blocks("add-a-data-set.md", "yaml")
+    examples = [yaml.safe_load(block.text) for block in blocks if block.file]
+    assert len(examples) >= 2
+    examples.append(yaml.safe_load(files_of_page("recipes.md")["mine.yaml"]))
+
+    def runs_of_examples(preset: str | None) -> dict[str, list[list[str]]]:
+        configuration = read_configuration(preset)
+        plan = make_plan(Configuration.read(overlaid(configuration, *examples)))
+        runs: dict[str, list[list[str]]] = {"shapes": [], "stripes": [], "mine": []}
+        for (experiment, _), item in plan.items.items():
+            if experiment in runs:
+                runs[experiment].append(list(item.runs))
+        return runs
+
+    runs = runs_of_examples(preset)
+    assert all(runs.values())
+    assert runs == runs_of_examples(None)
 
 
-def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
+def test_check_names_allows_overlays_and_refuses_a_second_experiment(
+    tmp_path: Path,
+) -> None:
+    """A file that is listed twice is one file."""
     shipped = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
     files = []
     for name, text in (
@@ -212,17 +165,16 @@ def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
     ):
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(f"experiments: {text}\n", encoding="utf-8")
-    check_names(shipped, [files[0], files[1], files[1]])  # given twice is one file
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"
-        ),
-    ):
+    overlay, one, _ = files
+    check_names(shipped, [overlay, one, one])
+    message = (
+        r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"
+    )
+    with pytest.raises(BenchError, match=message):
         check_names(shipped, files)
 
 
-def test_the_citation_is_of_this_version() -> None:
+def test_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == dpfedbench.__version__
     assert cited["license"] == "MIT"

@@ -17,82 +17,84 @@ FILES = sorted(
 
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    """All files, parsed by the process that has these tests, and kept no longer than
-    they take.
-    """
+    """Parse all files. The trees live as long as the tests of this file."""
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
-def called(path: Path) -> str:
-    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(
-        ".__init__"
-    )
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
-def imports(tree: ast.AST, modules: set[str]) -> set[str]:
+def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
     """Return the modules that a file imports anywhere, also in functions.
 
     Imports for type checking alone are left out: a part names the class of the methods
     that it serves, and a method imports its parts.
     """
-    found = set()
-    for node in _run_nodes(tree):
+    names = set()
+    for node in run_nodes(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            named = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else node.module for name in named}
-    return found & modules
+            for alias in node.names:
+                member = f"{node.module}.{alias.name}"
+                names.add(member if member in modules else node.module)
+    return names & modules
 
 
-def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a file that run, without the body of `if TYPE_CHECKING`."""
     yield tree
     for child in ast.iter_child_nodes(tree):
-        for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(
-            child.test
-        )
-        if not for_types:
-            yield from _run_nodes(child)
-            continue
-        for other in child.orelse:
-            yield from _run_nodes(other)
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for node in child.orelse:
+                yield from run_nodes(node)
+        else:
+            yield from run_nodes(child)
 
 
-def circles(edges: dict[str, set[str]]) -> list[set[str]]:
-    """One circle after another, each taken apart at one of its imports."""
-    found = []
+def find_cycles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Return import cycles. Each is cut at one import before the next is looked for."""
+    cycles = []
     while True:
         try:
             graphlib.TopologicalSorter(edges).prepare()
-            return found
+            return cycles
         except graphlib.CycleError as error:
-            circle = error.args[1]
-            found.append(set(circle))
-            # Each of the circle is imported by the next.
-            edges = {**edges, circle[1]: edges[circle[1]] - {circle[0]}}
+            cycle = error.args[1]
+            cycles.append(set(cycle))
+            # The second module of the cycle imports the first.
+            edges = {**edges, cycle[1]: edges[cycle[1]] - {cycle[0]}}
 
 
-def test_no_two_files_import_each_other(trees: dict[Path, ast.Module]) -> None:
-    modules = {called(path) for path in FILES}
-    edges = {
-        called(path): imports(tree, modules) - {called(path)}
-        for path, tree in trees.items()
-    }
-    assert circles(edges) == []
+def test_modules_form_no_import_cycle(trees: dict[Path, ast.Module]) -> None:
+    modules = {module_name(path) for path in FILES}
+    edges = {}
+    for path, tree in trees.items():
+        name = module_name(path)
+        edges[name] = imported_modules(tree, modules) - {name}
+    assert find_cycles(edges) == []
 
 
-def test_a_circle_is_found() -> None:
-    """a -> b -> c -> a, and d beside it; two circles that share a file."""
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [
-        {"a", "b", "c"}
-    ]
-    assert sorted(map(sorted, circles({"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}))) == [
-        ["a", "b"],
-        ["a", "c"],
-    ]
-    source = (
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from x.y import"
-        " Z\nelse:\n    import x.v\ndef f():\n    import x.w\n"
-    )
-    assert imports(ast.parse(source), {"x.y", "x.v", "x.w", "x"}) == {"x.v", "x.w"}
+def test_find_cycles_finds_each_cycle() -> None:
+    """One cycle of three modules beside a fourth, and two cycles that share a module."""
+    one_cycle = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert find_cycles(one_cycle) == [{"a", "b", "c"}]
+    two_cycles = {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
+    cycles = sorted(map(sorted, find_cycles(two_cycles)))
+    assert cycles == [["a", "b"], ["a", "c"]]
+
+
+def test_imported_modules_are_those_of_functions_and_not_of_types() -> None:
+    source = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from x.y import Z
+else:
+    import x.v
+def f():
+    import x.w
+"""
+    modules = imported_modules(ast.parse(source), {"x.y", "x.v", "x.w", "x"})
+    assert modules == {"x.v", "x.w"}

@@ -1,4 +1,4 @@
-"""The command that is shown is the caller's own, and can be called."""
+"""The command that messages show: that of the caller, which can be called again."""
 
 import shlex
 from pathlib import Path
@@ -10,22 +10,20 @@ from dpfedbench.experiments.targets import own_command
 ROOT = Path("/somewhere/dpfedbench")
 
 
-def test_a_command_is_shown_as_it_was_called(
+def test_own_command_is_the_command_of_the_caller(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert (
-        own_command(
-            through_uv=False, through_conda=False, files=[], values=[], root=ROOT
-        )
-        == "snakemake --cores all {target}"
+    plain = own_command(
+        through_uv=False, through_conda=False, files=[], values=[], root=ROOT
     )
+    assert plain == "snakemake --cores all {target}"
     files = [ROOT / "config" / "presets" / "real.yaml", tmp_path / "my own.yaml"]
     values = ["seeds=[0]", "machine={threads: 4, gpu: 1}"]
-    found = own_command(
+    command = own_command(
         through_uv=True, through_conda=True, files=files, values=values, root=ROOT
     )
-    assert shlex.split(found) == [
+    assert shlex.split(command) == [
         "uv",
         "run",
         "snakemake",
@@ -42,13 +40,13 @@ def test_a_command_is_shown_as_it_was_called(
     ]
 
 
-def test_the_command_of_an_installed_package_is_its_own(
+def test_own_command_of_an_installed_package_is_dpfedbench_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = Path("/site-packages/dpfedbench/workflow")
     files = [root / "config" / "presets" / "smoke.yaml", tmp_path / "own.yaml"]
-    found = own_command(
+    command = own_command(
         through_uv=False, through_conda=False, files=files, values=[], root=root
     )
-    assert found == "dpfedbench run --preset smoke {target} --configfile own.yaml"
+    assert command == "dpfedbench run --preset smoke {target} --configfile own.yaml"

@@ -1,6 +1,4 @@
-"""One small experiment: what a cell's runs and tests are made of, and which runs share
-an audit.
-"""
+"""Cells of one small experiment: their runs and tests, and the audits that runs share."""
 
 from typing import Any
 
@@ -33,17 +31,16 @@ experiments:
 """
 
 
-def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
-    """Of tests: the figure's, then the series', then the swept value; of runs: the
-    variants', then the series'.
+def test_cell_overlays_win_and_each_seed_has_its_run() -> None:
+    """Tests: the figure's values, then the series', then the swept value.
+
+    Runs: the variant's values, then the series'.
     """
-    given = {
-        key: value
-        for key, value in RUN.items()
-        if key not in ("method", "seed", "dataset")
-    }
-    found = make_plan(Configuration.read({"run": given} | yaml.safe_load(FIGURE)))
-    cells: list[Any] = list(found.items["mine", "one"].cells)
+    excluded = ("method", "seed", "dataset")
+    values = {key: value for key, value in RUN.items() if key not in excluded}
+    configuration = Configuration.read({"run": values} | yaml.safe_load(FIGURE))
+    plan = make_plan(configuration)
+    cells: list[Any] = list(plan.items["mine", "one"].cells)
     assert [(cell.series, cell.x) for cell in cells] == [
         ("plain", 2),
         ("plain", 3),
@@ -51,22 +48,19 @@ def test_a_cells_own_overlays_and_tests_win_and_each_seed_has_its_run() -> None:
         ("own", 3),
     ]
     for cell in cells:
-        assert (
-            [run.seed for run in cell.runs]
-            == [test.seed for test in cell.tests]
-            == [4, 2, 7]
-        )
+        assert [run.seed for run in cell.runs] == [4, 2, 7]
+        assert [test.seed for test in cell.tests] == [4, 2, 7]
         for run, test in zip(cell.runs, cell.tests, strict=True):
             assert test.folder != run.folder
             assert test.task.shots == cell.x
             assert run.task.shots == 1
-            wanted = (1, 0.3) if cell.series == "own" else (9, 0.3)
-            assert (test.evaluation.steps, test.evaluation.rate) == wanted
-    own = cells[2].runs[0]
-    assert own.noise.multiplier == 5.0
-    assert own.budget.delta == 1e-6
-    assert len(found.runs) == 6
-    assert len(found.tests) == 12
+            assert test.evaluation.steps == (1 if cell.series == "own" else 9)
+            assert test.evaluation.rate == 0.3
+    run = cells[2].runs[0]
+    assert run.noise.multiplier == 5.0
+    assert run.budget.delta == 1e-6
+    assert len(plan.runs) == 6
+    assert len(plan.tests) == 12
 
 
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
@@ -95,12 +89,12 @@ AGRLR: dict[str, Any] = {"method": "dp-agrlr"}
         ),
     ],
 )
-def test_runs_share_an_audit_where_their_mechanism_is_the_same(
+def test_audit_is_shared_by_runs_of_one_mechanism(
     run: dict[str, Any], change: dict[str, Any], shared: bool
 ) -> None:
-    assert (
-        audited_as(make_config(run)) == audited_as(make_config(run, change))
-    ) is shared
+    base = audited_as(make_config(run))
+    changed = audited_as(make_config(run, change))
+    assert (base == changed) is shared
 
 
 @pytest.mark.parametrize(
@@ -113,10 +107,10 @@ def test_runs_share_an_audit_where_their_mechanism_is_the_same(
         ({"client_update": {"inner_steps": 2}}, False),
     ],
 )
-def test_so_do_runs_whose_clients_hold_records(
+def test_audit_is_shared_by_runs_of_one_mechanism_on_records(
     change: dict[str, Any], shared: bool
 ) -> None:
-    runs = [
-        make_config({"method": "dp-fl"}, *more, general=LOTS) for more in ([], [change])
-    ]
-    assert (audited_as(runs[0]) == audited_as(runs[1])) is shared
+    run = {"method": "dp-fl"}
+    base = audited_as(make_config(run, general=LOTS))
+    changed = audited_as(make_config(run, change, general=LOTS))
+    assert (base == changed) is shared

@@ -1,4 +1,4 @@
-"""The hash of the packages that a cheap rule depends on."""
+"""The code hash of a rule, which follows the packages that the rule depends on."""
 
 import importlib
 import re
@@ -14,8 +14,7 @@ from dpfedbench.experiments import code_hash as hashing
 from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash
 from dpfedbench.papers import read_run_file
 from dpfedbench.settings import plugin_sources
-from tests.dpfedbench.federation.conftest import federation, silos  # noqa: F401
-from tests.test_integrity import finished, there  # noqa: F401
+from tests import finished_run
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RESULT = re.compile(
@@ -29,7 +28,7 @@ of plugins (the plugins' own files are in every hash).
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tree of sources with one rule `account` that uses two of three packages."""
+    """Make a tree of sources with one rule `account` that uses two of three packages."""
     for package in ("dpsum", "dpfedbench/parts", "dpfedbench/results"):
         (tmp_path / package / "sub").mkdir(parents=True)
         (tmp_path / package / "sub" / "module.py").write_text("1")
@@ -90,7 +89,7 @@ def test_code_hash_follows_plugins_and_what_they_import(
     assert len(set(hashes)) == 4
 
 
-def test_every_package_of_the_table_is_there() -> None:
+def test_code_hash_table_names_existing_scripts_and_packages() -> None:
     for rule, packages in PACKAGES.items():
         assert (ROOT / "workflow" / "scripts" / f"{rule}.py").is_file()
         for package in packages:
@@ -98,7 +97,7 @@ def test_every_package_of_the_table_is_there() -> None:
             assert path.is_file() or (path / "__init__.py").is_file()
 
 
-def test_every_rule_with_a_code_hash_is_in_the_table_and_training_is_not() -> None:
+def test_code_hash_table_has_the_cheap_rules_alone() -> None:
     rules = "".join(path.read_text() for path in ROOT.glob("workflow/rules/*.smk"))
     assert set(re.findall(r'code_of\(\s*"(\w+)"', rules)) == set(PACKAGES)
     assert not {"train", "prepare", "partition", "features", "configure"} & set(
@@ -129,25 +128,21 @@ def watch_calls(action: Callable[[], Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
-def test_every_function_that_a_stage_calls_is_in_its_packages(
-    there: Path,  # noqa: F811
-    stage: str,
+def test_code_hash_table_has_the_packages_that_a_stage_calls(
+    results_copy: Path, stage: str
 ) -> None:
-    """But functions that modules call while they are imported, or that read the run's
-    configuration.
-    """
-    import tests.test_integrity as runs
-
-    getattr(runs, stage)()  # so that everything is imported
-    reading = watch_calls(lambda: read_run_file(runs.PLACE / "config.yaml"))
-    called = watch_calls(getattr(runs, stage))
+    """Functions that run at import, or that read the configuration, are exempt."""
+    run_stage = getattr(finished_run, stage)
+    # The first call imports all modules.
+    run_stage()
+    configuration = finished_run.RUN_FOLDER / "config.yaml"
+    reading = watch_calls(lambda: read_run_file(configuration))
+    called = watch_calls(run_stage)
+    packages = tuple(f"{package}/" for package in PACKAGES[stage])
     outside = [
         name
         for name in sorted(called - reading)
-        if not f"{name}/".startswith(
-            tuple(f"{package}/" for package in PACKAGES[stage])
-        )
-        and not NO_RESULT.fullmatch(name)
+        if not f"{name}/".startswith(packages) and not NO_RESULT.fullmatch(name)
     ]
     assert len(called) > 12
     assert outside == []

@@ -1,9 +1,7 @@
-"""Every command that README and docs show can be called: it parses, and what it names
-is there.
+"""Commands of README and docs parse, and the files, keys and targets in them exist.
 
-Snakemake takes seconds to start, so most commands are read by its own parser and
-checked against the plan here; that this says what a dry run says is held by a few real
-ones.
+Snakemake takes seconds to start. So these tests read the commands with Snakemake's own
+parser and compare them with the plan. One real dry run confirms the comparison.
 """
 
 import functools
@@ -32,42 +30,37 @@ RULES = {
     for path in (ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk"))
     for name in re.findall(r"^rule (\w+)", path.read_text(), flags=re.MULTILINE)
 }
-# What the reader puts something of his own in the place of.
+# Placeholders, which the reader replaces.
 BLANK = re.compile(r"…|\.\.\.|\b[A-Z]{3,}\b|\$\w+")
 
 
-def shown() -> list[tuple[str, str]]:
-    """(page, command) of each call of snakemake, pytest or a script in a block or in a
-    line of text.
-    """
-    found = []
+def code_lines(text: str) -> list[str]:
+    """Return the lines of a page's shell blocks, and its code within sentences."""
+    flags = re.MULTILINE | re.DOTALL
+    lines = []
+    for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```$", text, flags=flags):
+        lines += [line.partition("  #")[0] for line in block.splitlines()]
+    sentences = re.sub(r"^```.*?^```$", "", text, flags=flags)
+    for code in re.findall(r"`([^`]+)`", sentences):
+        lines.append(" ".join(code.split()))
+    return lines
+
+
+@functools.cache
+def page_commands() -> list[tuple[str, str]]:
+    """Return each call of snakemake, pytest or a script, as (page, command)."""
+    commands = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        blocks = [
-            block
-            for _, block in re.findall(
-                r"^```(bash|sh)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-            )
-        ]
-        lines = [
-            line.partition("  #")[0] for block in blocks for line in block.splitlines()
-        ]
-        inline = re.findall(
-            r"`([^`]+)`",
-            re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL),
-        )
-        for line in (*lines, *(" ".join(code.split()) for code in inline)):
-            for part in re.split(r"&&|;", line):
-                words = part.split()
+        for line in code_lines(page.read_text(encoding="utf-8")):
+            for command in re.split(r"&&|;", line):
+                words = command.split()
                 if "snakemake" in words[:6] or words[:2] == ["uv", "run"]:
-                    found.append((page.name, part.strip()))
-    return list(dict.fromkeys(found))
+                    commands.append((page.name, command.strip()))
+    return list(dict.fromkeys(commands))
 
 
 def words_of(command: str) -> list[str]:
-    """The program and its arguments, without variables that are set before and what
-    calls it.
-    """
+    """Return the program and its arguments, without variables and without `uv run`."""
     words = [
         word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", word)
     ]
@@ -79,66 +72,79 @@ def words_of(command: str) -> list[str]:
 
 
 @functools.cache
-def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The files that pages tell their reader to write: of the repository's experiments,
-    and others by name.
+def files_of_pages() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the YAML files that the pages let their reader write.
+
+    Those of config/experiments are laid over each other; the others come by name.
     """
-    own = []
-    others = {}
+    experiments = []
+    files = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name, block in re.findall(
             r"^```yaml (\S+)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
         ):
             if name.startswith("config/experiments/"):
-                own.append(yaml.safe_load(block))
+                experiments.append(yaml.safe_load(block))
             else:
-                others[name] = yaml.safe_load(block)
-    return overlaid(*own), others
+                files[name] = yaml.safe_load(block)
+    return overlaid(*experiments), files
 
 
 @functools.cache
 def planned(
     files: tuple[str, ...], values: tuple[str, ...]
 ) -> tuple[Configuration, Plan]:
-    """The plan of the default run and the pages' own experiments, with files and values
-    over it.
+    """Return the configuration and plan of the default run with the pages' experiments.
+
+    `files` and `values` are those of --configfile and --config.
     """
-    own, others = printed()
-    over = [others[file] if file in others else parsed(ROOT / file) for file in files]
-    given: dict[str, Any] = {}
+    experiments, page_files = files_of_pages()
+    overlays = [
+        page_files[file] if file in page_files else parsed(ROOT / file)
+        for file in files
+    ]
+    stated: dict[str, Any] = {}
     for value in values:
         key, _, text = value.partition("=")
-        given[key] = yaml.safe_load(text)
-    assert given.pop("deep", "no") in (True, False, "yes", "no")
-    if given.pop("experiments_folder", None):
-        over += list(others.values())
-    experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
-    configuration = overlaid(
+        stated[key] = yaml.safe_load(text)
+    assert stated.pop("deep", "no") in (True, False, "yes", "no")
+    if stated.pop("experiments_folder", None):
+        overlays += list(page_files.values())
+    shipped = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
+    layers = overlaid(
         parsed(ROOT / "config" / "config.yaml"),
-        *map(parsed, experiments),
-        own,
-        *over,
-        given,
+        *map(parsed, shipped),
+        experiments,
+        *overlays,
+        stated,
     )
-    found = Configuration.read(configuration)
-    # The methods of the pages are made by their tests.
-    kept = {
+    configuration = Configuration.read(layers)
+    # The pages' methods exist only in the tests of those pages.
+    without_methods = {
         name: paper
-        for name, paper in found.experiments.items()
+        for name, paper in configuration.experiments.items()
         if name not in ("dp-fedavgm", "dp-anil", "resnet9", "fed-rep")
     }
-    return found, make_plan(found.model_copy(update={"experiments": kept}))
+    update = {"experiments": without_methods}
+    return configuration, make_plan(configuration.model_copy(update=update))
 
 
 TABLE_FILES = (("tables", "csv"), ("tables", "md"))
 FIGURE_FILES = (("figures", "csv"), ("figures", "png"), ("export", "pdf"))
+REPORT_ENTRIES = (
+    "tables",
+    "figures",
+    "export",
+    "runs",
+    "audits",
+    "index.html",
+    "results.zip",
+)
 
 
 def check(command: str) -> None:
-    """Fail where a command of the workflow names an option, file, key or target that
-    there is not.
-    """
+    """Fail if an option, file, key or target of a snakemake command does not exist."""
     _, arguments = parse_args(words_of(command)[1:])
     for profile in arguments.profile or ():
         assert (ROOT / profile / "config.yaml").is_file(), profile
@@ -150,55 +156,39 @@ def check(command: str) -> None:
         for paper, paper_of in configuration.experiments.items()
         if paper_of
     }
-    tables = {place: item.kind == "table" for place, item in plan.items.items()}
-    targets = [target for target in arguments.targets if not BLANK.search(target)]
-    made = {
-        f"{report}/{folder}/{paper}/{name}.{kind}"
-        for (paper, name), is_table in tables.items()
-        for folder, kind in (TABLE_FILES if is_table else FIGURE_FILES)
-    }
-    for target in targets:
-        item = re.fullmatch(
-            rf"{report}/(tables|figures|export)/[^/]+/(.+)\.\w+", target
-        )
-        if item and item[2] not in ("privacy", "answer"):
-            assert target in made, target
-        inside = target.startswith(f"{report}/") and target.split("/")[
-            len(report.split("/"))
-        ] in (
-            "tables",
-            "figures",
-            "export",
-            "runs",
-            "audits",
-            "index.html",
-            "results.zip",
-        )
-        assert target in papers | RULES or inside, target
+    outputs = set()
+    for (paper, name), item in plan.items.items():
+        for folder, kind in TABLE_FILES if item.kind == "table" else FIGURE_FILES:
+            outputs.add(f"{report}/{folder}/{paper}/{name}.{kind}")
+    for target in arguments.targets:
+        if BLANK.search(target) or target in papers | RULES:
+            continue
+        assert target.startswith(f"{report}/"), target
+        path = target.removeprefix(f"{report}/")
+        assert path.partition("/")[0] in REPORT_ENTRIES, target
+        output = re.fullmatch(r"(tables|figures|export)/[^/]+/(.+)\.\w+", path)
+        if output and output[2] not in ("privacy", "answer"):
+            assert target in outputs, target
 
 
-def test_commands_are_found() -> None:
-    pages = {page for page, _ in shown()}
-    assert {
-        "README.md",
-        "CONTRIBUTING.md",
-        "recipes.md",
-        "clusters.md",
-    } <= pages
-    assert len(shown()) > 25
+def test_commands_of_the_pages_are_found() -> None:
+    pages = {page for page, _ in page_commands()}
+    assert {"README.md", "CONTRIBUTING.md", "recipes.md", "clusters.md"} <= pages
+    assert len(page_commands()) > 25
 
 
-@pytest.mark.parametrize(("page", "command"), shown())
-def test_a_command_parses_and_names_what_there_is(page: str, command: str) -> None:
+@pytest.mark.parametrize(("page", "command"), page_commands())
+def test_command_parses_and_its_files_and_targets_exist(
+    page: str, command: str
+) -> None:
     words = words_of(command)
     if words[0] == "snakemake":
         check(command)
         return
+    path = re.compile(r"[\w./-]+\.(py|yaml)|tests(/\w+)*|workflow|Snakefile")
     for word in words[1:]:
-        if re.fullmatch(
-            r"[\w./-]+\.(py|yaml)|tests(/\w+)*|workflow|Snakefile", word
-        ) and not BLANK.search(word):
-            assert (ROOT / word).exists(), f"{page}: {word} is not there"
+        if path.fullmatch(word) and not BLANK.search(word):
+            assert (ROOT / word).exists(), f"{page}: {word} does not exist"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +201,7 @@ def test_a_command_parses_and_names_what_there_is(page: str, command: str) -> No
         "--configfile config/presets/reel.yaml",
     ],
 )
-def test_a_command_that_cannot_run_is_found(arguments: str) -> None:
+def test_command_that_cannot_run_is_found(arguments: str) -> None:
     with pytest.raises((AssertionError, BenchError, FileNotFoundError, SystemExit)):
         check(f"snakemake --cores all {arguments}")
 
@@ -219,11 +209,13 @@ def test_a_command_that_cannot_run_is_found(arguments: str) -> None:
 DRY_PAGES = ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
 
 
-def test_a_dry_run_agrees(tmp_path: Path, call_snakemake: Snakemake) -> None:
-    """The first command, of the repository as it is, that names a preset."""
+def test_command_check_agrees_with_a_dry_run(
+    tmp_path: Path, call_snakemake: Snakemake
+) -> None:
+    """Take the first command with a preset that needs no further file."""
     command = next(
         command
-        for page, command in shown()
+        for page, command in page_commands()
         if page in DRY_PAGES
         and " --configfile config/presets/smoke" in command
         and not BLANK.search(command.partition("snakemake")[2])

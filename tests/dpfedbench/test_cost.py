@@ -1,6 +1,4 @@
-"""What a configuration will cost: kinds of work, their rates, and the table made of
-them.
-"""
+"""Cost of a configuration: kinds of work, their rates, and the table of costs."""
 
 import csv
 from pathlib import Path
@@ -13,11 +11,8 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.experiments import cost
 from dpfedbench.experiments.cost import Clock, Rate
 from dpsum.accounting.calibration import rounds_allowed
-from tests.dpfedbench.federation.conftest import federation
 from tests.dpfedbench.test_experiments import configuration, plan
 from tests.partitions import make_fragments, make_partition
-
-__all__ = ["federation"]
 
 TINY = {
     "task": {"ways": 3},
@@ -32,29 +27,26 @@ ONE = {"count": 1, "partition": "fragments", "fragments": 1}
 def runs_of(
     series: dict[str, Any], dataset: str = "glyphs", run: dict[str, Any] | None = None
 ) -> list[Any]:
-    own = {
+    table = {"title": "t", "tasks": ["any"], "series": series, "seeds": [0]}
+    experiment = {
         "title": "Mine",
         "run": TINY | (run or {}),
         "tasks": {"any": {"dataset": dataset}},
-        "tables": {
-            "one": {"title": "t", "tasks": ["any"], "series": series, "seeds": [0]}
-        },
+        "tables": {"one": table},
     }
-    found = configuration() | {"experiments": {"mine": own}}
-    return [cell.runs[0] for cell in plan(found).items["mine", "one"].cells]
+    values = configuration() | {"experiments": {"mine": experiment}}
+    return [cell.runs[0] for cell in plan(values).items["mine", "one"].cells]
 
 
 @pytest.fixture(scope="module")
 def results(
     federation: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder of results that has the data set and the clients of the runs here, and
-    nothing else.
-    """
-    place = tmp_path_factory.mktemp("cost") / "results"
-    (place / "data").mkdir(parents=True)
-    (place / "data" / "glyphs").symlink_to(federation[0])
-    tasks, one = runs_of(
+    """Make a folder of results that has only the data set and the clients of the runs."""
+    folder = tmp_path_factory.mktemp("cost") / "results"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "glyphs").symlink_to(federation[0])
+    few_shot, transfer = runs_of(
         {
             "a": {"method": "dp-agr"},
             "b": {"method": "transfer", "run": {"clients": ONE}},
@@ -63,51 +55,44 @@ def results(
     sizes = {
         "clients": 40,
         "ways": 3,
-        "examples_per_class": tasks.clients.examples_per_class,
+        "examples_per_class": few_shot.clients.examples_per_class,
     }
-    made = make_partition(load_dataset(federation[0]), **sizes, kind="shared", seed=0)
-    made.save(place / "clients" / tasks.clients_folder)
-    held = make_fragments(
-        load_any_records(federation[0]), clients=1, fragments=1, seed=0
-    )
-    held.save(place / "clients" / one.clients_folder)
-    return place
+    dataset = load_dataset(federation[0])
+    partition = make_partition(dataset, **sizes, kind="shared", seed=0)
+    partition.save(folder / "clients" / few_shot.clients_folder)
+    records = load_any_records(federation[0])
+    fragments = make_fragments(records, clients=1, fragments=1, seed=0)
+    fragments.save(folder / "clients" / transfer.clients_folder)
+    return folder
 
 
 def reported(
     runs: list[Any], results: Path, folder: Path, **more: Any
 ) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of cost.csv, and the lines that were said; on one core of a CPU."""
-    said: list[str] = []
-    cost.report(
-        runs,
-        Clock(results, device="cpu"),
-        folder,
-        **({"cores": 1, "say": said.append} | more),
-    )
+    """Return the rows of cost.csv and the printed lines, for one core of a CPU."""
+    lines: list[str] = []
+    options = {"cores": 1, "say": lines.append} | more
+    cost.report(runs, Clock(results, device="cpu"), folder, **options)
     with open(folder / "cost.csv", newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle)), said
+        return list(csv.DictReader(handle)), lines
 
 
-def test_runs_of_one_kind_differ_in_nothing_that_takes_time() -> None:
+def test_cost_kind_has_each_setting_that_takes_time_and_no_other() -> None:
     def kind(method: str = "dp-agr", dataset: str = "glyphs", **run: Any) -> str:
         return cost.kind_of(runs_of({"a": {"method": method, "run": run}}, dataset)[0])
 
-    same = kind()
-    assert kind("maml") == kind("dp-maml") == same  # the same clients, under other sums
-    assert (
-        kind(clients={"count": 4000}, participation={"cohort": 100, "rounds": 40})
-        == same
-    )
-    assert (
-        kind(
-            client_update={"inner_rate": 0.1},
-            noise={"multiplier": 3.0},
-            clipping={"threshold": 9.0},
-        )
-        == same
-    )
-    others = [
+    base = kind()
+    same_kinds = [
+        # The same clients, under other sums.
+        kind("maml"),
+        kind("dp-maml"),
+        kind(clients={"count": 4000}, participation={"cohort": 100, "rounds": 40}),
+        kind(client_update={"inner_rate": 0.1}),
+        kind(noise={"multiplier": 3.0}),
+        kind(clipping={"threshold": 9.0}),
+    ]
+    assert set(same_kinds) == {base}
+    other_kinds = [
         kind(client_update={"inner_steps": 3}),
         kind(client_update={"order": 1}),
         kind(model={"filters": 8}),
@@ -119,14 +104,16 @@ def test_runs_of_one_kind_differ_in_nothing_that_takes_time() -> None:
         kind("dp-reptile"),
         kind(dataset="glyph-scenes-32"),
     ]
-    assert len({same, *others}) == 1 + len(others)
+    assert len({base, *other_kinds}) == 1 + len(other_kinds)
 
 
-def test_a_run_costs_its_rounds_clients_and_validations(
+def test_cost_of_a_run_is_that_of_its_clients_and_validations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 rounds of 20 clients of 0.25 s, three times; 9 of 40, and after 4, 8 and 9
-    rounds 10 tasks of 2 s.
+    """Three runs have 2 rounds of 20 clients, 0.25 s a client.
+
+    A longer run has 9 rounds of 40 clients, and after rounds 4, 8 and 9 a validation of
+    10 tasks, 2 s a task.
     """
     longer = {
         "validation": {"every": 4, "tasks": 10},
@@ -145,22 +132,22 @@ def test_a_run_costs_its_rounds_clients_and_validations(
     }
     monkeypatch.setattr(Clock, "rate", lambda self, run: rates[run.validation.every])
     more = [runs[0].replace(seed=seed) for seed in (1, 2)]
-    rows, said = reported([*runs, *more], tmp_path, tmp_path, cores=4)
+    rows, lines = reported([*runs, *more], tmp_path, tmp_path, cores=4)
     hours = f"{(3 * 10.0 + 90.0 + 60.0) / 3600:.6g}"
     assert [list(row.values()) for row in rows] == [
         ["maml", "4", "480", "0", hours],
         ["random", "1", "0", "0", "0"],
         ["total", "5", "480", "0", hours],
     ]
-    assert said[0] == "kind of work 1 of 2: maml, glyphs"
-    assert "| maml | 4 | 480 clients | 3 min |" in said
-    side = "- On 4 cores 4 run side by side: 45 s by the clock"
-    assert any(line.startswith(side) for line in said)
+    assert lines[0] == "kind of work 1 of 2: maml, glyphs"
+    assert "| maml | 4 | 480 clients | 3 min |" in lines
+    side_by_side = "- On 4 cores 4 run side by side: 45 s by the clock"
+    assert any(line.startswith(side_by_side) for line in lines)
     written = (tmp_path / "cost.md").read_text(encoding="utf-8").splitlines()
-    assert written[2:] == said[2:]
+    assert written[2:] == lines[2:]
 
 
-def test_a_budget_ends_a_run_before_its_last_round(
+def test_cost_counts_the_rounds_that_the_budget_allows(
     results: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     budget = {
@@ -180,9 +167,10 @@ def test_a_budget_ends_a_run_before_its_last_round(
     assert float(row["hours"]) == round(allowed / 3600, 5)
 
 
-class Timed:
-    """In place of a run's rounds, on a clock of its own: the first is compiled, a
-    client takes 10 ms.
+class TimedRounds:
+    """Stand-in for a run's rounds with its own clock.
+
+    The first round compiles for 100 s; a client takes 10 ms, a validation 3 s.
     """
 
     def __init__(self, lot: int | None) -> None:
@@ -199,10 +187,10 @@ class Timed:
 
     def round(self, index: int) -> None:
         assert 0 <= index < self.planned
-        self.now += 0.01 * len(self.plan.sample_cohort(index)) + (
-            0.0 if self.compiled else 100.0
-        )
-        self.compiled = True
+        if not self.compiled:
+            self.now += 100.0
+            self.compiled = True
+        self.now += 0.01 * len(self.plan.sample_cohort(index))
 
     def validate(self, theta: Any) -> None:
         self.now += 3.0
@@ -217,66 +205,65 @@ class Timed:
     def restore(self, state: None) -> None: ...
 
 
-@pytest.mark.parametrize(("lot", "each"), [(None, 0.01), (50, 0.2 / 50)])
-def test_a_rate_is_of_rounds_that_were_compiled(
-    lot: int | None, each: float, monkeypatch: Any
+@pytest.mark.parametrize(
+    ("lot", "seconds"),
+    [
+        pytest.param(None, 0.01, id="clients"),
+        pytest.param(50, 0.2 / 50, id="records of a lot"),
+    ],
+)
+def test_cost_rate_leaves_out_the_compilation(
+    lot: int | None, seconds: float, monkeypatch: Any
 ) -> None:
-    """Whatever part of a cohort is timed; of lots a whole round is, which the cohort of
-    20 makes here.
-    """
-    timed = Timed(lot)
-    (run,) = runs_of(
-        {"a": {"method": "maml", "run": {"validation": {"every": 1, "tasks": 6}}}}
-    )
+    """The clock times a share of a cohort, or one whole round of lots (20 clients)."""
+    timed = TimedRounds(lot)
+    validated = {"validation": {"every": 1, "tasks": 6}}
+    (run,) = runs_of({"a": {"method": "maml", "run": validated}})
     monkeypatch.setattr(Clock, "_rounds", lambda self, run, **other: timed)
     monkeypatch.setattr(cost.time, "process_time", lambda: timed.now)
-    found = Clock(Path("nowhere"), device="cpu").rate(run)
-    # Four of the six tasks are timed.
-    assert found.seconds_per_unit == pytest.approx(each)
-    assert found.validation == pytest.approx(3.0 / 4)
-    assert found.lot == lot
-    assert found.unit == timed.served
-    assert found.test == 0.0
+    rate = Clock(Path("nowhere"), device="cpu").rate(run)
+    assert rate.seconds_per_unit == pytest.approx(seconds)
+    # The clock times four of the six tasks.
+    assert rate.validation == pytest.approx(3.0 / 4)
+    assert rate.lot == lot
+    assert rate.unit == timed.served
+    assert rate.test == 0.0
 
 
 @pytest.mark.parametrize("method", ["dp-agr-secagg", "dp-agrlr", "transfer"])
-def test_each_kind_is_trained_by_the_loop_itself_and_once(
+def test_cost_times_each_kind_of_work_once(
     results: Path, tmp_path: Path, method: str
 ) -> None:
-    """The rates are of this machine, so that the test can say no more than that they
-    are such.
-    """
-    whole = {"clients": ONE, "participation": {"cohort": 20}}
-    (run,) = runs_of(
-        {"a": {"method": method, "run": whole if method == "transfer" else {}}}
-    )
-    (row, _), said = reported([run, run.replace(seed=1)], results, tmp_path)
-    assert [line for line in said if line.startswith("kind")] == [
-        f"kind of work 1 of 1: {method}, glyphs"
-    ]
-    unit = "records" if method == "transfer" else "clients"
+    """The rates are those of this machine, so only their range is known."""
+    overlay: dict[str, Any] = {}
+    unit = "clients"
+    if method == "transfer":
+        overlay = {"clients": ONE, "participation": {"cohort": 20}}
+        unit = "records"
+    (run,) = runs_of({"a": {"method": method, "run": overlay}})
+    (row, _), lines = reported([run, run.replace(seed=1)], results, tmp_path)
+    kinds = [line for line in lines if line.startswith("kind")]
+    assert kinds == [f"kind of work 1 of 1: {method}, glyphs"]
     assert row["runs"] == "2"
     assert 0 < float(row["hours"]) < 1
     assert int(row[unit]) > 0
 
 
 @pytest.mark.parametrize("plan", ["balls-and-bins", "poisson"])
-def test_no_cohort_of_a_run_is_timed(
+def test_cost_times_no_cohort_of_the_run_itself(
     results: Path, tmp_path: Path, monkeypatch: Any, plan: str
 ) -> None:
-    """The cohorts that a run's seed draws are secret: others are drawn for the
-    clock.
-    """
-    made = cost.Rounds.from_run
+    """The cohorts of a run's seed are secret, so the clock draws its cohorts anew."""
+    make_rounds = cost.Rounds.from_run
     seeds = list[int]()
-    monkeypatch.setattr(
-        cost.Rounds,
-        "from_run",
-        lambda run, **more: seeds.append(run.seed) or made(run, **more),
-    )
-    (run,) = runs_of(
-        {"a": {"method": "dp-agr", "run": {"participation": {"kind": plan}}}}
-    )
+
+    def watched_rounds(run: Any, **options: Any) -> Any:
+        seeds.append(run.seed)
+        return make_rounds(run, **options)
+
+    monkeypatch.setattr(cost.Rounds, "from_run", watched_rounds)
+    sampled = {"participation": {"kind": plan}}
+    (run,) = runs_of({"a": {"method": "dp-agr", "run": sampled}})
     reported([run.replace(seed=seed) for seed in (0, 1)], results, tmp_path)
     assert len(seeds) == 1
     assert seeds[0] not in (0, 1)

@@ -1,4 +1,4 @@
-"""Experiments: from the configuration to cells and runs."""
+"""Experiments: the cells and runs that follow from the configuration."""
 
 import functools
 import subprocess
@@ -29,90 +29,94 @@ NOTHING: dict[str, Any] = dict.fromkeys(
 
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
     files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
-    files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
-    found = overlaid(*map(parsed, files))
+    if preset:
+        files.append(CONFIG / "presets" / f"{preset}.yaml")
+    values = overlaid(*map(parsed, files))
     for key, value in changes.items():
-        found = set_key(found, key, value)
-    return found
+        values = set_key(values, key, value)
+    return values
 
 
 @functools.cache
 def planned(preset: str | None = None) -> Plan:
-    """The shipped plan, which is made once for the tests here."""
+    """Return the plan of a shipped configuration. It is made once for all tests."""
     return plan(configuration(preset))
 
 
-def plan(found: dict[str, Any]) -> Plan:
-    table = DATASETS_TABLE
-    read = Configuration.read(found)
+def plan(values: dict[str, Any]) -> Plan:
+    configuration = Configuration.read(values)
     return make_plan(
-        read, datasets=known_datasets(table, read), holdings=read_holdings(table)
+        configuration,
+        datasets=known_datasets(DATASETS_TABLE, configuration),
+        holdings=read_holdings(DATASETS_TABLE),
     )
 
 
-def refusal(found: dict[str, Any]) -> str:
+def refusal(values: dict[str, Any]) -> str:
     with pytest.raises(BenchError) as caught:
-        plan(found)
+        plan(values)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_run_that_two_items_need_exists_once() -> None:
-    found = planned()
-    table = found.items["dp-fedmeta", "table2"]
-    figure = found.items["dp-fedmeta", "figure4b"]
+def test_plan_has_a_run_of_two_items_once() -> None:
+    shipped = planned()
+    table = shipped.items["dp-fedmeta", "table2"]
+    figure = shipped.items["dp-fedmeta", "figure4b"]
     shared = set(table.runs) & set(figure.runs)
     # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
-    assert {found.runs[folder].method for folder in shared} == {"dp-agr"}
+    assert {shipped.runs[folder].method for folder in shared} == {"dp-agr"}
     assert len(shared) == len(figure.cells[0].runs)
-    shown = {folder for item in found.items.values() for folder in item.runs}
-    asked = {
-        other.folder for run in found.runs.values() for other in run.references.values()
+    runs_of_items = [folder for item in shipped.items.values() for folder in item.runs]
+    references = {
+        reference.folder
+        for run in shipped.runs.values()
+        for reference in run.references.values()
     }
-    assert set(found.runs) == shown | asked
-    assert len(found.runs) < sum(len(item.runs) for item in found.items.values())
+    assert set(shipped.runs) == set(runs_of_items) | references
+    assert len(shipped.runs) < len(runs_of_items)
 
 
-def test_layers_lie_in_order() -> None:
-    """run < paper < task < method's defaults < methods < the paper's methods < cell;
-    each is seen at last.
+def test_configuration_layers_lie_in_order() -> None:
+    """run < paper < task < method's defaults < methods < the paper's methods < cell.
+
+    The test sets the layers one by one, and each time sees the last one.
     """
-    found = configuration()
-    found["experiments"] = {"dp-fedmeta": found["experiments"]["dp-fedmeta"]}
+    values = configuration()
+    values["experiments"] = {"dp-fedmeta": values["experiments"]["dp-fedmeta"]}
     key = "clipping.threshold"
 
     def threshold() -> float:
-        run: Any = plan(found).items["dp-fedmeta", "table2"].cells[2].runs[0]
+        run: Any = plan(values).items["dp-fedmeta", "table2"].cells[2].runs[0]
         return float(run.clipping.threshold)
 
-    places = [
+    sections = [
         "run",
         "experiments.dp-fedmeta.run",
         "experiments.dp-fedmeta.tasks.omniglot-1shot",
         "methods.dp-agr",
         "experiments.dp-fedmeta.methods.dp-agr",
+        f"{TABLE}.series.dp-agr.run",
     ]
-    for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
-        found = set_key(found, f"{place}.{key}", float(level))
+    for level, section in enumerate(sections, start=1):
+        values = set_key(values, f"{section}.{key}", float(level))
         assert threshold() == level
-    found["run"]["clipping"]["threshold"] = 9.0
-    run = plan(found).items["dp-fedmeta", "table2"].cells[1].runs[0]
+    values["run"]["clipping"]["threshold"] = 9.0
+    run = plan(values).items["dp-fedmeta", "table2"].cells[1].runs[0]
     assert run.method == "maml"
     assert not hasattr(run, "clipping")
 
 
-def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
+def test_stand_in_data_is_never_comparable() -> None:
     cell = planned().items["dp-fedmeta", "table2"].cells[0]
     assert cell.runs[0].dataset == "glyphs"
     assert cell.published_dataset == "omniglot"
     assert cell.mismatch == "published on omniglot, measured on glyphs"
 
 
-def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> (
-    None
-):
-    """An untrained method is comparable at any scale; MAML at its own batch of 8
-    (DP-MAML, Table 4).
+def test_real_data_is_comparable_at_the_published_scale_alone() -> None:
+    """An untrained method is comparable at any scale. MAML's batch is 8 (DP-MAML,
+    Table 4).
     """
     real = planned("real").items["dp-fedmeta", "table2"].cells
     mismatches = {cell.series: cell.mismatch for cell in real}
@@ -128,26 +132,23 @@ def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale
         assert {cell.mismatch == "" for cell in maml} == {comparable}
 
 
-def test_the_paper_preset_is_the_published_scale() -> None:
-    found = planned("paper")
-    cells = found.items["dp-fedmeta", "table2"].cells
+def test_paper_preset_has_the_published_scale() -> None:
+    cells = planned("paper").items["dp-fedmeta", "table2"].cells
     assert len(cells) == 6 * 5
-    for cell in cells:
-        for run in cell.runs:
-            assert run.clients.count == 400_000
-            if run.method != "random":
-                rounds = run.participation  # type: ignore[attr-defined]
-                # MAML's batch is 8 (DP-MAML, Table 4), over the same clients.
-                planned_rounds = (8, 50_000) if run.method == "maml" else (1_600, 250)
-                assert (rounds.cohort, rounds.rounds) == planned_rounds
-    assert {cell.runs[0].dataset for cell in cells} == {
-        "omniglot",
-        "cifar-fs",
-        "mini-imagenet",
-    }
+    runs: list[Any] = [run for cell in cells for run in cell.runs]
+    for run in runs:
+        assert run.clients.count == 400_000
+        if run.method == "random":
+            continue
+        # MAML's batch is 8 (DP-MAML, Table 4), over the same clients.
+        is_maml = run.method == "maml"
+        assert run.participation.cohort == (8 if is_maml else 1_600)
+        assert run.participation.rounds == (50_000 if is_maml else 250)
+    datasets = {cell.runs[0].dataset for cell in cells}
+    assert datasets == {"omniglot", "cifar-fs", "mini-imagenet"}
 
 
-def test_the_scale_preset_is_the_published_number_of_clients() -> None:
+def test_scale_preset_has_the_published_number_of_clients() -> None:
     item = planned("scale").items["dp-fedmeta", "table2"]
     cells = {cell.series: cell for cell in item.cells}
     assert list(cells) == ["maml", "dp-agr", "balls-and-bins"]
@@ -156,8 +157,8 @@ def test_the_scale_preset_is_the_published_number_of_clients() -> None:
     for name, run in runs.items():
         assert run.dataset == "omniglot"
         assert run.clients.count == 400_000
-        plan_of_run = run.participation.cohort, run.participation.rounds
-        assert plan_of_run == ((8, 50_000) if name == "maml" else (1_600, 250))
+        assert run.participation.cohort == (8 if name == "maml" else 1_600)
+        assert run.participation.rounds == (50_000 if name == "maml" else 250)
         update = run.client_update
         assert run.model.filters == 32
         assert update.inner_steps == 2
@@ -173,10 +174,8 @@ def test_the_scale_preset_is_the_published_number_of_clients() -> None:
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])
-def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> None:
-    """A configured noise that the first round is claimed to overspend would stop the
-    whole workflow while training.
-    """
+def test_experiment_budgets_have_room_for_a_round(preset: str | None) -> None:
+    """Noise whose first round spends more than the budget would stop the workflow."""
     allowed: dict[Any, bool] = {}
     for run in planned(preset).runs.values():  # type: Any
         server = run.sums()[-1] if run.sums() else None
@@ -204,24 +203,22 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
     assert allowed or preset in ("smoke", "scale")
 
 
-def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
+def test_swept_value_comes_with_the_values_of_also() -> None:
     cells = planned().items["dp-maml", "figure6b"].cells
-    sizes = [
-        (cell.runs[0].participation.cohort, cell.runs[0].participation.rounds)
-        for cell in cells
-    ]
-    assert sizes == [(30, 50), (100, 15), (300, 5)]
-    found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
+    plans = [cell.runs[0].participation for cell in cells]
+    assert [plan.cohort for plan in plans] == [30, 100, 300]
+    assert [plan.rounds for plan in plans] == [50, 15, 5]
+    values = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert (
-        refusal(found)
+        refusal(values)
         == "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values:"
         " give one for each, in their order"
     )
 
 
-def test_a_figure_of_accounts_needs_no_run() -> None:
-    found = planned()
-    item = found.items["dp-maml", "figure12"]
+def test_figure_of_accounts_needs_no_run() -> None:
+    shipped = planned()
+    item = shipped.items["dp-maml", "figure12"]
     swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
     assert item.kind == "account"
     assert not item.runs
@@ -231,7 +228,7 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
     assert first["run"] is None
     assert first["mechanism"]["noise_multiplier"] == 1.0
     assert first["mechanism"]["sampler"]["rate"] == 1600 / 380800
-    # As published the threshold reads raw norms; a private quantile does not.
+    # The published threshold reads raw norms; a private quantile does not.
     counted = {record["series"]: record["mechanism"]["counted"] for record in records}
     assert counted == {
         "claimed": False,
@@ -239,22 +236,20 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
         "quantile": True,
         "secret": True,
     }
-    shown = {folder.split("/")[-1] for folder in found.private_runs()}
-    assert not shown & {cell.runs[0].key for cell in item.cells}
-    series = "experiments.dp-maml.figures.figure12.series.claimed"
-    broken = configuration()
-    del broken["experiments"]["dp-maml"]["figures"]["figure12"]["series"]["claimed"][
-        "epsilon"
-    ]
+    keys = {folder.split("/")[-1] for folder in shipped.private_runs()}
+    assert not keys & {cell.runs[0].key for cell in item.cells}
+    values = configuration()
+    figure = values["experiments"]["dp-maml"]["figures"]["figure12"]
+    del figure["series"]["claimed"]["epsilon"]
     assert (
-        refusal(broken)
-        == f"{series} needs profile and epsilon: a figure of accounts shows delta"
+        refusal(values) == "experiments.dp-maml.figures.figure12.series.claimed needs"
+        " profile and epsilon: a figure of accounts shows delta"
     )
 
 
-def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> None:
-    found = configuration(**{f"{FIGURE}.x.values": [20, 40]})
-    found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
+def test_sweep_repeats_each_series_except_those_with_sweep_false() -> None:
+    values = configuration(**{f"{FIGURE}.x.values": [20, 40]})
+    values["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
         "adaptive": {"method": "dp-agr"},
         "constant": {
             "method": "dp-agr",
@@ -262,7 +257,7 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
             "sweep": False,
         },
     }
-    cells = plan(found).items["dp-fedmeta", "figure4a"].cells
+    cells = plan(values).items["dp-fedmeta", "figure4a"].cells
     assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
         ("adaptive", 20.0, "k=20"),
         ("adaptive", 40.0, "k=40"),
@@ -272,14 +267,11 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
 
 
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
-    found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
-    assert ("dp-fedmeta", "figure4a") not in found.items
-    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {
-        "maml",
-        "dp-agr",
-        "dp-agrlr",
-        "gbml",
-    }
+    changes = {f"{TABLE}.series.random": None, FIGURE: None}
+    changed = plan(configuration(**changes))
+    assert ("dp-fedmeta", "figure4a") not in changed.items
+    cells = changed.items["dp-fedmeta", "table2"].cells
+    assert {cell.series for cell in cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
     without = plan(configuration(**{"experiments.dp-fedmeta": None}))
     papers = configuration()["experiments"]
     assert {paper for paper, _ in without.items} == set(papers) - {"dp-fedmeta"}
@@ -287,56 +279,49 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     assert "no table or figure left" in refusal(nothing)
 
 
-def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
-    """A second paper that asks for a run of the first shares it."""
+def test_new_paper_shares_the_runs_of_others() -> None:
+    """A paper is one experiment file. Its runs are those of earlier papers."""
+    series = {"a": {"method": "dp-agr"}}
     paper = {
         "title": "Another",
         "tasks": {"any": {"dataset": "omniglot", "evaluation": {"tasks": 100}}},
-        "tables": {
-            "table1": {
-                "title": "t",
-                "tasks": ["any"],
-                "series": {"a": {"method": "dp-agr"}},
-            }
-        },
+        "tables": {"table1": {"title": "t", "tasks": ["any"], "series": series}},
     }
-    found = plan(configuration(**{"experiments.another": paper}))
-    assert set(found.items["another", "table1"].runs) <= set(
-        found.items["dp-fedmeta", "table2"].runs
-    )
+    changed = plan(configuration(**{"experiments.another": paper}))
+    runs = set(changed.items["another", "table1"].runs)
+    assert runs <= set(changed.items["dp-fedmeta", "table2"].runs)
 
 
-def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
-    """The median of a run without privacy with the same cohorts: that of Figure 2b
-    where one is there, else one more run.
+def test_median_of_run_shares_its_reference_run() -> None:
+    """The threshold is the median norm of a run without privacy with the same cohorts.
+
+    Figure 2b has such a run. Without the figure the plan gets one more run.
     """
     median = {
         "method": "dp-agr",
         "run": {"clipping": {"kind": "median-of-run", "threshold": None}},
     }
-    found = plan(configuration(**{f"{TABLE}.series.median": median}))
-    item = found.items["dp-fedmeta", "table2"]
-    plain = {
+    changed = plan(configuration(**{f"{TABLE}.series.median": median}))
+    figure_runs = {
         run.folder
-        for cell in found.items["dp-fedmeta", "figure2b"].cells
+        for cell in changed.items["dp-fedmeta", "figure2b"].cells
         if cell.series == "maml"
         for run in cell.runs
     }
-    shown = [
-        run
-        for cell in item.cells
+    references = {
+        reference.folder
+        for cell in changed.items["dp-fedmeta", "table2"].cells
         for run in cell.runs
         if cell.series == "median" and run.dataset == "glyphs" and run.task.shots == 1
-    ]
-    assert {other.folder for run in shown for other in run.references.values()} <= plain
-    without = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
-    without["experiments"] = {
-        "dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}
+        for reference in run.references.values()
     }
-    without["experiments"]["dp-fedmeta"]["tables"] = {
-        "table2": without["experiments"]["dp-fedmeta"]["tables"]["table2"]
-    }
-    alone = plan(without)
+    assert references <= figure_runs
+    values = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
+    paper = values["experiments"]["dp-fedmeta"]
+    paper["figures"] = {}
+    paper["tables"] = {"table2": paper["tables"]["table2"]}
+    values["experiments"] = {"dp-fedmeta": paper}
+    alone = plan(values)
     assert {run.method for run in alone.runs.values()} == {"dp-agr", "maml"}
     assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
 
@@ -348,57 +333,54 @@ SHAPES = {
 
 
 def known(**changes: Any) -> dict[str, str]:
-    found = Configuration.read(configuration(**{"datasets.shapes": SHAPES} | changes))
-    return known_datasets(DATASETS_TABLE, found)
+    values = configuration(**{"datasets.shapes": SHAPES} | changes)
+    return known_datasets(DATASETS_TABLE, Configuration.read(values))
 
 
-def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
-    found = known()
-    assert found["glyphs"] == "1"
-    assert set(found) >= {
-        *read_datasets(DATASETS_TABLE),
-        "shapes",
-    }
-    assert known(**{"datasets.shapes.version": 2})["shapes"] != found["shapes"]
+def test_data_set_version_follows_from_all_its_settings() -> None:
+    versions = known()
+    assert versions["glyphs"] == "1"
+    assert set(versions) >= {*read_datasets(DATASETS_TABLE), "shapes"}
+    assert known(**{"datasets.shapes.version": 2})["shapes"] != versions["shapes"]
     assert "shapes" not in known(**{"datasets.shapes": None})
 
 
 @pytest.mark.parametrize(
     ("preset", "shots"), [(None, [1, 5, 10]), ("paper", [1, 5, 10, 15, 20])]
 )
-def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(
+def test_meta_model_is_trained_once_for_all_shots_of_the_meta_test(
     preset: str | None, shots: list[int]
 ) -> None:
-    """The meta-models of the initialisation figures are those of the tables, but for
-    the pre-trained ones, and random ones that the table lacks.
+    """The initialisation figures use the meta-models of the tables.
+
+    Only pre-trained models, and random ones that the table lacks, are further runs.
     """
-    found = planned(preset)
-    anew = {"transfer", "dp-transfer"}
-    for paper, name, table, others in (
-        ("dp-fedmeta", "figure5", "table2", anew),
-        ("dp-maml", "figure13b", "table3", anew | {"random"}),
+    shipped = planned(preset)
+    pretrained = {"transfer", "dp-transfer"}
+    for paper, figure, table, further in (
+        ("dp-fedmeta", "figure5", "table2", pretrained),
+        ("dp-maml", "figure13b", "table3", pretrained | {"random"}),
     ):
-        item = found.items[paper, name]
-        first_seeds = [run for run in item.runs.values() if run.seed == 0]
-        shared = found.items[paper, table].runs
-        assert {run.method for run in first_seeds if run.folder not in shared} == others
+        item = shipped.items[paper, figure]
+        shared = shipped.items[paper, table].runs
+        unshared = [run for run in item.runs.values() if run.folder not in shared]
+        assert {run.method for run in unshared if run.seed == 0} == further
         for folder in item.runs:
-            tests = [test for place, test in item.tests.items() if place[0] == folder]
+            tests = [test for key, test in item.tests.items() if key[0] == folder]
             assert sorted({test.task.shots for test in tests}) == shots
         assert {test.evaluation.steps for test in item.tests.values()} == {30}
 
 
-def test_no_shipped_file_gives_a_key_twice():
-    """YAML takes the last one without a word."""
+def test_shipped_files_have_no_duplicate_keys():
+    """A YAML reader takes the last value of a duplicate key, without a warning."""
 
     class Strict(yaml.CSafeLoader):
         pass
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if key.value != "<<"]
-        assert len(names) == len(set(names)), (
-            f"{node.start_mark}: {sorted({n for n in names if names.count(n) > 1})}"
-        )
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        assert not duplicates, f"{node.start_mark}: {duplicates}"
         loader.flatten_mapping(node)
         return loader.construct_mapping(node, deep=True)
 
@@ -414,15 +396,15 @@ def test_no_shipped_file_gives_a_key_twice():
 
 
 @pytest.mark.parametrize("preset", [None, "real"])
-def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
-    made = planned(preset)
-    audited_runs = made.audited_runs()
-    first_seeds: list[Any] = [runs[0] for runs in made.private_runs().values()]
+def test_audit_is_shared_by_configurations_of_one_mechanism(preset: str | None) -> None:
+    shipped = planned(preset)
+    audited_runs = shipped.audited_runs()
+    first_seeds: list[Any] = [runs[0] for runs in shipped.private_runs().values()]
     folders = {run.folder for run in first_seeds}
     assert {audited_runs[folder] for folder in folders} < folders
     sections = ("method", "participation", "clipping", "noise", "budget", "within_task")
     for run in first_seeds:
-        audited: Any = made.runs[audited_runs[run.folder]]
+        audited: Any = shipped.runs[audited_runs[run.folder]]
         for section in sections:
             assert getattr(run, section, None) == getattr(audited, section, None)
         assert run.clients.count == audited.clients.count
@@ -436,28 +418,27 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             assert run.task.ways == audited.task.ways
             assert run.clients.support_per_class == audited.clients.support_per_class
         if any(sum_.noise.follows_loss for sum_ in records):
-            assert run == audited  # the loss that the noise follows is the run's own
+            # The noise follows the loss of its run, so another run has other noise.
+            assert run == audited
 
 
-def test_a_preset_changes_its_own_papers_and_no_other() -> None:
+@pytest.mark.parametrize("preset", ["real", "paper"])
+def test_preset_leaves_experiments_of_users_unchanged(preset: str) -> None:
     series = {"a": {"method": "maml"}, "b": {"method": "dp-agr"}}
     table = {"title": "t", "tasks": ["any"], "series": series}
-    own = {
+    experiment = {
         "title": "Another",
         "tasks": {"any": {"dataset": "glyphs"}},
         "tables": {"one": table},
     }
-    plain, *presets = (
-        plan(configuration(preset) | {"experiments": {"another": own}})
-        for preset in (None, "real", "paper")
-    )
-    for found in presets:
-        assert list(found.runs) == list(plain.runs)
+    experiments = {"experiments": {"another": experiment}}
+    plain = plan(configuration() | experiments)
+    assert list(plan(configuration(preset) | experiments).runs) == list(plain.runs)
 
 
-def test_variants_lie_below_a_series_own_overlay() -> None:
-    found = configuration()
-    paper = found["experiments"]["dp-fedmeta"]
+def test_variants_lie_below_the_overlay_of_a_series() -> None:
+    values = configuration()
+    paper = values["experiments"]["dp-fedmeta"]
     paper["variants"] |= {
         "one": {"noise": {"multiplier": 7}, "clipping": "constant"},
         "two": {"noise": {"multiplier": 8}},
@@ -471,27 +452,34 @@ def test_variants_lie_below_a_series_own_overlay() -> None:
             "run": {"noise": {"multiplier": 9}},
         },
     }
-    runs: list[Any] = [
-        cell.runs[0] for cell in plan(found).items["dp-fedmeta", "table2"].cells[:3]
-    ]
+    cells = plan(values).items["dp-fedmeta", "table2"].cells[:3]
+    runs: list[Any] = [cell.runs[0] for cell in cells]
     assert [run.noise.multiplier for run in runs] == [7, 8, 9]
     assert {run.clipping.kind for run in runs} == {"constant"}
     assert {run.clipping.threshold for run in runs} == {0.5}
 
 
-def test_a_plan_is_read_without_what_computes() -> None:
-    """torch takes seconds to import, numba one: a dry run shall not wait for them."""
-    code = (
-        "import sys, yaml\nfrom pathlib import Path\nfrom"
-        " dpfedbench.experiments.configuration import Configuration, overlaid\nfrom"
-        " dpfedbench.experiments.expand import make_plan\nfolder ="
-        f" Path({str(CONFIG)!r})\nfiles = [folder / 'config.yaml',"
-        " *folder.glob('experiments/*.yaml')]\nconfiguration ="
-        " overlaid(*(yaml.safe_load(file.read_text(encoding='utf-8')) for file in"
-        " files))\nmake_plan(Configuration.read(configuration)).private_runs()\nprint([name"
-        " for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
-    )
+PRINT_HEAVY_IMPORTS = """
+import sys
+from pathlib import Path
+import yaml
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+folder = Path(sys.argv[1])
+files = [folder / "config.yaml", *folder.glob("experiments/*.yaml")]
+values = overlaid(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files))
+make_plan(Configuration.read(values)).private_runs()
+heavy = ("torch", "numba", "scipy", "pandas")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+def test_plan_imports_no_heavy_library() -> None:
+    """torch takes seconds to import, and numba one. A dry run must not wait for them."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PRINT_HEAVY_IMPORTS, str(CONFIG)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and what a killed writer leaves."""
+"""Files are whole or absent, also after a writer was killed or the disk was full."""
 
 import os
 import shutil
@@ -24,33 +24,31 @@ with atomic_path(sys.argv[1]) as temporary:
 """
 
 
-def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
+def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
-    (left,) = tmp_path.iterdir()
-    assert ".part" in left.name
+    (partial,) = tmp_path.iterdir()
+    assert ".part" in partial.name
     assert not path.exists()
+    process = partial.name.split(".")[-3]
+    # Files of this process, which has ended with its own write, are removed as well.
+    # Whether a process of another machine is alive is unknown here.
+    of_this_process = tmp_path / partial.name.replace(process, str(os.getpid()))
     foreign = [
         tmp_path / ".b.json.part.json",
-        tmp_path / left.name.replace("a.json", "aa.json", 1),
-        # A writer that is alive (this process), and one of another machine, of which
-        # nothing is known here.
-        tmp_path / left.name.replace(left.name.split(".")[-3], str(os.getpid())),
-        tmp_path / f".a.json.elsewhere.{left.name.split('.')[-3]}.part.json",
+        tmp_path / partial.name.replace("a.json", "aa.json", 1),
+        tmp_path / f".a.json.elsewhere.{process}.part.json",
     ]
-    for other in foreign:
-        other.write_text("another's", encoding="utf-8")
+    for file in (of_this_process, *foreign):
+        file.write_text("another writer's", encoding="utf-8")
     write_text(path, "whole")
     assert path.read_text(encoding="utf-8") == "whole"
-    assert not left.exists()
-    assert sorted(tmp_path.iterdir()) == sorted(
-        [path, *(other for other in foreign if str(os.getpid()) not in other.name)]
-    )
+    assert sorted(tmp_path.iterdir()) == sorted([path, *foreign])
 
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1 MiB."""
+    """Make a folder on a disk of 1 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
@@ -59,11 +57,10 @@ def full(tmp_path: Path) -> Iterator[Path]:
         capture_output=True,
     )
     if not done or done.returncode:
-        pytest.skip("a small disk can be made by root only")
+        pytest.skip("only root can make a small disk")
     yield folder
-    subprocess.run(
-        ["umount", "--lazy", str(folder)], check=True
-    )  # torch may still hold the file
+    # Lazy, because torch may still have the file open.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 NUMBERS = np.zeros(1_000_000, np.float32)
@@ -78,10 +75,10 @@ NUMBERS = np.zeros(1_000_000, np.float32)
     ],
     ids=["torch", "safetensors", "bytes"],
 )
-def test_a_full_disk_is_one_line_that_names_the_file(
+def test_write_to_a_full_disk_is_one_line_with_the_file(
     full: Path, write: Callable[[Path], None]
 ) -> None:
-    """torch says "unexpected pos", numpy "262112 written", a copy names its source."""
+    """The libraries' own messages do not name the file."""
     path = full / "runs" / "model.bin"
     with pytest.raises(BenchError) as caught, atomic_path(path) as temporary:
         write(temporary)
@@ -93,10 +90,8 @@ def test_a_full_disk_is_one_line_that_names_the_file(
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) -> None:
-    """Whatever wrote it: safetensors makes files that nobody else can read, and so does
-    tempfile.
-    """
+def test_written_files_have_the_mode_of_new_files(tmp_path: Path, mask: int) -> None:
+    """safetensors and tempfile make files that only their owner can read."""
     code = (
         "import os, sys\n"
         f"os.umask({mask})\n"

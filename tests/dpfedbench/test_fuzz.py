@@ -1,7 +1,7 @@
-"""Two hundred bad configurations from fixed seeds: each is refused in one line, or
-planned; none ends in a traceback.
+"""Random faults in configurations and runs, from fixed seeds.
 
-Those of a run are trained as well: see `test_runs_that_are_accepted_run_to_the_end`.
+Each configuration is planned or refused in one line; none ends in a traceback. Runs
+that are accepted are trained as well.
 """
 
 import copy
@@ -20,12 +20,9 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.settings.merge import leaves, set_key
+from tests.calls import CallSnakemake
 from tests.dpfedbench.federation.conftest import LOTS, RUN, make_config, train
-from tests.dpfedbench.federation.conftest import federation as federation
-from tests.dpfedbench.federation.conftest import silos as silos
 from tests.dpfedbench.test_experiments import configuration
-from tests.workflow.conftest import Call
-from tests.workflow.conftest import snakemake as snakemake
 
 NUMBERS = [0, 1, -1, 0.5, -0.0, 3.7, 1e-300, 1e300, -1e300, 10**30, 2**63]
 TEXTS = ["", "null", "1e9", "nan", "yes", "x", "../../../evil", "/etc/passwd"]
@@ -47,43 +44,37 @@ PAPERS = (
 )
 
 
-def places(found: dict[str, Any]) -> list[str]:
-    """Every key and every group of keys."""
-    keys = list(leaves(found))
-    return sorted(
-        {
-            ".".join(key.split(".")[:depth])
-            for key in keys
-            for depth in range(1, key.count(".") + 2)
-        }
-    )
+def keys_and_sections(values: dict[str, Any]) -> list[str]:
+    """Return all dotted keys of a configuration, and those of its sections."""
+    names = set()
+    for key in leaves(values):
+        parts = key.split(".")
+        names |= {".".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    return sorted(names)
 
 
 def mutated(seed: int) -> dict[str, Any]:
-    """The smoke preset with one paper, of which one to three places are not as they
-    should be.
-    """
+    """Return the smoke preset with one paper and one to three random faults."""
     rng = random.Random(seed)
     base = copy.deepcopy(SMOKE)
     paper = rng.choice(PAPERS)
     base["experiments"] = {paper: base["experiments"][paper]}
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        place = rng.choice(places(base))
+        key = rng.choice(keys_and_sections(base))
         if rng.random() < 0.25:
-            place += f".{rng.choice(NAMES)}"
-        base = set_key(base, place, rng.choice(HOSTILE))
+            key += f".{rng.choice(NAMES)}"
+        base = set_key(base, key, rng.choice(HOSTILE))
     return base
 
 
-def planned(found: dict[str, Any]) -> str:
-    """What is said of a configuration that is refused; "" of one that is planned, for
-    which all is described.
-    """
+def error_of(values: dict[str, Any]) -> str:
+    """Plan and describe a configuration; return its error, or "" if it is accepted."""
     try:
-        read = Configuration.read(found)
-        datasets = known_datasets(DATASETS_TABLE, read)
+        configuration = Configuration.read(values)
         plan = make_plan(
-            read, datasets=datasets, holdings=read_holdings(DATASETS_TABLE)
+            configuration,
+            datasets=known_datasets(DATASETS_TABLE, configuration),
+            holdings=read_holdings(DATASETS_TABLE),
         )
         json.dumps([item.describe() for item in plan.items.values()], allow_nan=False)
         plan.audited_runs()
@@ -92,45 +83,43 @@ def planned(found: dict[str, Any]) -> str:
     return ""
 
 
-def test_two_hundred_bad_configurations_are_refused_in_a_line_or_planned() -> None:
-    said = {seed: planned(mutated(seed)) for seed in range(100, 300)}
-    for seed, line in said.items():
-        assert "\n" not in line and "Traceback" not in line and len(line) < 1500, (
-            seed,
-            line,
-        )
-    # The rest are harmless: another title, a seed more, a paper left out.
-    assert sum(bool(line) for line in said.values()) > 120
+def test_fuzzed_configurations_are_planned_or_refused_in_one_line() -> None:
+    errors = {seed: error_of(mutated(seed)) for seed in range(100, 300)}
+    for seed, error in errors.items():
+        assert "\n" not in error, (seed, error)
+        assert "Traceback" not in error, (seed, error)
+        assert len(error) < 1500, (seed, error)
+    # The rest are harmless: another title, one more seed, a paper left out.
+    assert sum(bool(error) for error in errors.values()) > 120
 
 
-def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -> None:
-    # A date is refused by the reader of YAML, before there is a plan.
+def test_workflow_prints_the_error_of_the_plan(
+    snakemake: CallSnakemake, tmp_path: Path
+) -> None:
+    # The YAML reader refuses a date before there is a plan.
     seed = next(
         number
         for number in range(100)
-        if planned(mutated(number)).startswith("run.")
+        if error_of(mutated(number)).startswith("run.")
         and "2020-01-01" not in yaml.safe_dump(mutated(number))
     )
     path = tmp_path / "mutated.yaml"
-    given = mutated(seed)
-    for experiment in given["experiments"].values():
-        experiment.pop(
-            "title"
-        )  # laid over the shipped one: with a title it would be another of its name
-    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    values = mutated(seed)
+    for experiment in values["experiments"].values():
+        # The file is laid over the shipped one, which has the title.
+        experiment.pop("title")
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
     done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
     lines = [
         line
         for line in done.stderr.splitlines()
         if not line.startswith(("Using", "Config file"))
     ]
-    # The line of the key in the file stands behind it.
-    said = (
-        re.escape(f"configuration: {planned(mutated(seed))} [{path}, line ") + r"\d+\]"
-    )
-    assert done.returncode == 1 and len(lines) == 1 and re.fullmatch(said, lines[0]), (
-        done.stderr
-    )
+    assert done.returncode == 1, done.stderr
+    assert len(lines) == 1, done.stderr
+    # The number of the key's line in the file comes last.
+    error = f"configuration: {error_of(mutated(seed))} [{path}, line "
+    assert re.fullmatch(re.escape(error) + r"\d+\]", lines[0]), done.stderr
 
 
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}
@@ -138,12 +127,10 @@ VALUES: list[Any] = [None, True, 0, 1, 2, -1, 0.5, 1e-20, 1e-9, 1e3, 1e6, 1e20, 
 VALUES += ["x", "", [], {}, "null", "2"]
 
 
-def test_runs_that_are_accepted_run_to_the_end(
+def test_fuzzed_runs_that_are_accepted_end_with_files_or_one_line(
     federation: Any, silos: Any, tmp_path: Path
 ) -> None:
-    """A run with one value that nobody would give is refused, stops with a line, or
-    ends with its files.
-    """
+    """A run with one hostile value is refused, stops with one line, or ends."""
     ended = refused = stopped = 0
     small = {
         "participation": {"rounds": 2},
@@ -153,14 +140,14 @@ def test_runs_that_are_accepted_run_to_the_end(
     for seed in range(60):
         rng = random.Random(seed)
         general, data = (RUN, federation) if seed % 2 else (LOTS, silos)
-        place = rng.choice([key for key in leaves(general) if key != "method"])
+        key = rng.choice([key for key in leaves(general) if key != "method"])
         value = rng.choice(VALUES)
-        if place.rpartition(".")[2] in DEAR and isinstance(value, float) and value > 2:
-            continue  # it would run, for days
+        if key.rpartition(".")[2] in DEAR and isinstance(value, float) and value > 2:
+            continue  # The run would take days.
         try:
-            run = make_config(small, set_key({}, place, value), general=general)
+            run = make_config(small, set_key({}, key, value), general=general)
         except BenchError as error:
-            assert "\n" not in str(error), (place, value, error)
+            assert "\n" not in str(error), (key, value, error)
             refused += 1
             continue
         if ended + stopped == 8:
@@ -169,7 +156,7 @@ def test_runs_that_are_accepted_run_to_the_end(
             train(run, data, tmp_path / str(seed))
             ended += 1
         except BenchError as error:
-            assert "\n" not in str(error), (place, value, error)
+            assert "\n" not in str(error), (key, value, error)
             stopped += 1
     assert refused > 20
     assert ended >= 4

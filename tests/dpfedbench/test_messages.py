@@ -1,7 +1,7 @@
 """The messages about bad configurations, pinned by one file, `messages.yaml`.
 
-`python -m tests.dpfedbench.test_messages` writes the messages of all its cases again. Read the
-difference: each message is one line, which names the key and what stands there.
+`python -m tests.dpfedbench.test_messages` writes the messages of all cases again. Read
+the difference: each message is one line, with the key and its value.
 """
 
 import copy
@@ -28,12 +28,12 @@ def changed(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return values with others at some dotted keys; "absent" removes a key."""
     values = copy.deepcopy(values)
     for key, value in changes.items():
-        *above, last = key.split(".")
         if value != "absent":
             values = set_key(values, key, value)
             continue
+        *sections, last = key.split(".")
         section = values
-        for name in above:
+        for name in sections:
             section = section[name]
         del section[last]
     return values
@@ -79,10 +79,10 @@ def message(group: str, case: dict[str, Any]) -> str:
     ],
 )
 def test_message_is_that_of_the_snapshot(group: str, case: dict[str, Any]) -> None:
-    found = message(group, case)
-    assert found == case["message"]
-    assert "\n" not in found
-    assert len(found) < 600
+    text = message(group, case)
+    assert text == case["message"]
+    assert "\n" not in text
+    assert len(text) < 600
 
 
 def test_messages_of_every_kind_are_pinned() -> None:

@@ -1,6 +1,6 @@
 """Plugins: modules of a working folder, and a wheel that is built, installed and run.
 
-The code is that of the pages in docs, file by file as it is printed there.
+Their code is that of the pages in docs.
 """
 
 import importlib
@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.settings.plugin_sources import digest_module
+from tests.calls import CallSnakemake
+from tests.pages import files_of_page
 from tests.shipped import without_others
-from tests.workflow.conftest import federation, snakemake  # noqa: F401
-from tests.workflow.test_dag import Call, jobs
+from tests.workflow.test_dag import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "src/dpfedbench/"
@@ -25,43 +26,47 @@ METHOD = "anil|geometric|yogi"
 MODULES = ("dp_anil", "geometric", "yogi")
 
 
-def printed(page: str) -> dict[str, str]:
-    """The files that a page prints, by their paths."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return dict(
-        re.findall(r"^```\w+ (\S+)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    )
+def write_code(folder: Path, *pages: str, pattern: str = "", package: str = "") -> Path:
+    """Write the files of pages into one folder, as modules that import each other.
 
-
-def put(folder: Path, *pages: str, wanted: str = "", package: str = "") -> Path:
-    """Write the code of pages into one folder, as modules that import one another by
-    their names there.
+    `pattern` selects files by their paths. `package` is the prefix of their imports.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         Path(name): text
         for page in pages
-        for name, text in printed(page).items()
-        if name.startswith(INSIDE) and re.search(wanted, name)
+        for name, text in files_of_page(page).items()
+        if name.startswith(INSIDE) and re.search(pattern, name)
     }
     for path, text in files.items():
-        for other in files:
-            module = ".".join(other.with_suffix("").parts[1:])
-            text = text.replace(f"from {module} ", f"from {package}{other.stem} ")
+        for imported in files:
+            module = ".".join(imported.with_suffix("").parts[1:])
+            text = text.replace(f"from {module} ", f"from {package}{imported.stem} ")
         (folder / path.name).write_text(text, encoding="utf-8")
     return folder
 
 
-def call(
-    code: str, *arguments: str, folder: Path, site: Path | None = None, named: str = ""
+def edit(path: Path) -> str:
+    """Add a comment to a file, and return the text before."""
+    text = path.read_text(encoding="utf-8")
+    path.write_text(f"{text}# edited\n", encoding="utf-8")
+    return text
+
+
+def run_code(
+    code: str,
+    *arguments: str,
+    folder: Path,
+    site: Path | None = None,
+    plugins: str = "",
 ) -> str:
-    """What a script prints in a process of a folder; the last line of its error if it
-    fails.
-    """
-    places = [ROOT / "src", *([site] if site else [])]
+    """Run code in a process of a folder; return its output, or its error's last line."""
+    paths = [ROOT / "src"]
+    if site:
+        paths.append(site)
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, places)),
-        "DPFEDBENCH_PLUGINS": named,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "DPFEDBENCH_PLUGINS": plugins,
     }
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -71,9 +76,9 @@ def call(
         text=True,
         check=False,
     )
-    return (
-        done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
-    ).strip()
+    if done.returncode == 0:
+        return done.stdout.strip()
+    return done.stderr.splitlines()[-1].strip()
 
 
 RUN = """
@@ -86,7 +91,7 @@ run |= {"clipping": {"kind": "geometric", "threshold": 0.5, "factor": 0.9}, "noi
 run |= {"server": {"optimizer": {"kind": "yogi"}, "rate": 0.03}}
 run = read_run(run)
 """
-TELL = RUN + "print(run.made_by, run.key)"
+PRINT_IDENTITY = RUN + "print(run.made_by, run.key)"
 TRAIN = (
     RUN
     + """
@@ -95,27 +100,24 @@ from dpfedbench.federation.engine import train
 train(run, data_dir=Path(sys.argv[1]), clients_dir=Path(sys.argv[2]), run_dir=Path(sys.argv[3]))
 """
 )
-NAMED = ",".join(MODULES)
+PLUGINS = ",".join(MODULES)
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small repository of docs/recipes.md, with the method of
-    docs/add-a-part.md.
-    """
+    """Write the repository of docs/recipes.md, with the method of docs/add-a-part.md."""
     folder = tmp_path_factory.mktemp("published")
     package = folder / "src" / "dpfedbench_anil"
-    put(package, "add-a-part.md", wanted=METHOD, package="dpfedbench_anil.")
+    write_code(package, "add-a-part.md", pattern=METHOD, package="dpfedbench_anil.")
+    files = files_of_page("recipes.md")
     for name in ("pyproject.toml", "src/dpfedbench_anil/__init__.py"):
-        (folder / name).write_text(printed("recipes.md")[name], encoding="utf-8")
+        (folder / name).write_text(files[name], encoding="utf-8")
     return folder
 
 
 @pytest.fixture(scope="module")
 def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel of that repository is installed: built with the setuptools that
-    is here, and no network.
-    """
+    """Build the wheel of that repository without a network; return where it is installed."""
     build = (
         "import sys; from setuptools import build_meta;"
         " build_meta.build_wheel(sys.argv[1])"
@@ -131,12 +133,10 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     assert built.returncode == 0, built.stderr
     (wheel,) = wheels.glob("*.whl")
     uv = shutil.which("uv")
-    command = (
-        [uv, "pip", "install", "--offline", "--quiet", "--python", sys.executable]
-        if uv
-        else []
-    )
-    command = command or [sys.executable, "-m", "pip", "install", "--quiet"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet"]
+    if uv:
+        command = [uv, "pip", "install", "--offline", "--quiet"]
+        command += ["--python", sys.executable]
     done = subprocess.run(
         [*command, "--no-deps", "--no-index", "--target", site, wheel],
         capture_output=True,
@@ -148,27 +148,28 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_plugin_published_as_a_wheel_is_found_and_trained(
     installed: Path,
-    federation: tuple[Path, Path],  # noqa: F811
+    federation: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
     arguments = [*map(str, federation), str(tmp_path / "run")]
-    unknown = call(TRAIN, *arguments, folder=tmp_path)
+    unknown = run_code(TRAIN, *arguments, folder=tmp_path)
     assert re.search(
         r"DpsumError: method is 'dp-anil': there is no such method, the nearest is"
         r" '[\w-]+'; a method of your own is in a module that plugins lists",
         unknown,
     )
-    off = call(TRAIN, *arguments, folder=tmp_path, site=installed, named="no")
-    assert off == unknown
+    disabled = run_code(
+        TRAIN, *arguments, folder=tmp_path, site=installed, plugins="no"
+    )
+    assert disabled == unknown
     assert not (tmp_path / "run").exists()
-    call(TRAIN, *arguments, folder=tmp_path, site=installed)
+    run_code(TRAIN, *arguments, folder=tmp_path, site=installed)
     lines = (tmp_path / "run" / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     releases = [json.loads(line) for line in lines]
-    # The thresholds of its own rule, C = 0.5 * 0.9^t; one release a round, over the
+    # The plugin's clipping rule has C = 0.5 * 0.9^t. One release a round, over the
     # gradients of 4 clients of one pass.
-    assert [event["threshold"] for event in releases] == pytest.approx(
-        [0.5, 0.45, 0.405]
-    )
+    thresholds = [event["threshold"] for event in releases]
+    assert thresholds == pytest.approx([0.5, 0.45, 0.405])
     assert {event["name"] for event in releases} == {"query-gradient-sum"}
     assert {event["sampler"]["kind"] for event in releases} == {"one-pass"}
     training = json.loads(
@@ -178,31 +179,33 @@ def test_plugin_published_as_a_wheel_is_found_and_trained(
 
 
 def test_plugin_edit_of_a_class_file_makes_another_run(tmp_path: Path) -> None:
-    """The hash is of the files of the run's own classes and what they import: not of
-    other files, nor of what lies in our packages.
+    """The hash covers the files of the run's plugin classes, and their imports.
+
+    Other files and the files of our packages are not in it.
     """
-    folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
-    first = call(TELL, folder=folder, named=NAMED)
+    folder = write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
+    first = run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
     version, digest, key = first.split()
     assert version == "1"
     assert re.fullmatch("[0-9a-f]{12}", digest)
     assert re.fullmatch("[0-9a-f]{10}", key)
     (folder / "notes.py").write_text("no class", encoding="utf-8")
-    assert call(TELL, folder=folder, named=f"yogi, {NAMED}") == first
+    repeated = run_code(PRINT_IDENTITY, folder=folder, plugins=f"yogi, {PLUGINS}")
+    assert repeated == first
     moved = shutil.copytree(folder, tmp_path / "elsewhere")
-    assert call(TELL, folder=moved, named=NAMED) == first
-    seen = {first}
+    assert run_code(PRINT_IDENTITY, folder=moved, plugins=PLUGINS) == first
+    identities = {first}
     for name in ("geometric.py", "anil.py"):
-        before = (folder / name).read_text(encoding="utf-8")
-        (folder / name).write_text(before + "# edited\n", encoding="utf-8")
-        found = call(TELL, folder=folder, named=NAMED)
-        assert found.split()[2] == key
-        seen.add(found)
+        before = edit(folder / name)
+        identity = run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
+        assert identity.split()[2] == key
+        identities.add(identity)
         (folder / name).write_text(before, encoding="utf-8")
-    assert len(seen) == 3
-    shipped = TELL.replace("geometric", "constant").replace(', "factor": 0.9', "")
+    assert len(identities) == 3
+    shipped = PRINT_IDENTITY.replace("geometric", "constant")
+    shipped = shipped.replace(', "factor": 0.9', "")
     shipped = shipped.replace("dp-anil", "dp-agr").replace("yogi", "adam")
-    assert len(call(shipped, folder=folder, named=NAMED).split()) == 2
+    assert len(run_code(shipped, folder=folder, plugins=PLUGINS).split()) == 2
 
 
 @pytest.mark.parametrize(
@@ -211,8 +214,8 @@ def test_plugin_edit_of_a_class_file_makes_another_run(tmp_path: Path) -> None:
 def test_plugin_edit_of_an_imported_file_makes_another_run(
     tmp_path: Path, line: str
 ) -> None:
-    folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
-    alone = call(TELL, folder=folder, named=NAMED)
+    folder = write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
+    alone = run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
     method = folder / "dp_anil.py"
     method.write_text(f"{method.read_text('utf-8')}\n{line}\n", encoding="utf-8")
     helpers = folder / "helpers"
@@ -221,12 +224,12 @@ def test_plugin_edit_of_an_imported_file_makes_another_run(
     (helpers / "rates.py").write_text("from helpers.deeper import FACTOR\n", "utf-8")
     (helpers / "deeper.py").write_text("FACTOR = 2\n", encoding="utf-8")
     (helpers / "unused.py").write_text("", encoding="utf-8")
-    first = call(TELL, folder=folder, named=NAMED)
+    first = run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
     assert first.split()[1] != alone.split()[1]
-    (helpers / "unused.py").write_text("# edited\n", encoding="utf-8")
-    assert call(TELL, folder=folder, named=NAMED) == first
+    edit(helpers / "unused.py")
+    assert run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS) == first
     (helpers / "deeper.py").write_text("FACTOR = 3\n", encoding="utf-8")
-    edited = call(TELL, folder=folder, named=NAMED)
+    edited = run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
     assert edited.split()[1] != first.split()[1]
     assert edited.split()[2] == first.split()[2]
 
@@ -234,7 +237,7 @@ def test_plugin_edit_of_an_imported_file_makes_another_run(
 def test_digest_module_counts_relative_imports_within_an_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not what else is installed: `other` lies beside the package."""
+    """Another installed module, which the package imports, does not count."""
     site = tmp_path / "site-packages"
     package = site / "mine_installed"
     package.mkdir(parents=True)
@@ -254,41 +257,51 @@ def test_digest_module_counts_relative_imports_within_an_installed_package(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
-        ("", r"DpsumError: the plugin mine \(.*mine\.py\) defines nothing that"),
-        ("import no_such", "ModuleNotFoundError: No module named 'no_such'"),
-        (
+        pytest.param(
+            "",
+            r"DpsumError: the plugin mine \(.*mine\.py\) defines nothing that",
+            id="nothing",
+        ),
+        pytest.param(
+            "import no_such",
+            "ModuleNotFoundError: No module named 'no_such'",
+            id="failing import",
+        ),
+        pytest.param(
             "from dpfedbench.parts.optimizers.optimizer import Optimizer\n"
             "class Mine(Optimizer):\n    begin: int = 1\n",
             r"TypeError: mine\.Mine has a key 'begin', which shadows",
+            id="key that shadows a method",
         ),
-        (
+        pytest.param(
             "from dpsum.clipping import Constant\n"
             "class Mine(Constant):\n    kind = 'mine'\n    factor: float = 1.0\n",
             r"DpsumError: mine\.Mine has a key 'factor', but is no dataclass: put",
+            id="no dataclass",
         ),
-        (
+        pytest.param(
             "from dpfedbench.papers.dp_fedmeta import DpAgr\n"
             "class Mine(DpAgr):\n    name = 'dp-agr'\n    title = 'Mine'\n",
             r"DpsumError: the methods in dpfedbench\.papers\.dp_fedmeta and mine both",
+            id="name of another method",
         ),
     ],
 )
-def test_plugin_that_cannot_be_right_is_refused(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
+def test_plugin_with_a_fault_is_refused(tmp_path: Path, text: str, error: str) -> None:
+    folder = write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
     (folder / "mine.py").write_text(text, encoding="utf-8")
-    assert re.search(said, call(TELL, folder=folder, named=f"{NAMED},mine"))
+    output = run_code(PRINT_IDENTITY, folder=folder, plugins=f"{PLUGINS},mine")
+    assert re.search(error, output)
 
 
-def test_use_plugins_imports_at_any_time_and_forgets_what_failed(
+def test_use_plugins_works_after_methods_were_read_and_after_a_failure(
     tmp_path: Path,
 ) -> None:
-    """As in a notebook, where methods and families have been read before."""
-    folder = put(tmp_path / "work", "add-a-part.md", wanted=METHOD)
-    tell = """
+    """A notebook calls `use_plugins` late: methods and families have been read."""
+    folder = write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
+    code = """
 import dpfedbench
 from dpfedbench.papers import METHODS
 from dpsum.clipping import ClippingRule
@@ -302,10 +315,9 @@ dpfedbench.use_plugins("dp_anil", "geometric")
 dpfedbench.use_plugins("yogi", "yogi")
 print(set(kinds_of(ClippingRule)) - before[0], set(METHODS) - before[1], list(METHODS) == sorted(METHODS))
 """
-    found = call(f"{tell}{TELL}", folder=folder)
-    known, made_by = found.splitlines()
+    known, identity = run_code(f"{code}{PRINT_IDENTITY}", folder=folder).splitlines()
     assert known == "{'geometric'} {'dp-anil'} True"
-    assert made_by == call(TELL, folder=folder, named=NAMED)
+    assert identity == run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
 
 
 ACCOUNTANT = """
@@ -328,7 +340,7 @@ def score(run, rule, *, records, first):
 
 def test_plugin_may_have_an_accountant_and_an_attack(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ACCOUNTANT + ATTACK, encoding="utf-8")
-    tell = """
+    code = """
 import dpsum
 from dpsum.accounting.analyses import find, known
 print(known("mine", "one-pass"))
@@ -338,12 +350,12 @@ from dpfedbench.audit.attacks import score_of
 from dpsum.clipping import Constant
 print(score_of(None, Constant(threshold=1.0), records=7, first=1.0))
 """
-    found = call(tell, folder=tmp_path, named="mine")
-    assert found.splitlines() == ["False", "True mine", "7"]
-    double = ACCOUNTANT.replace('"mine",', '"gaussian",')
-    (tmp_path / "mine.py").write_text(double, encoding="utf-8")
-    said = call(tell, folder=tmp_path, named="mine")
-    assert said.endswith("are both for ('gaussian', 'one-pass'): keep one")
+    output = run_code(code, folder=tmp_path, plugins="mine")
+    assert output.splitlines() == ["False", "True mine", "7"]
+    duplicate = ACCOUNTANT.replace('"mine",', '"gaussian",')
+    (tmp_path / "mine.py").write_text(duplicate, encoding="utf-8")
+    error = run_code(code, folder=tmp_path, plugins="mine")
+    assert error.endswith("are both for ('gaussian', 'one-pass'): keep one")
 
 
 JOB = """
@@ -370,37 +382,38 @@ PREPARE_JOB = (
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "code"),
+    ("file", "failing_line", "code"),
     [
         ("geometric.py", '        state["threshold"] = ', TRAIN_JOB),
         ("stripes.py", "    classes = 3 * directions", PREPARE_JOB),
     ],
 )
 def test_plugin_error_in_a_job_is_shown_with_its_file_and_line(
-    federation: tuple[Path, Path],  # noqa: F811
+    federation: tuple[Path, Path],
     tmp_path: Path,
     file: str,
-    old: str,
+    failing_line: str,
     code: str,
 ) -> None:
+    """The line divides by zero before it does anything else."""
     pages = ("add-a-part.md", "add-a-data-set.md")
-    folder = put(tmp_path / "work", *pages, wanted=f"{METHOD}|stripes")
+    folder = write_code(tmp_path / "work", *pages, pattern=f"{METHOD}|stripes")
     text = (folder / file).read_text(encoding="utf-8")
-    before, after = text.split(old)
-    indent = old[: len(old) - len(old.lstrip())]
-    (folder / file).write_text(f"{before}{indent}1 / 0\n{old}{after}", encoding="utf-8")
-    line = before.count("\n") + 1
+    before, _ = text.split(failing_line)
+    statement = failing_line.lstrip()
+    text = text.replace(statement, f"1 / 0; {statement}")
+    (folder / file).write_text(text, encoding="utf-8")
+    number = before.count("\n") + 1
     (tmp_path / "run").mkdir()
     arguments = [*map(str, federation), str(tmp_path / "run")]
-    found = call(code, *arguments, folder=folder, named=f"{NAMED},stripes")
+    error = run_code(code, *arguments, folder=folder, plugins=f"{PLUGINS},stripes")
     log = tmp_path / "run" / "logs" / "job.log"
-    assert (
-        found == f"it: ZeroDivisionError: division by zero (the traceback is in {log})"
-    )
-    assert f'File "{folder / file}", line {line}, in ' in log.read_text("utf-8")
+    message = f"it: ZeroDivisionError: division by zero (the traceback is in {log})"
+    assert error == message
+    assert f'File "{folder / file}", line {number}, in ' in log.read_text("utf-8")
 
 
-OWN = """
+CONFIGURATION = """
 seeds: [0]
 plugins: [dp_anil, geometric, yogi, stripes]
 datasets:
@@ -424,41 +437,39 @@ experiments:
 
 
 def test_workflow_runs_plugins_and_an_edit_runs_them_again(
-    snakemake: Call,  # noqa: F811
-    tmp_path: Path,
+    snakemake: CallSnakemake, tmp_path: Path
 ) -> None:
-    """A reader, a method and parts of the working folder: made, verified, and made
-    again where a file is edited. The jobs are forks of a warm process.
+    """The working folder has a reader, a method and parts. Jobs fork a warm process.
+
+    The workflow makes and verifies the results, and makes them again after an edit.
     """
     pages = ("add-a-part.md", "add-a-data-set.md")
-    folder = put(tmp_path, *pages, wanted=f"{METHOD}|stripes")
-    (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")
+    folder = write_code(tmp_path, *pages, pattern=f"{METHOD}|stripes")
+    configuration = without_others(CONFIGURATION)
+    (tmp_path / "own.yaml").write_text(configuration, encoding="utf-8")
     table = "results/tables/own/table1.csv"
 
     def make(*arguments: str) -> dict[str, int]:
         done = snakemake(*arguments, "--configfile", str(tmp_path / "own.yaml"))
         assert done.returncode == 0, done.stderr
-        said = done.stdout + done.stderr
-        return jobs(said) if "Job stats" in said else {}
+        output = done.stdout + done.stderr
+        return jobs(output) if "Job stats" in output else {}
 
     assert make(table)["train"] == 2
     (run,) = (tmp_path / "results" / "runs" / "dp-anil").glob("stripes/*/*/seed0")
-    releases = [
-        json.loads(line)
-        for line in (run / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    assert [event["threshold"] for event in releases] == pytest.approx([0.5, 0.45])
+    lines = (run / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    thresholds = [json.loads(line)["threshold"] for line in lines]
+    assert thresholds == pytest.approx([0.5, 0.45])
     assert (run / "manifest").is_dir()
     assert make(table, "--dry-run") == {}
     make("verify")
-    for name, again in (
+    for name, repeated_jobs in (
         ("geometric.py", {"train": 1}),
         ("dp_anil.py", {"train": 1}),
         ("stripes.py", {"prepare": 1, "partition": 1, "train": 2}),
     ):
-        before = (folder / name).read_text(encoding="utf-8")
-        (folder / name).write_text(before + "# edited\n", encoding="utf-8")
-        found = make(table, "--dry-run")
-        assert {rule: found.get(rule) for rule in again} == again, name
+        before = edit(folder / name)
+        planned_jobs = make(table, "--dry-run")
+        assert repeated_jobs.items() <= planned_jobs.items(), name
         (folder / name).write_text(before, encoding="utf-8")
     assert make(table, "--dry-run") == {}

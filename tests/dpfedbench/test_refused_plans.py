@@ -1,6 +1,4 @@
-"""What no folder, data set, figure or machine can take is refused in one line when the
-plan is made, and no later.
-"""
+"""Plans that are refused in one line, and the facts about data sets that plans use."""
 
 import csv
 import re
@@ -32,112 +30,106 @@ RUN = "[in experiments."
 NO_NAME = "use lower-case letters, digits and hyphens, at most 64"
 
 
-def test_those_folders_are_the_workflows() -> None:
-    """What its files name below results/, or below a preset's folder, which may be
-    results/ itself.
-    """
-    texts = [
-        path.read_text(encoding="utf-8")
-        for path in (CONFIG.parent / "workflow" / "rules").glob("*.smk")
-    ]
-    found = set(re.findall(r'"results/(\w+)/|\{REPORT\}/(\w+)/', "\n".join(texts)))
-    assert {one or other for one, other in found} | {manifests.FOLDER} <= set(FOLDERS)
-    assert len(found) >= 6
+def test_configuration_folders_are_those_of_the_workflow() -> None:
+    """The rules write below results/, or below a preset's folder there."""
+    rules = (CONFIG.parent / "workflow" / "rules").glob("*.smk")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in rules)
+    folders = set(re.findall(r'(?:"results|\{REPORT\})/(\w+)/', text))
+    assert folders | {manifests.FOLDER} <= set(FOLDERS)
+    assert len(folders) >= 6
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
     [("seeds", "&a [1, *a]"), ("run", "&a {b: *a}"), (f"{TABLE}.tasks", "[&a [[*a]]]")],
 )
-def test_what_refers_to_itself_is_one_line(key: str, text: str) -> None:
-    """As YAML lets a list or a group do."""
-    found = set_key(configuration("smoke"), key, None)
-    *above, last = key.split(".")
-    place = found
-    for name in above:
-        place = place[name]
-    place[last] = yaml.safe_load(text)
-    assert re.fullmatch(
-        rf"{re.escape(key)}\S* refers to itself: write out what it holds",
-        refusal(found),
-    )
+def test_configuration_that_contains_itself_is_refused(key: str, text: str) -> None:
+    """YAML's anchors let a list or a mapping contain itself."""
+    values = set_key(configuration("smoke"), key, None)
+    section = values
+    *sections, last = key.split(".")
+    for name in sections:
+        section = section[name]
+    section[last] = yaml.safe_load(text)
+    message = rf"{re.escape(key)}\S* refers to itself: write out what it holds"
+    assert re.fullmatch(message, refusal(values))
 
 
-def test_what_aliases_make_huge_is_one_line() -> None:
-    """Ten lists, each of ten times the one before: 240 letters of YAML for ten thousand
-    million values.
-    """
-    lists = "".join(
-        f"l{i}: &l{i} [{', '.join(['1' if i == 0 else f'*l{i - 1}'] * 10)}]\n"
-        for i in range(10)
-    )
-    said = refusal(configuration("smoke") | {"run": yaml.safe_load(lists)})
-    assert said == "the configuration has more than 1,000,000 values: make it smaller"
+def test_configuration_that_aliases_make_huge_is_refused() -> None:
+    """Each of ten lists has the list before ten times: 1e10 values in 240 letters."""
+    text = "l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+    for i in range(1, 10):
+        aliases = ", ".join([f"*l{i - 1}"] * 10)
+        text += f"l{i}: &l{i} [{aliases}]\n"
+    error = refusal(configuration("smoke") | {"run": yaml.safe_load(text)})
+    assert error == "the configuration has more than 1,000,000 values: make it smaller"
 
 
-def test_clients_that_share_no_image_have_to_fit() -> None:
-    """1,150 classes of 20 images, 6 a client and class: 3 shares of each class, 1,150 x
-    3 / 5 clients.
+def test_plan_with_too_many_disjoint_clients_is_refused() -> None:
+    """1,150 classes have 20 images; a client has 6 of each of its 5 classes. So each
+    class serves 3 clients, and 1,150 x 3 / 5 clients fit.
     """
     key = f"{TABLE}.series.maml.run"
     clients = {"partition": "disjoint", "count": 690}
     run = {"clients": clients, "participation": {"cohort": 10}}
     plan(configuration("smoke", **{key: run}))
     clients["count"] = 700
-    said = refusal(configuration("smoke", **{key: run}))
-    assert said.startswith(
+    error = refusal(configuration("smoke", **{key: run}))
+    assert error.startswith(
         "clients.count is 700, but glyphs has images for 690 clients that share none:"
         " lower it"
     )
 
 
-def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
+@pytest.fixture(scope="module")
+def contents() -> dict[str, tuple[str, str]]:
+    """Read the table of data sets: contents and shape of an image, by name."""
     with open(DATASETS_TABLE, newline="", encoding="utf-8") as handle:
-        said = {
-            row["name"]: row["holds"].partition(" of ")
-            for row in csv.DictReader(handle, delimiter="\t")
-        }
-    holds, shapes = (
-        {name: parts[part] for name, parts in said.items()} for part in (0, 2)
-    )
-    for name, shape in shapes.items():
-        named = re.search(r"(?:scenes|imagenet-100)-(\d+)$", name)
-        side = (
-            named[1]
-            if named
-            else {"cifa": "32", "mini": "84", "tiny": "64"}.get(name[:4], "28")
-        )
-        assert shape == (
-            ""
-            if holds[name] == "texts"
-            else f"{side}x{side}x{1 if side == '28' else 3}"
-        ), name
+        rows = list(csv.DictReader(handle, delimiter="\t"))
+    table = {}
+    for row in rows:
+        content, _, shape = row["holds"].partition(" of ")
+        table[row["name"]] = content, shape
+    return table
 
-    def classes(counts: Any, each: int) -> str:
-        return f"classes {'/'.join(map(str, counts))} x {each}"
 
-    assert holds["cifar-fs"] == classes(
-        map(len, cifar.SPLIT_CLASSES.values()), cifar.FEW_SHOT_EXAMPLES
-    )
-    assert holds["mini-imagenet"] == classes(
-        map(len, mini_imagenet.SPLIT_CLASSES.values()), mini_imagenet.EXAMPLES
-    )
-    assert holds["omniglot"] == classes(omniglot.SPLIT_COUNTS, omniglot.DRAWINGS)
-    assert holds["glyphs"].startswith(classes(glyphs.SPLIT_COUNTS, 20))
-    for size in (32, 84):
-        assert holds[f"glyph-scenes-{size}"].startswith(
-            f"classes {'/'.join(map(str, glyph_scenes.SPLIT_COUNTS))} x "
-        )
-    for name, (count, each) in tiny_imagenet.COUNTS.items():
-        found = holds[name.removesuffix("-200")]
-        assert sum(map(int, found.split()[1].split("/"))) == count
-        assert found.endswith(f" x {each}")
-    for name, counts in (
-        ("mnist", mnist._MNIST.counts),
-        ("fashion-mnist", mnist._FASHION_MNIST.counts),
+def test_data_set_table_has_the_shape_of_the_images(contents: Any) -> None:
+    sides = {"cifa": "32", "mini": "84", "tiny": "64"}
+    for name, (content, shape) in contents.items():
+        if content == "texts":
+            assert shape == "", name
+            continue
+        size_in_name = re.search(r"(?:scenes|imagenet-100)-(\d+)$", name)
+        side = size_in_name[1] if size_in_name else sides.get(name[:4], "28")
+        channels = 1 if side == "28" else 3
+        assert shape == f"{side}x{side}x{channels}", name
+
+
+def classes(counts: Any, examples: int | str) -> str:
+    """Return the table's entry of a data set with `counts` classes in each split."""
+    return f"classes {'/'.join(map(str, counts))} x {examples}"
+
+
+def test_data_set_table_has_the_counts_of_the_readers(contents: Any) -> None:
+    counts = {name: content for name, (content, _) in contents.items()}
+    cifar_splits = map(len, cifar.SPLIT_CLASSES.values())
+    assert counts["cifar-fs"] == classes(cifar_splits, cifar.FEW_SHOT_EXAMPLES)
+    mini_splits = map(len, mini_imagenet.SPLIT_CLASSES.values())
+    assert counts["mini-imagenet"] == classes(mini_splits, mini_imagenet.EXAMPLES)
+    assert counts["omniglot"] == classes(omniglot.SPLIT_COUNTS, omniglot.DRAWINGS)
+    assert counts["glyphs"].startswith(classes(glyphs.SPLIT_COUNTS, 20))
+    scenes = classes(glyph_scenes.SPLIT_COUNTS, "")
+    assert counts["glyph-scenes-32"].startswith(scenes)
+    assert counts["glyph-scenes-84"].startswith(scenes)
+    for name, (class_count, examples) in tiny_imagenet.COUNTS.items():
+        _, splits, _, stated_examples = counts[name.removesuffix("-200")].split()
+        assert sum(map(int, splits.split("/"))) == class_count
+        assert stated_examples == str(examples)
+    for name, reader in (
+        ("mnist", mnist._MNIST),
+        ("fashion-mnist", mnist._FASHION_MNIST),
     ):
-        assert holds[name] == f"records {sum(counts['train'])}/{sum(counts['test'])}"
-    assert (
-        holds["digits"]
-        == f"records {10 * digits.COUNTS['train']}/{10 * digits.COUNTS['test']}"
-    )
+        train = sum(reader.counts["train"])
+        assert counts[name] == f"records {train}/{sum(reader.counts['test'])}"
+    train = 10 * digits.COUNTS["train"]
+    assert counts["digits"] == f"records {train}/{10 * digits.COUNTS['test']}"

@@ -1,4 +1,4 @@
-"""The mark of a results folder: a newer one is refused, by name and in one line."""
+"""The format mark of a results folder: newer and damaged ones are refused."""
 
 import json
 from pathlib import Path
@@ -10,14 +10,14 @@ from dpfedbench.results.runs_table import collect_runs
 from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
 
 
-def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
+def test_results_format_of_this_version_and_none_are_accepted(tmp_path: Path) -> None:
     check_format(tmp_path / "absent")
     mark_format(tmp_path)
     check_format(tmp_path)
     assert json.loads((tmp_path / NAME).read_text(encoding="utf-8"))["format"] == FORMAT
 
 
-def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
+def test_results_format_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(
         json.dumps({"format": "2.0", "written_by": "9.1"}), encoding="utf-8"
     )
@@ -28,12 +28,12 @@ def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
         check_format(tmp_path)
 
 
-def test_a_folder_with_additions_is_read(tmp_path: Path) -> None:
+def test_results_format_with_additions_is_accepted(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": "1.3"}), encoding="utf-8")
     check_format(tmp_path)
 
 
-def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> None:
+def test_results_format_before_1_0_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": 4}), encoding="utf-8")
     with pytest.raises(
         BenchError,
@@ -44,13 +44,13 @@ def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["[]", '{"format": "two"}', '{"format": 1.5}', "{"])
-def test_a_damaged_mark_is_one_line(tmp_path: Path, text: str) -> None:
+def test_results_format_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text, encoding="utf-8")
     with pytest.raises(BenchError, match="delete"):
         check_format(tmp_path)
 
 
-def test_a_run_of_a_newer_version_is_refused_by_its_folder(tmp_path: Path) -> None:
+def test_run_of_a_newer_version_is_refused_with_its_folder(tmp_path: Path) -> None:
     run = tmp_path / "runs/maml/glyphs/5way-1shot/0123456789/seed0"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("method: maml\n", encoding="utf-8")

@@ -1,12 +1,11 @@
-"""Searches for settings: which combinations are tried, what they declare, and what is
-chosen by validation tasks.
-"""
+"""Searches for settings: combinations, declared numbers of runs, and the chosen one."""
 
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
@@ -35,36 +34,25 @@ SPACE = {
 
 def configuration(space: Any = SPACE, **run: Any) -> dict[str, Any]:
     general = {key: value for key, value in RUN.items() if key != "seed"}
+    series = {"method": "dp-reptile", "run": OWN["dp-reptile"], "search": space}
+    table = {
+        "title": "a search",
+        "tasks": ["text"],
+        "series": {"dp-reptile": series},
+    }
+    experiment = {"title": "mine", "tasks": {"text": {}}, "tables": {"table3": table}}
     return {
         "seeds": [0, 1],
         "run": general | {"validation": {"every": 2, "tasks": 1}} | run,
-        "experiments": {
-            "mine": {
-                "title": "mine",
-                "tasks": {"text": {}},
-                "tables": {
-                    "table3": {
-                        "title": "a search",
-                        "tasks": ["text"],
-                        "series": {
-                            "dp-reptile": {
-                                "method": "dp-reptile",
-                                "run": OWN["dp-reptile"],
-                                "search": space,
-                            }
-                        },
-                    }
-                },
-            }
-        },
+        "experiments": {"mine": experiment},
     }
 
 
-def plan(found: dict[str, Any]) -> Plan:
-    return make_plan(Configuration.read(found))
+def plan(values: dict[str, Any]) -> Plan:
+    return make_plan(Configuration.read(values))
 
 
-def test_a_grid_is_every_combination_and_a_draw_is_a_part_of_it() -> None:
+def test_search_points_are_every_combination_or_a_draw_of_them() -> None:
     space = SearchSpace.read({"values": {"a.b": [1, 2, 3], "c": [{"d": 1}, {"d": 2}]}})
     grid = points(space, "x")
     assert len(grid) == 6
@@ -78,10 +66,9 @@ def test_a_grid_is_every_combination_and_a_draw_is_a_part_of_it() -> None:
         points(space.replace(runs=4, seed=seed), "x") != drawn for seed in range(1, 5)
     )
     assert points(None, "x") == [{}]
-    # A space far too large to be listed is drawn from all the same.
-    wide = SearchSpace.read(
-        {"values": {f"k{index}": list(range(10)) for index in range(15)}, "runs": 3}
-    )
+    # A space that is too large for a list of its points.
+    values = {f"k{index}": list(range(10)) for index in range(15)}
+    wide = SearchSpace.read({"values": values, "runs": 3})
     assert len(points(wide, "x")) == 3
 
 
@@ -89,82 +76,74 @@ TWO = {"values": {"server.rate": [1.0, 2.0]}, "runs": 3}
 
 
 @pytest.mark.parametrize(
-    ("space", "run", "part"),
+    ("space", "run", "message"),
     [
         (TWO, {}, "runs is 3, but there are 2 combinations"),
         ({"values": {"server.rat": [1.0]}}, {}, "server.rat"),
         (SPACE, {"validation": {"every": 0}}, "set validation.every above 0"),
     ],
 )
-def test_a_space_that_cannot_be_searched_is_refused_in_one_line(
-    space: Any, run: Any, part: str
+def test_search_space_with_a_fault_is_refused(
+    space: Any, run: Any, message: str
 ) -> None:
     with pytest.raises(BenchError) as caught:
         plan(configuration(space, **run))
-    assert part in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_each_run_of_a_search_declares_all_of_it() -> None:
-    """Six combinations on two seeds are twelve runs that were compared, on whatever the
-    validation tasks are.
-    """
-    found = plan(configuration())
-    (item,) = found.items.values()
+def test_search_is_declared_by_each_of_its_runs() -> None:
+    """Six combinations on two seeds are twelve compared runs."""
+    search = plan(configuration())
+    (item,) = search.items.values()
     assert len(item.cells) == 6
-    assert len(found.runs) == 12
-    assert {cell.variant for cell in item.cells} >= {
-        "server.rate 4.0, participation.cohort 4, participation.rounds 2"
-    }
-    assert found.searches == {
-        folder: {"runs": 12, "data": "private"} for folder in found.runs
-    }
-    assert Search.of(found.searches[next(iter(found.runs))]) == Search(
-        runs=12, data="private", number="fixed"
-    )
-    plain = configuration({"values": {"server.rate": [1.0, 2.0]}})
-    plain["experiments"]["mine"]["tables"]["table3"]["series"]["dp-reptile"] |= {
-        "method": "reptile",
-        "run": {},
-    }
-    assert {declared["data"] for declared in plan(plain).searches.values()} == {
-        "public"
-    }
-    text = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
-    private = plan(
-        configuration(task=text, validation={"every": 2, "tasks": 1, "public": False})
-    )
-    assert {declared["data"] for declared in private.searches.values()} == {"private"}
-    assert {run.streams for run in private.runs.values()} == {"own"}
-    assert set(private.searches) == set(private.runs)
+    assert len(search.runs) == 12
+    variant = "server.rate 4.0, participation.cohort 4, participation.rounds 2"
+    assert variant in {cell.variant for cell in item.cells}
+    declared = {"runs": 12, "data": "private"}
+    assert search.searches == dict.fromkeys(search.runs, declared)
+    assert Search.of(declared) == Search(runs=12, data="private", number="fixed")
 
 
-def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
-    tmp_path: Path,
-) -> None:
-    found = plan(configuration())
-    (item,) = found.items.values()
-    for place, cell in enumerate(item.cells):
+def data_of_searches(values: dict[str, Any]) -> set[str]:
+    return {declared["data"] for declared in plan(values).searches.values()}
+
+
+def test_search_declares_whether_its_data_are_private() -> None:
+    """Runs without privacy train on public data; private validation tasks, or a private
+    vocabulary, make the search private.
+    """
+    public = configuration({"values": {"server.rate": [1.0, 2.0]}})
+    series = public["experiments"]["mine"]["tables"]["table3"]["series"]
+    series["dp-reptile"] |= {"method": "reptile", "run": {}}
+    assert data_of_searches(public) == {"public"}
+    text = RUN["task"]["text"] | {"vocabulary": "private"}
+    private = configuration(
+        task=RUN["task"] | {"text": text},
+        validation={"every": 2, "tasks": 1, "public": False},
+    )
+    assert data_of_searches(private) == {"private"}
+    search = plan(private)
+    assert {run.streams for run in search.runs.values()} == {"own"}
+    assert set(search.searches) == set(search.runs)
+
+
+def test_search_chooses_by_validation_tasks_alone(tmp_path: Path) -> None:
+    search = plan(configuration())
+    (item,) = search.items.values()
+    for index, cell in enumerate(item.cells):
         for run in cell.runs:
-            write_run(tmp_path, run, [90.0 - 10 * place, 80.0 - 10 * place])
+            write_run(tmp_path, run, [90.0 - 10 * index, 80.0 - 10 * index])
             training = tmp_path / "runs" / run.folder / "training.json"
-            accuracy = (
-                0.30 if place == 3 else 0.20 + run.seed / 100
-            )  # a share, as training writes it
-            written = json.loads(training.read_text()) | {
-                "members": [{"round": 4, "accuracy": accuracy}]
-            }
-            training.write_text(json.dumps(written))
+            # A share, as training writes it.
+            accuracy = 0.30 if index == 3 else 0.20 + run.seed / 100
+            values = json.loads(training.read_text())
+            values["members"] = [{"round": 4, "accuracy": accuracy}]
+            training.write_text(json.dumps(values))
     described = Item(**item.describe())
     table = tables.read(described, tmp_path, PUBLISHED)
-    assert table.rows["chosen"].tolist() == [
-        False,
-        False,
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert np.flatnonzero(table.rows["chosen"]).tolist() == [3]
+    assert len(table.rows) == 6
     tidy = tables.tidy(table)
     assert tidy["value"].tolist() == pytest.approx([20.5, 20.5, 20.5, 30.0, 20.5, 20.5])
     assert tidy["chosen"].sum() == 1
@@ -173,62 +152,57 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(
     assert "55.0" in text
     assert "85.0" not in text
     assert "75.0" not in text
-    training.write_text(
-        json.dumps({key: value for key, value in written.items() if key != "members"})
-    )
+    del values["members"]
+    training.write_text(json.dumps(values))
     with pytest.raises(BenchError, match="shows validation_accuracy, which runs of"):
         tables.read(described, tmp_path, PUBLISHED)
 
 
-def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
-    found = plan(configuration())
-    (item,) = found.items.values()
+def test_account_of_a_run_includes_its_search(tmp_path: Path) -> None:
+    search = plan(configuration())
+    (item,) = search.items.values()
     run = item.cells[0].runs[0]
     out = trained(tmp_path, run)
-    released = read_ledger(out / "ledger.jsonl")
-    public = account_of(run, released, search=Search(runs=12, data="public")).profiles[
-        "tuning"
-    ]
-    assert (
-        "a search of 12 runs, all of them counted, trained on public data: nothing is"
-        " added" in public.explanation
-    )
-    paid = account_of(
-        run, released, search=Search.of(found.searches[run.folder])
-    ).profiles["tuning"]
-    assert paid.status == "proved"
-    assert "trained on private data" in paid.explanation
-    assert (
-        paid.epsilon_high
-        > public.epsilon_high
-        == account_of(run, released).profiles["proven"].epsilon_high
-    )
+    releases = read_ledger(out / "ledger.jsonl")
+
+    def tuning(declared: Search) -> Any:
+        return account_of(run, releases, search=declared).profiles["tuning"]
+
+    public = tuning(Search(runs=12, data="public"))
+    explanation = "a search of 12 runs, all of them counted, trained on public data"
+    assert f"{explanation}: nothing is added" in public.explanation
+    proven = account_of(run, releases).profiles["proven"]
+    assert public.epsilon_high == proven.epsilon_high
+    private = tuning(Search.of(search.searches[run.folder]))
+    assert private.status == "proved"
+    assert "trained on private data" in private.explanation
+    assert private.epsilon_high > public.epsilon_high
 
 
-def test_shares_are_taken_seed_by_seed(tmp_path: Path) -> None:
-    """40 of 50 and 30 of 60 are 80 and 50 %: 65 in the mean, where the means' share
-    would be 63.6.
+def test_table_takes_shares_seed_by_seed(tmp_path: Path) -> None:
+    """40 of 50 and 30 of 60 are 80 % and 50 %, in the mean 65 %.
+
+    The share of the means would be 63.6 %.
     """
-    found = configuration(None)
-    table = found["experiments"]["mine"]["tables"]["table3"]
-    table |= {
-        "share_of": "reptile",
-        "series": {"reptile": {"method": "reptile"}, **table["series"]},
-    }
-    (item,) = plan(found).items.values()
-    for cell, accuracies in zip(item.cells, ((50.0, 60.0), (40.0, 30.0)), strict=True):
+    values = configuration(None)
+    table = values["experiments"]["mine"]["tables"]["table3"]
+    series = {"reptile": {"method": "reptile"}, **table["series"]}
+    table |= {"share_of": "reptile", "series": series}
+    (item,) = plan(values).items.values()
+    plain, private = item.cells
+    for cell, accuracies in ((plain, (50.0, 60.0)), (private, (40.0, 30.0))):
         for run, accuracy in zip(cell.runs, accuracies, strict=True):
             write_run(tmp_path, run, [accuracy, accuracy])
     read = tables.read(Item(**item.describe()), tmp_path, PUBLISHED)
     assert read.rows["value"].tolist() == [100.0, 65.0]
-    (first, _) = tables.listing(read).rows
+    first, _ = tables.listing(read).rows
     assert "accuracy, % of that of Non-private Reptile (95 % interval)" in first
     table["share_of"] = "nobody"
     with pytest.raises(BenchError, match="there is no series 'nobody'"):
-        plan(found)
+        plan(values)
 
 
-def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) -> None:
+def test_validation_accuracy_of_a_run_is_in_percent(tmp_path: Path) -> None:
     run = run_of(
         "reptile",
         validation={"every": 2, "tasks": 1},
@@ -252,26 +226,26 @@ def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) ->
 
 
 def two_steps(follows: str = "table3") -> dict[str, Any]:
-    """Six settings of training, then three rates of refining."""
-    found = configuration()
-    tables = found["experiments"]["mine"]["tables"]
+    """Return a search of six settings of training, then of three rates of refining."""
+    values = configuration()
+    tables = values["experiments"]["mine"]["tables"]
     series = tables["table3"]["series"]["dp-reptile"]
     refining = {"values": {"evaluation.rate": [0.1, 0.2, 0.3]}, "follows": follows}
     second = {"dp-reptile": {**series, "search": refining}}
     tables["refining"] = {**tables["table3"], "series": second}
-    return found
+    return values
 
 
-def test_second_step_of_a_search_declares_the_runs_of_both() -> None:
+def test_search_of_two_steps_declares_the_runs_of_both() -> None:
     """Six and three settings on two seeds: 12 runs in the first step, 18 in both."""
-    found = plan(two_steps())
+    search = plan(two_steps())
     counts = {
-        name: {found.searches[folder]["runs"] for folder in item.runs}
-        for (_, name), item in found.items.items()
+        name: {search.searches[folder]["runs"] for folder in item.runs}
+        for (_, name), item in search.items.items()
     }
     assert counts == {"table3": {12}, "refining": {18}}
 
 
-def test_second_step_of_an_unknown_search_is_refused() -> None:
+def test_search_that_follows_an_unknown_search_is_refused() -> None:
     with pytest.raises(BenchError, match=r"follows.*table4"):
         plan(two_steps("table4"))

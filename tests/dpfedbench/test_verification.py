@@ -1,4 +1,4 @@
-"""Damaged folders, forged accounts, and readers that ask for no manifest."""
+"""Damaged folders, forged accounts, and readers that do not use a manifest."""
 
 import contextlib
 import json
@@ -22,57 +22,36 @@ from dpfedbench.files import read_json, write_json
 from dpfedbench.manifests import FOLDER
 from dpfedbench.models.members import load_members
 from dpfedbench.papers import read_run_file
-from tests import test_integrity
-from tests.dpfedbench.federation.conftest import federation, silos  # noqa: F401
-from tests.test_integrity import (
-    PLACE,
+from tests.finished_run import (
     RUN,
-    Given,
-    Params,
-    call,
-    faults,
-    finished,  # noqa: F401
-    rewrite,
-    there,  # noqa: F401
+    RUN_FOLDER,
+    find_faults,
+    meta_test,
+    rewrite_ledger,
+    verify,
 )
 
 RESULTS = Path("results")
 
 
-def sealed_again(*names: str) -> None:
+def reseal(*names: str) -> None:
     """Write the digests of changed files into their manifests."""
     for name in names:
-        digest = files.sha256(PLACE / name)
-        for path in (PLACE / FOLDER).iterdir():
-            path.write_text(
-                re.sub(
-                    rf"^[0-9a-f]{{64}}  {name}$",
-                    f"{digest}  {name}",
-                    path.read_text(),
-                    flags=re.MULTILINE,
-                )
-            )
+        line = f"{files.sha256(RUN_FOLDER / name)}  {name}"
+        old_line = re.compile(rf"^[0-9a-f]{{64}}  {name}$", re.MULTILINE)
+        for path in (RUN_FOLDER / FOLDER).iterdir():
+            path.write_text(old_line.sub(line, path.read_text()))
 
 
-def test_manifests_are_those_of_sha256sum(there: Path) -> None:  # noqa: F811
-    assert os.system(f"cd {PLACE} && sha256sum --quiet --check manifest/*") == 0
-    (PLACE / "metrics.json").write_text("{}")
-    assert os.system(f"cd {PLACE} && sha256sum --status --check manifest/*") != 0
+def test_manifests_are_those_of_sha256sum(results_copy: Path) -> None:
+    assert os.system(f"cd {RUN_FOLDER} && sha256sum --quiet --check manifest/*") == 0
+    (RUN_FOLDER / "metrics.json").write_text("{}")
+    assert os.system(f"cd {RUN_FOLDER} && sha256sum --status --check manifest/*") != 0
 
 
-def test_a_manifest_has_the_hash_of_the_code(there: Path) -> None:  # noqa: F811
-    given = Given(
-        config=[PLACE / "config.yaml"],
-        images=test_integrity.DATA / "images.npy",
-        model=PLACE / "model.safetensors",
-    )
-    call(
-        "meta_test",
-        given,
-        Given(PLACE / "metrics.json"),
-        params=Params(code="0123456789ab"),
-    )
-    manifest = PLACE / FOLDER / "meta_test-metrics.sha256"
+def test_manifest_has_the_hash_of_the_code(results_copy: Path) -> None:
+    meta_test(code="0123456789ab")
+    manifest = RUN_FOLDER / FOLDER / "meta_test-metrics.sha256"
     assert "\n# code 0123456789ab\n" in manifest.read_text()
 
 
@@ -92,163 +71,160 @@ def halved_sensitivity(line: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change", [doubled_multiplier, halved_deviation, halved_sensitivity]
 )
-def test_a_ledger_with_fitting_checksums_and_chain_is_found(
-    there: Path,  # noqa: F811
-    change: Callable[[dict[str, Any]], None],
+def test_forged_ledger_with_fitting_checksums_and_chain_is_found(
+    results_copy: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    rewrite(PLACE, change)
-    sealed_again("ledger.jsonl", "training.json")
-    (line,) = faults()
-    assert line.startswith(f"{PLACE / 'ledger.jsonl'}")
+    rewrite_ledger(RUN_FOLDER, change)
+    reseal("ledger.jsonl", "training.json")
+    (line,) = find_faults()
+    assert line.startswith(f"{RUN_FOLDER / 'ledger.jsonl'}")
 
 
-def test_a_forged_epsilon_is_found(
-    there: Path,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
+def test_forged_epsilon_is_found(
+    results_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One Gaussian release of z = 1: delta = F(1/2z - ez) - exp(e) F(-1/2z - ez)."""
-    assert not faults()
-    exact = brentq(
-        lambda e: norm.cdf(0.5 - e) - math.exp(e) * norm.cdf(-0.5 - e) - 1e-3, 0, 20
-    )
-    account = read_json(PLACE / "privacy.json")
+    assert not find_faults()
+
+    def excess_delta(epsilon: float) -> float:
+        gain = math.exp(epsilon) * norm.cdf(-0.5 - epsilon)
+        return float(norm.cdf(0.5 - epsilon) - gain - 1e-3)
+
+    exact = brentq(excess_delta, 0, 20)
+    account = read_json(RUN_FOLDER / "privacy.json")
     account["profiles"]["proven"]["epsilon_high"] = exact / 2
-    write_json(PLACE / "privacy.json", account)
-    sealed_again("privacy.json")
-    (line,) = faults()
-    stated = re.fullmatch(
-        rf"{PLACE}/privacy.json: its epsilon_high proven is (.*), but it is (.*),"
+    write_json(RUN_FOLDER / "privacy.json", account)
+    reseal("privacy.json")
+    (line,) = find_faults()
+    epsilons = re.fullmatch(
+        rf"{RUN_FOLDER}/privacy.json: its epsilon_high proven is (.*), but it is (.*),"
         r" computed .*",
         line,
     )
-    assert stated
-    assert math.isclose(float(stated[1]), exact / 2)
-    assert math.isclose(float(stated[2]), exact, rel_tol=1e-6)
+    assert epsilons
+    assert math.isclose(float(epsilons[1]), exact / 2)
+    assert math.isclose(float(epsilons[2]), exact, rel_tol=1e-6)
     with pytest.raises(SystemExit):
-        test_integrity.verify()
+        verify()
     assert f"verify: {line}" in capsys.readouterr().err.splitlines()
 
 
 @pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    """A pipe that is opened is waited for, for ever."""
+def time_limit() -> Iterator[None]:
+    """Fail after two minutes: a reader that opens a pipe would wait for ever."""
 
-    def late(*_: Any) -> None:
-        raise TimeoutError("something waits")
+    def fail(*_: Any) -> None:
+        raise TimeoutError("a reader waits")
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(120)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
 
 
-def replaced(name: str, make: Callable[[Path], Any]) -> Callable[[], Path]:
-    def odd() -> Path:
-        path = PLACE / name
-        if path.is_dir():
-            import shutil
+def replace_file(name: str, make: Callable[[Path], Any]) -> Callable[[], Path]:
+    """Return a function that replaces a file of the run, and returns its path."""
 
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    def replace() -> Path:
+        path = RUN_FOLDER / name
+        path.unlink(missing_ok=True)
         make(path)
         return path
 
-    return odd
+    return replace
 
 
-def stated(name: str, change: Callable[[Any], Any]) -> Callable[[], Path]:
-    def odd() -> Path:
-        values = json.loads((PLACE / name).read_text())
-        change(values)
-        (PLACE / name).write_text(json.dumps(values))
-        sealed_again(name)
-        return PLACE / name
+def change_json(name: str, **changes: Any) -> Callable[[], Path]:
+    """Return a function that changes values of a JSON file and seals it again."""
 
-    return odd
+    def change() -> Path:
+        path = RUN_FOLDER / name
+        values = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps(values))
+        reseal(name)
+        return path
+
+    return change
 
 
-def latin(path: Path) -> None:
+def write_latin(path: Path) -> None:
     path.write_bytes(b"method: caf\xe9\n")
-    sealed_again(path.name)
+    reseal(path.name)
 
 
-def deep_json(path: Path) -> None:
+def write_deep_json(path: Path) -> None:
     path.write_text("[" * 100_000)
-    sealed_again(path.name)
+    reseal(path.name)
 
 
-ODD = {
-    "a folder in place of a file": replaced("metrics.json", lambda path: path.mkdir()),
-    "a link to itself": replaced(
+FAULTS = {
+    "a folder as a file": replace_file("metrics.json", os.mkdir),
+    "a link to itself": replace_file(
         "metrics.json", lambda path: path.symlink_to(path.name)
     ),
-    "a pipe": replaced("metrics.json", os.mkfifo),
-    "a pipe for the configuration": replaced("config.yaml", os.mkfifo),
-    "a pipe for a manifest": replaced("manifest/train-model.sha256", os.mkfifo),
-    "a history that is not UTF-8": replaced("history.csv", latin),
-    "lists in lists": replaced("training.json", deep_json),
-    "rounds without end": stated(
-        "training.json", lambda values: values.update(rounds_run=math.inf)
-    ),
-    "an account of lists": stated(
-        "privacy.json", lambda values: values.update(profiles=[[]])
-    ),
+    "a pipe": replace_file("metrics.json", os.mkfifo),
+    "a pipe for the configuration": replace_file("config.yaml", os.mkfifo),
+    "a pipe for a manifest": replace_file("manifest/train-model.sha256", os.mkfifo),
+    "a history that is not UTF-8": replace_file("history.csv", write_latin),
+    "deeply nested lists": replace_file("training.json", write_deep_json),
+    "infinite rounds": change_json("training.json", rounds_run=math.inf),
+    "an account of lists": change_json("privacy.json", profiles=[[]]),
 }
+# The checksum fits, and no account is computed from the file.
+UNDETECTED = {"a history that is not UTF-8"}
+PROPERTIES = ("history", "metrics", "training", "ledger", "account", "trained")
 
 
-FITTING_CHECKSUMS = {"a history that is not UTF-8"}
-
-
-def read_all(folder: Path) -> None:
-    run = dpfedbench.open_run(folder)
-    run.history, run.metrics, run.training, run.ledger, run.account, run.trained  # noqa: B018
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_is_a_line_and_the_rest_goes_on(there: Path, name: str) -> None:  # noqa: F811
-    path = ODD[name]()
-    lines = faults()
-    found = any(str(path) in line for line in lines)
-    # Checksums of these were made to fit, and no account is computed from them.
-    assert found == (name not in FITTING_CHECKSUMS), lines
+@pytest.mark.parametrize("name", FAULTS)
+def test_verification_of_a_malformed_file_ends_with_one_line(
+    results_copy: Path, name: str
+) -> None:
+    """The other readers end with one line too, or do not read the file."""
+    path = FAULTS[name]()
+    lines = find_faults()
+    is_detected = any(str(path) in line for line in lines)
+    assert is_detected == (name not in UNDETECTED), lines
     with contextlib.suppress(BenchError):
         dpfedbench.load_runs(RESULTS)
-    with contextlib.suppress(BenchError):  # a line, where what is odd is read at all
-        read_all(PLACE)
+    with contextlib.suppress(BenchError):
+        run = dpfedbench.open_run(RUN_FOLDER)
+        for key in PROPERTIES:
+            getattr(run, key)
 
 
-def test_a_linked_folder_is_checked(there: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_verification_follows_a_linked_folder(
+    results_copy: Path, tmp_path: Path
+) -> None:
     (RESULTS / "runs").rename(tmp_path / "elsewhere")
     (RESULTS / "runs").symlink_to(tmp_path / "elsewhere")
-    assert not faults()
-    (PLACE / "metrics.json").write_text("{}")
-    assert [line.split(" is damaged")[0] for line in faults()] == [
-        str(PLACE / "metrics.json")
-    ]
+    assert not find_faults()
+    path = RUN_FOLDER / "metrics.json"
+    path.write_text("{}")
+    assert [line.split(" is damaged")[0] for line in find_faults()] == [str(path)]
 
 
-# Readers that ask for no manifest
+# Readers that do not use a manifest
 
 
-def flips(path: Path, count: int = 100) -> Iterator[bytes]:
-    """The file with one bit of one byte another, at places from a fixed seed."""
+def flip_bits(path: Path, count: int = 100) -> Iterator[bytes]:
+    """Yield the file's content with one flipped bit, at positions from a fixed seed."""
     data = path.read_bytes()
     rng = np.random.default_rng(0)
-    for place, bit in zip(
-        rng.integers(len(data), size=count), rng.integers(8, size=count), strict=True
-    ):
-        yield data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
+    positions = rng.integers(len(data), size=count)
+    bits = rng.integers(8, size=count)
+    for position, bit in zip(positions, bits, strict=True):
+        flipped = bytes([data[position] ^ (1 << bit)])
+        yield data[:position] + flipped + data[position + 1 :]
 
 
-def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same(
-    there: Path,  # noqa: F811
+def test_flipped_bit_of_a_configuration_is_refused_or_changes_no_value(
+    results_copy: Path,
 ) -> None:
-    path = PLACE / "config.yaml"
+    path = RUN_FOLDER / "config.yaml"
     run = read_run_file(path)
     refused = 0
-    for data in flips(path):
+    for data in flip_bits(path):
         path.write_bytes(data)
         try:
             assert read_run_file(path) == run
@@ -258,20 +234,19 @@ def test_a_flipped_bit_of_a_configuration_is_refused_in_a_line_or_means_the_same
     assert refused > 80
 
 
-def test_a_flipped_bit_of_a_model_is_refused_or_changes_no_weight(
-    there: Path,  # noqa: F811
+def test_flipped_bit_of_a_model_is_refused_or_changes_no_weight(
+    results_copy: Path,
 ) -> None:
-    path = PLACE / "model.safetensors"
+    path = RUN_FOLDER / "model.safetensors"
     net = RUN.tested_net((16, 16, 1))
     weights = load_members(path, net)
     refused = 0
-    for data in flips(path):
+    for data in flip_bits(path):
         path.write_bytes(data)
         try:
-            assert all(
-                (one == two).all()
-                for one, two in zip(load_members(path, net), weights, strict=True)
-            )
+            members = load_members(path, net)
+            for member, weight in zip(members, weights, strict=True):
+                assert (member == weight).all()
         except BenchError as error:
             assert "\n" not in str(error)
             assert str(path) in str(error)

@@ -1,4 +1,4 @@
-"""A wheel holds all that the library reads, so that it works outside a checkout."""
+"""The wheel has all files that the library reads, so it works outside a checkout."""
 
 import os
 import re
@@ -26,8 +26,9 @@ print(read_run(run).server.kind, len(METHODS))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel's content, built without a network: setting up the environment left the
-    build backend in uv's cache.
+    """Build a wheel without a network, and return the folder of its content.
+
+    The build backend is in uv's cache since the environment was made.
     """
     uv = shutil.which("uv")
     folder = tmp_path_factory.mktemp("wheel")
@@ -54,16 +55,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "content"
 
 
-def test_it_holds_every_file_of_the_packages(wheel: Path) -> None:
-    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.py")}
-    wanted |= {
-        path.relative_to(ROOT / "src")
-        for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")
-    }
-    assert all((wheel / path).is_file() for path in wanted)
+def test_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
+    source = ROOT / "src"
+    files = [*source.rglob("*.py"), *(source / "dpfedbench").rglob("*.txt")]
+    for path in files:
+        assert (wheel / path.relative_to(source)).is_file(), path
 
 
-def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", USE, str(wheel)]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False
@@ -79,9 +78,8 @@ def run_command(
     wheel: Path, folder: Path, *words: str
 ) -> subprocess.CompletedProcess[str]:
     """Call `dpfedbench run` of the wheel alone."""
-    environment = {
-        key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"
-    }
+    environment = dict(os.environ)
+    environment.pop("SNAKEMAKE_PROFILE", None)
     environment |= {"PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
         [sys.executable, "-c", RUN, "run", *words],
@@ -95,8 +93,8 @@ def run_command(
     return done
 
 
-def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
-    """In an empty folder every job is planned by what is in the wheel alone."""
+def test_wheel_has_the_workflow(wheel: Path, tmp_path: Path) -> None:
+    """In an empty folder the wheel's files alone plan every job."""
     quiet = ("--dry-run", "--quiet", "rules")
     done = run_command(wheel, tmp_path, "--preset", "smoke", *quiet)
     planned = dict(
@@ -111,13 +109,16 @@ def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
     assert "dpfedbench = dpfedbench.command:main" in entry.read_text(encoding="utf-8")
 
 
-def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> None:
-    """A job's script imports the library of the wheel, and not that of a checkout."""
+def test_wheel_workflow_runs_the_package_of_the_wheel(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """The script of a job imports the wheel's library, not that of a checkout."""
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
     options = f"{{folder: '{tmp_path}', words: 3}}"
-    own = f"{{reader: text-folder, licence: MIT, options: {options}}}"
-    (tmp_path / "own.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
+    dataset = f"{{reader: text-folder, licence: MIT, options: {options}}}"
+    configuration = f"datasets: {{mine: {dataset}}}\n"
+    (tmp_path / "own.yaml").write_text(configuration, encoding="utf-8")
     target = "results/data/mine/summary.json"
     run_command(wheel, tmp_path, target, "--configfile", "own.yaml")
     assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()

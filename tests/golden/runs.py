@@ -1,9 +1,8 @@
-"""Tiny runs of everything that can be configured, and the hashes of what comes of each.
+"""Tiny runs of everything that can be configured, and hashes of their results.
 
-`CASES` names the runs, `config_of` makes a configuration of one, and `files_of` does
-one completely: these two alone know how the library is called. Values are written out
-here, not read from the methods' defaults or from other tests, so that nothing but a
-change of what is computed moves a hash.
+`CASES` has the runs. `config_of` and `files_of` alone call the library. All values
+stand here, and do not come from the methods' defaults or from other tests. So a hash
+changes only where a computed value changes.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
 from tests.partitions import make_fragments, make_partition
+from tests.small_data import noisy_images
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
@@ -492,9 +492,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     """
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    images = (
-        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1)), 0, 1)
-    ).astype(np.uint8)
+    images = noisy_images(np.repeat(patterns, 10, axis=1), rng)
     drawn = RawImages(
         images=images,
         class_names=tuple(f"class{i}" for i in range(12)),
@@ -520,9 +518,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     ).save(root / "holder")
 
     patterns = rng.random((12, 1, 26, 26, 3)) > 0.6
-    images = (
-        255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 26, 26, 3)), 0, 1)
-    ).astype(np.uint8)
+    images = noisy_images(np.repeat(patterns, 10, axis=1), rng)
     dataclasses.replace(drawn, images=images).save(
         root / "colour-images", {"name": "glyphs"}
     )
@@ -539,24 +535,13 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     ).save(root / "colour-holder")
 
     patterns = rng.random((10, 28, 28, 1)) > 0.6
-    labels = {
-        split: np.repeat(np.arange(10), count)
-        for split, count in (("train", 20), ("test", 6))
-    }
-    records = {
-        split: (
-            255
-            * np.clip(
-                patterns[own] + 0.3 * rng.normal(size=(len(own), 28, 28, 1)), 0, 1
-            )
-        ).astype(np.uint8)
-        for split, own in labels.items()
-    }
+    train_labels = np.repeat(np.arange(10), 20)
+    test_labels = np.repeat(np.arange(10), 6)
     digits = RawRecords(
-        train_images=records["train"],
-        train_labels=labels["train"].astype(np.int64),
-        test_images=records["test"],
-        test_labels=labels["test"].astype(np.int64),
+        train_images=noisy_images(patterns[train_labels], rng),
+        train_labels=train_labels.astype(np.int64),
+        test_images=noisy_images(patterns[test_labels], rng),
+        test_labels=test_labels.astype(np.int64),
         class_names=tuple(f"pattern{i}" for i in range(10)),
         versions={},
     )
@@ -564,15 +549,14 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     make_fragments(
         load_any_records(root / "records"), clients=4, fragments=20, seed=0
     ).save(root / "silos")
-    places = {
-        name: (root / "images", root / name)
-        for name in ("few-shot", "few-shot-disjoint", "holder")
+    return {
+        "few-shot": (root / "images", root / "few-shot"),
+        "few-shot-disjoint": (root / "images", root / "few-shot-disjoint"),
+        "holder": (root / "images", root / "holder"),
+        "colour": (root / "colour-images", root / "colour"),
+        "colour-holder": (root / "colour-images", root / "colour-holder"),
+        "silos": (root / "records", root / "silos"),
     }
-    places |= {
-        name: (root / "colour-images", root / name)
-        for name in ("colour", "colour-holder")
-    }
-    return places | {"silos": (root / "records", root / "silos")}
 
 
 # A case from its training to its audit
@@ -593,18 +577,18 @@ def files_of(
     case = CASES[name]
     config = config_of(name)
     images, clients = data[case.data]
-    places: dict[str, Any] = {
+    options: dict[str, Any] = {
         "data_dir": images,
         "clients_dir": clients,
         "threads": threads,
     }
     references = {}
-    for file, other in config.references.items():
-        train(other, run_dir=folder / "reference", **places)
+    for file, reference in config.references.items():
+        train(reference, run_dir=folder / "reference", **options)
         references[file] = folder / "reference" / file
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    train(config, run_dir=folder, references=references, **places)
+    train(config, run_dir=folder, references=references, **options)
     model = folder / "model.safetensors"
     evaluate(
         config,
@@ -621,13 +605,12 @@ def files_of(
         search=Search.of(case.search),
     )
     if config.private:
-        found = audit(
-            config, read_ledger(folder / "ledger.jsonl"), canaries=24, runs=16
-        )
-        write_json(folder / "audit.json", found)
+        ledger = read_ledger(folder / "ledger.jsonl")
+        report = audit(config, ledger, canaries=24, runs=16)
+        write_json(folder / "audit.json", report)
 
 
-# What is hashed: named fields only, so that a field more changes nothing
+# The fields that are hashed: a further field changes no hash
 
 RELEASE = (
     "round",
@@ -704,23 +687,19 @@ def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _hash(value: Any) -> str:
-    """The first 16 digits of the sha256 of the canonical JSON."""
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()[:16]
+    """Return the first 16 digits of the sha256 of the canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
-    """For each member (shape, sha256) of each of its arrays, sorted: their names may
-    change.
-    """
-    found: dict[str, list[tuple[list[int], str]]] = {}
+    """Return the sorted (shape, sha256) of each member's arrays, without their names."""
+    arrays: dict[str, list[tuple[list[int], str]]] = {}
     for name, array in load_file(path).items():
         digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        found.setdefault(name.split("/")[0], []).append(
-            (list(array.shape), f"{array.dtype} {digest}")
-        )
-    return [sorted(found[member]) for member in sorted(found)]
+        member = arrays.setdefault(name.split("/")[0], [])
+        member.append((list(array.shape), f"{array.dtype} {digest}"))
+    return [sorted(arrays[member]) for member in sorted(arrays)]
 
 
 def _ledger(path: Path) -> list[dict[str, Any]]:
@@ -737,7 +716,7 @@ def _account(values: Mapping[str, Any]) -> dict[str, Any]:
     }
     return _picked(values, ACCOUNT) | {
         "profiles": profiles,
-        "also": [_account(each) for each in values.get("also", ())],
+        "also": [_account(account) for account in values.get("also", ())],
     }
 
 
@@ -753,7 +732,7 @@ def _audit(values: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [[bound["epsilon"], bound["found"]] for bound in values.get("bounds", ())]
     return _picked(values, AUDIT) | {
         "bounds": bounds,
-        "also": [_audit(each) for each in values.get("also", ())],
+        "also": [_audit(audited) for audited in values.get("also", ())],
     }
 
 
@@ -762,9 +741,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def found_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """What is kept of a case whose files are in `folder`: the hash of each of `PARTS`,
-    and plain numbers for people.
-    """
+    """Return the hash of each of `PARTS` of a case's files, and numbers for people."""
     ledger = _ledger(folder / "ledger.jsonl")
     history = _history(folder / "history.csv")
     metrics, privacy, audited = (
@@ -801,7 +778,7 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _shown(value: Any) -> Any:
-    """A number with twelve digits, as JSON can hold it."""
+    """Return a number with twelve digits, and as text where JSON has no such number."""
     if value is None or isinstance(value, int):
         return value
     number = float(f"{float(value):.12g}")
@@ -809,7 +786,7 @@ def _shown(value: Any) -> Any:
 
 
 def machine() -> dict[str, str]:
-    """What the bits depend on beside the code."""
+    """Return the processor, the device and the versions that the bits depend on."""
     versions = {
         name: importlib.metadata.version(name)
         for name in ("torch", "numpy", "numba", "scipy")
@@ -822,16 +799,17 @@ def machine() -> dict[str, str]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What moved, for people: a line of the parts whose hashes differ, then the plain
-    numbers. Empty: nothing did.
+    """Return the parts whose hashes differ in one line, then a line for each number.
+
+    The list is empty if all hashes are equal.
     """
-    moved = [
-        part for part in PARTS if before["hashes"].get(part) != after["hashes"][part]
-    ]
-    lines = [f"{', '.join(moved)}: other than in golden.json"] if moved else []
-    for name, value in after["plain"].items() if moved else ():
-        known = before["plain"].get(name)
-        lines.append(
-            f"  {name}: {known}" if known == value else f"  {name}: {known} -> {value}"
-        )
+    old_hashes = before["hashes"]
+    changed = [part for part in PARTS if old_hashes.get(part) != after["hashes"][part]]
+    if not changed:
+        return []
+    lines = [f"{', '.join(changed)}: other than in golden.json"]
+    for name, value in after["plain"].items():
+        old_value = before["plain"].get(name)
+        change = "" if old_value == value else f" -> {value}"
+        lines.append(f"  {name}: {old_value}{change}")
     return lines

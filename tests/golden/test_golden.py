@@ -1,7 +1,6 @@
-"""Every case gives the bits of golden.json: those of the code as it was when that file
-was written.
+"""Every case gives the bits of golden.json.
 
-A change that is meant to move results writes the file anew: `tests.golden.write`.
+A change that is meant to change results writes the file anew: `tests.golden.write`.
 """
 
 import pytest
@@ -18,27 +17,26 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def same_machine():
-    """Skips elsewhere: another processor or another version of a library adds up in
-    another order.
+    """Skip on other machines: a processor or a library's version may change the order
+    of sums.
     """
-    here = runs.machine()
-    written = GOLDEN["machine"].items()
-    other = [
-        f"{key} {here.get(key)} (golden.json: {value})"
-        for key, value in written
-        if here.get(key) != value
+    machine = runs.machine()
+    differences = [
+        f"{key} {machine.get(key)} (golden.json: {value})"
+        for key, value in GOLDEN["machine"].items()
+        if machine.get(key) != value
     ]
-    if other:
-        pytest.skip(f"the golden bits are of another machine: {', '.join(other)}")
+    if differences:
+        pytest.skip(f"the golden bits are of another machine: {', '.join(differences)}")
 
 
-def test_the_file_has_every_case():
+def test_golden_file_has_every_case():
     assert set(GOLDEN["cases"]) == set(runs.CASES)
 
 
 @pytest.mark.parametrize("name", runs.CASES)
-def test_a_run_gives_the_same_bits(name, data, tmp_path):
+def test_golden_run_gives_the_same_bits(name, data, tmp_path):
     runs.files_of(name, data, tmp_path)
-    moved = runs.differences(GOLDEN["cases"][name], runs.found_of(tmp_path))
-    if moved:
-        pytest.fail(f"{name}: " + "\n".join(moved), pytrace=False)
+    lines = runs.differences(GOLDEN["cases"][name], runs.found_of(tmp_path))
+    if lines:
+        pytest.fail(f"{name}: " + "\n".join(lines), pytrace=False)

@@ -1,8 +1,8 @@
 """Write golden.json anew: `python -m tests.golden.write`, from the root of the
 repository.
 
-It says that results are meant to have moved: do it where that was decided, in a commit
-that says what moved and why. What moved is printed, case by case.
+Do this only where a change of results was decided, in a commit that says what changed
+and why. The command prints the changes, case by case.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 
 def read() -> dict[str, Any]:
-    """What golden.json holds; nothing where there is none."""
-    return (
-        json.loads(GOLDEN.read_text(encoding="utf-8"))
-        if GOLDEN.exists()
-        else {"machine": {}, "cases": {}}
-    )
+    """Return the content of golden.json, or no cases where the file is missing."""
+    if not GOLDEN.exists():
+        return {"machine": {}, "cases": {}}
+    content: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return content
 
 
 def main() -> None:
-    """Run all cases and write what they give."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--threads", type=int, default=1)
-    arguments.add_argument(
-        "--check", action="store_true", help="print what differs and write nothing"
+    """Run all cases and write their hashes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--check", action="store_true", help="print the differences, and write nothing"
     )
-    given = arguments.parse_args()
+    arguments = parser.parse_args()
     before = read()
     cases = {}
     with tempfile.TemporaryDirectory() as root:
@@ -44,19 +43,19 @@ def main() -> None:
         for number, name in enumerate(runs.CASES):
             folder = Path(root) / str(number)
             with contextlib.redirect_stderr(io.StringIO()):
-                runs.files_of(name, data, folder, threads=given.threads)
+                runs.files_of(name, data, folder, threads=arguments.threads)
             cases[name] = runs.found_of(folder)
             if name not in before["cases"]:
                 print(f"{name}: new")
-            elif moved := runs.differences(before["cases"][name], cases[name]):
-                print(f"{name}: " + "\n".join(moved))
+                continue
+            lines = runs.differences(before["cases"][name], cases[name])
+            if lines:
+                print(f"{name}: " + "\n".join(lines))
     for name in before["cases"].keys() - cases.keys():
-        print(f"{name}: gone")
-    if not given.check:
-        GOLDEN.write_text(
-            json.dumps({"machine": runs.machine(), "cases": cases}, indent=1) + "\n",
-            encoding="utf-8",
-        )
+        print(f"{name}: removed")
+    if not arguments.check:
+        content = {"machine": runs.machine(), "cases": cases}
+        GOLDEN.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

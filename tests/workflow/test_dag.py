@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "config" / "presets"
 SMOKE = ["--configfile", str(PRESETS / "smoke.yaml")]
 RULES = ROOT / "workflow" / "rules"
-Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def jobs(output: str) -> dict[str, int]:

@@ -11,16 +11,15 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import read_json, write_text
 from tests.dpfedbench.federation.conftest import make_config, train
+from tests.finished_run import FileList, Params, run_script
 from tests.partitions import made_clients, make_partition
-from tests.test_integrity import Given, Params
-from tests.test_integrity import call as call_script
 
 
 def call(script: str, output: dict[str, Path], **values: Any) -> None:
     """Run a rule's script as Snakemake does."""
-    inputs = Given(**values.pop("input", {}))
+    inputs = FileList(**values.pop("input", {}))
     params = Params(**values.pop("params", {}))
-    call_script(script, inputs, Given(**output), params=params, **values)
+    run_script(script, inputs, FileList(**output), params=params, **values)
 
 
 def make_folder(run, folder):

@@ -17,11 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.dpfedbench.federation.conftest import federation
 from workflow_jobs.jobs import WORKFLOW, place
 from workflow_jobs.warm import WARM, _refuse_others
-
-__all__ = ["federation"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "dpfedbench"

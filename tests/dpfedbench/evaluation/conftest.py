@@ -8,9 +8,6 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.few_shot import task_scores
 from dpfedbench.models.choose import choose
-from tests.dpfedbench.federation.conftest import federation, silos
-
-__all__ = ["federation", "silos"]
 
 TASKS = 5
 

@@ -14,8 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.data.images import RawImages, load_dataset
-from dpfedbench.data.records import RawRecords, load_any_records, load_records
+from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
@@ -27,7 +26,7 @@ from dpfedbench.settings.merge import fit, merge
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
-from tests.partitions import make_fragments, make_partition
+from tests.partitions import make_fragments
 
 RUN = {
     "method": "dp-agr",
@@ -447,65 +446,6 @@ def rounds_without_data(config):
         held=held,
         gradients=Choice("zero", ZeroGradients, "cpu"),
     )
-
-
-@pytest.fixture(scope="session")
-def federation(tmp_path_factory):
-    """(data folder, clients folder): 12 classes of noisy 16x16 patterns, 48 clients."""
-    root = tmp_path_factory.mktemp("federation")
-    rng = np.random.default_rng(0)
-    patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    noisy = patterns + 0.3 * rng.normal(size=(12, 10, 16, 16, 1))
-    images = (255 * np.clip(noisy, 0, 1)).astype(np.uint8)
-    raw = RawImages(
-        images=images,
-        class_names=tuple(f"class{i}" for i in range(12)),
-        splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
-        versions={},
-    )
-    raw.save(root / "data", {"name": "glyphs"})
-    clients = make_partition(
-        load_dataset(root / "data"),
-        clients=48,
-        ways=3,
-        examples_per_class=4,
-        kind="shared",
-        seed=0,
-    )
-    clients.save(root / "clients")
-    return root / "data", root / "clients"
-
-
-@pytest.fixture(scope="session")
-def silos(tmp_path_factory):
-    """(data folder, clients folder): 400 training records of ten noisy patterns, 100
-    test records, four clients.
-    """
-    root = tmp_path_factory.mktemp("silos")
-    rng = np.random.default_rng(0)
-    patterns = rng.random((10, 28, 28, 1)) > 0.6
-
-    def draw(count):
-        labels = np.repeat(np.arange(10), count)
-        noisy = patterns[labels] + 0.3 * rng.normal(size=(len(labels), 28, 28, 1))
-        return (255 * np.clip(noisy, 0, 1)).astype(np.uint8), labels.astype(np.int64)
-
-    train_images, train_labels = draw(40)
-    test_images, test_labels = draw(10)
-    raw = RawRecords(
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        class_names=tuple(f"pattern{i}" for i in range(10)),
-        versions={},
-    )
-    raw.save(root / "data", {"name": "digits"})
-    partition = make_fragments(
-        load_records(root / "data"), clients=4, fragments=20, seed=0
-    )
-    partition.save(root / "clients")
-    return root / "data", root / "clients"
 
 
 @pytest.fixture(scope="session")

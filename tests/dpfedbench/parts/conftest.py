@@ -9,9 +9,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.processes import Processes
-from tests.dpfedbench.federation.conftest import federation, make_config, silos
-
-__all__ = ["federation", "silos"]
+from tests.dpfedbench.federation.conftest import make_config
 
 
 class Quadratic:

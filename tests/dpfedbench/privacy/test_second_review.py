@@ -14,7 +14,7 @@ from dpsum import participation
 from dpsum.accounting import calibration, importance_sampling
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import correlated_balls_and_bins
-from tests.dpfedbench.federation.conftest import LOTS, make_config, silos  # noqa: F401
+from tests.dpfedbench.federation.conftest import LOTS, make_config
 from tests.dpfedbench.federation.test_linear_head import EVENED, HEAD
 from tests.dpfedbench.privacy.test_who_took_part import (
     OF_THE_MACHINE,
@@ -239,7 +239,7 @@ def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
 
 
 def test_evened_features_follow_from_the_record_and_the_public_images(
-    silos: Any,  # noqa: F811
+    silos: Any,
 ) -> None:
     run = make_config(HEAD, EVENED, general=LOTS)
     dataset = load_records(silos[0])
@@ -262,7 +262,7 @@ def test_evened_features_follow_from_the_record_and_the_public_images(
 
 
 def test_features_are_in_no_file_of_a_run(
-    silos: Any,  # noqa: F811
+    silos: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,12 +15,7 @@ import pytest
 from dpfedbench.method import Method
 from dpsum import participation
 from dpsum.private_sum import PlainSum, PrivateSum
-from tests.dpfedbench.federation.conftest import (
-    LOTS,
-    federation,  # noqa: F401
-    make_config,
-    silos,  # noqa: F401
-)
+from tests.dpfedbench.federation.conftest import LOTS, make_config
 from tests.workflow.test_scripts import call
 from workflow_jobs.manifests import seal
 
@@ -185,8 +180,8 @@ def files_of_two_runs(
 
 @pytest.mark.parametrize("name", RUNS)
 def test_files_of_a_private_run_do_not_depend_on_who_took_part(
-    federation: Any,  # noqa: F811
-    silos: Any,  # noqa: F811
+    federation: Any,
+    silos: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -208,7 +203,7 @@ def test_files_of_a_private_run_do_not_depend_on_who_took_part(
 
 
 def test_comparison_detects_a_run_without_privacy(
-    federation: Any,  # noqa: F811
+    federation: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,7 +142,7 @@ def test_flower_fixed_clipping_has_a_line_a_round(run_lines, strategy, mods):
         assert line.dimension == 1020
         assert line.noise_std == pytest.approx(0.75, rel=1e-12)
         assert line.reason == ""
-        assert line.data_dependent_threshold == False
+        assert not line.data_dependent_threshold
 
 
 @pytest.mark.parametrize("seed", range(10))

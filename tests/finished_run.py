@@ -1,0 +1,179 @@
+"""A finished run, made by the rules' own scripts. The fixtures `finished_run` and
+`results_copy` of tests/conftest.py have it.
+
+Paths are relative: a test changes to the folder that holds `results`.
+"""
+
+import json
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpfedbench.verification import check_accounts, check_files
+from dpsum.ledger import chain_of
+from tests.dpfedbench.federation.conftest import make_config
+from workflow_jobs.manifests import seal
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
+RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
+RUN_FOLDER = Path("results/runs", RUN.folder)
+DATA = Path("results/data", RUN.dataset)
+CLIENTS = Path("results/clients", RUN.clients_folder)
+
+
+class FileList(list):
+    """Stand-in for Snakemake's lists of files: paths, some of which have names."""
+
+    def __init__(self, *paths: Any, **named_paths: Any) -> None:
+        for name, value in named_paths.items():
+            is_list = isinstance(value, list)
+            setattr(self, name, list(map(str, value)) if is_list else str(value))
+        for value in (*paths, *named_paths.values()):
+            self.extend(map(str, value if isinstance(value, list) else [value]))
+        self.get = self.__dict__.get
+
+
+class Params(SimpleNamespace):
+    """Stand-in for Snakemake's parameters."""
+
+    def get(self, name: str) -> Any:
+        return getattr(self, name, None)
+
+
+def script_context(
+    rule: str, inputs: FileList, outputs: FileList, **changes: Any
+) -> SimpleNamespace:
+    """Return the object `snakemake` that a script of a rule finds."""
+    machine = {"kernels": "auto", "checkpoint_seconds": 1e9, "device": "cpu"}
+    values = {
+        "params": Params(),
+        "resources": {},
+        "threads": 1,
+        "config": {"machine": machine},
+    } | changes
+    folder = Path(outputs[0]).parent if outputs else Path("results")
+    log = [str(folder / "logs" / f"{rule}.log")]
+    return SimpleNamespace(rule=rule, input=inputs, output=outputs, log=log, **values)
+
+
+def run_script(rule: str, inputs: FileList, outputs: FileList, **changes: Any) -> None:
+    """Run a rule's script as Snakemake does."""
+    context = script_context(rule, inputs, outputs, **changes)
+    runpy.run_path(str(SCRIPTS / f"{rule}.py"), {"snakemake": context}, "__main__")
+
+
+def configure() -> None:
+    output = FileList(RUN_FOLDER / "config.yaml")
+    params = SimpleNamespace(run=RUN.plain())
+    run_script("configure", FileList(), output, params=params)
+
+
+def train_run() -> None:
+    inputs = FileList(
+        config=[RUN_FOLDER / "config.yaml"],
+        images=DATA / "images.npy",
+        clients=CLIENTS / "clients.npz",
+        summary=CLIENTS / "summary.json",
+    )
+    outputs = FileList(
+        model=RUN_FOLDER / "model.safetensors",
+        history=RUN_FOLDER / "history.csv",
+        ledger=RUN_FOLDER / "ledger.jsonl",
+        training=RUN_FOLDER / "training.json",
+    )
+    run_script("train", inputs, outputs)
+
+
+def account() -> None:
+    inputs = FileList(
+        config=[RUN_FOLDER / "config.yaml"],
+        ledger=RUN_FOLDER / "ledger.jsonl",
+        training=RUN_FOLDER / "training.json",
+        clients=[CLIENTS / "clients.npz", CLIENTS / "summary.json"],
+    )
+    output = FileList(RUN_FOLDER / "privacy.json")
+    run_script("account", inputs, output, params=Params(search=None))
+
+
+def meta_test(**params: Any) -> None:
+    inputs = FileList(
+        config=[RUN_FOLDER / "config.yaml"],
+        images=DATA / "images.npy",
+        model=RUN_FOLDER / "model.safetensors",
+    )
+    output = FileList(RUN_FOLDER / "metrics.json")
+    run_script("meta_test", inputs, output, params=Params(**params))
+
+
+def audit() -> None:
+    """Run the script, which audits into a folder of a batch, and copy the result as the
+    rule `audited` does.
+    """
+    batch = Path("results/audits/dp-agr-1")
+    inputs = FileList(
+        configs=[RUN_FOLDER / "config.yaml"],
+        ledgers=[RUN_FOLDER / "ledger.jsonl"],
+        trainings=[RUN_FOLDER / "training.json"],
+    )
+    outputs = FileList(folder=batch, checksums=batch.with_name("dp-agr-1.sha256"))
+    run_script("audit", inputs, outputs)
+    shutil.copytree(batch / f"{RUN.key}-seed0", RUN_FOLDER, dirs_exist_ok=True)
+
+
+def verify() -> None:
+    params = Params(searches={RUN.folder: None})
+    run_script("verify", FileList(), FileList(), params=params)
+
+
+def find_faults() -> list[str]:
+    """Return the faults of the results folder, one line each."""
+    results = Path("results")
+    checks = [*check_files(results), *check_accounts(results, {RUN.folder: None})]
+    lines = [fault for fault in checks if fault]
+    assert all("\n" not in line for line in lines)
+    return lines
+
+
+def rewrite_ledger(
+    folder: Path,
+    change: Callable[[dict[str, Any]], Any],
+    lines_kept: int = 4,
+    update_training: bool = True,
+) -> None:
+    """Change each of the first lines of a ledger, and its chain so that it fits.
+
+    With `update_training`, training.json has the new end of the chain.
+    """
+    path = folder / "ledger.jsonl"
+    head = ""
+    lines = list[str]()
+    for line in path.read_text().splitlines()[:lines_kept]:
+        values = json.loads(line)
+        change(values)
+        lines.append(json.dumps(values | {"previous": head}) + "\n")
+        head = chain_of(lines)["head"]
+    path.write_text("".join(lines))
+    if update_training:
+        training = json.loads((folder / "training.json").read_text())
+        training["ledger"] = chain_of(lines)
+        (folder / "training.json").write_text(json.dumps(training))
+
+
+def make_finished_run(root: Path, data: Path, clients: Path) -> Path:
+    """Make the run's files below `root`, from a data set and its clients."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        for source, target, rule in (
+            (data, DATA, "prepare"),
+            (clients, CLIENTS, "partition"),
+        ):
+            shutil.copytree(source, target)
+            seal(rule, sorted(target.iterdir()), {})
+        for stage in (configure, train_run, meta_test, account, audit):
+            stage()
+    return root
