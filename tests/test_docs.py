@@ -137,9 +137,9 @@ def test_findings_have_a_page_for_each_paper() -> None:
     assert set(links) == {page.stem for page in pages}
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        first, *others = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
-        assert re.match(r"What the papers? says?$", first), page.name
-        assert others == [
+        first_title, *titles = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+        assert re.match(r"What the papers? says?$", first_title), page.name
+        assert titles == [
             "What is open, and how it is read here",
             "What was measured",
             "What was not measured",

@@ -165,8 +165,8 @@ def test_check_names_allows_overlays_and_refuses_a_second_experiment(
     ):
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(f"experiments: {text}\n", encoding="utf-8")
-    overlay, one, _ = files
-    check_names(shipped, [overlay, one, one])
+    overlay, experiment, _ = files
+    check_names(shipped, [overlay, experiment, experiment])
     message = (
         r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"
     )

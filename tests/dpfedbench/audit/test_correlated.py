@@ -156,11 +156,11 @@ def test_audit_catches_correlated_noise_with_the_account_of_independent_noise(
 
 
 def test_audit_catches_half_of_the_correlated_noise(monkeypatch):
-    class Half(PrivateSum):
+    class HalfNoiseSum(PrivateSum):
         def _noised(self, total, standard):
             return super()._noised(total, standard / 2)
 
-    monkeypatch.setattr(noise, "PrivateSum", Half)
+    monkeypatch.setattr(noise, "PrivateSum", HalfNoiseSum)
     assert headline(run_experiment(RUN)) > PROVEN
 
 

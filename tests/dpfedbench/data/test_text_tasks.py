@@ -100,7 +100,7 @@ def test_private_vocabulary_has_clients_words_and_is_unaccounted(
     assert "vocabulary" in private.unaccounted[0]
 
 
-class Peeking(Vocabulary):
+class PeekingVocabulary(Vocabulary):
     """A vocabulary that reads clients' words and does not declare it."""
 
     kind: Literal["peeking"] = "peeking"
@@ -109,7 +109,7 @@ class Peeking(Vocabulary):
         return np.argsort(-(text.public + text.private))[:size]  # type: ignore[operator]
 
 
-class Declared(Peeking):
+class DeclaredVocabulary(PeekingVocabulary):
     kind: Literal["declared"] = "declared"  # type: ignore[assignment]
     private: ClassVar[bool] = True
     reason: ClassVar[str] = "it peeks"
@@ -118,10 +118,10 @@ class Declared(Peeking):
 def test_vocabulary_receives_clients_words_only_if_it_declares_it(
     texts: TextDataset,
 ) -> None:
-    text = Text.model_construct(**dict(TEXT) | {"vocabulary": Peeking()})
+    text = Text.model_construct(**dict(TEXT) | {"vocabulary": PeekingVocabulary()})
     with pytest.raises(TypeError):
         KnownText(texts, text)
-    text = Text.model_construct(**dict(TEXT) | {"vocabulary": Declared()})
+    text = Text.model_construct(**dict(TEXT) | {"vocabulary": DeclaredVocabulary()})
     assert KnownText(texts, text).unaccounted == ("it peeks",)
 
 

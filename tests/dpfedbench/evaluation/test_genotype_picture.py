@@ -17,7 +17,7 @@ def test_cell_picture_names_every_operation(tmp_path):
         "reduction cell",
     ]
     for axes, cell in zip(figure.axes, genotype.cells.values(), strict=True):
-        said = [text.get_text() for text in axes.texts]
+        labels = [text.get_text() for text in axes.texts]
         words = {
             "max": "max pooling",
             "avg": "mean pooling",
@@ -28,12 +28,12 @@ def test_cell_picture_names_every_operation(tmp_path):
         for node in cell:
             for operation, _ in node:
                 name = words[operation.split("_")[0]]
-                said.remove(
+                labels.remove(
                     name
                     if name == "skip"
                     else f"{name} {operation[-1]}×{operation[-1]}"
                 )
-        assert said == [
+        assert labels == [
             "cell before last",
             "last cell",
             "node 0",

@@ -297,7 +297,7 @@ def assert_drawn_anew(drawn, rate):
             assert stats.binomtest(common, first.size, rate**2).pvalue > 1e-3
 
 
-class Flat:
+class FlatNet:
     """Stand-in for a network: `dimension` weights, all zero at the start."""
 
     def __init__(self, dimension):
@@ -327,7 +327,7 @@ def rounds_in_memory(config, dimension, clients=None, held=None, gradients=None)
     log = ReleaseLog()
     rounds = engine.Rounds(
         config,
-        net=Flat(dimension),
+        net=FlatNet(dimension),
         held=held,
         gradients=gradients,
         measures=NoMeasures(),

@@ -59,7 +59,7 @@ MOVING = {"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05
 
 
 @dataclasses.dataclass
-class Case:
+class ComparedRun:
     """A run, the fixture of its data, its compiled passes, and the allowed distance."""
 
     overlays: list
@@ -71,16 +71,22 @@ class Case:
 
 SILOS = {"fixture": "silos", "kernel": "cnn"}
 CASES = {
-    "dp-agr": Case([QUIET, SGD], kernel="conv4-batch"),
-    "dp-agr adam": Case([QUIET], kernel="conv4-batch", tolerance=1e-3),
-    "dp-agr first order": Case([QUIET, SGD, RECORD, {"client_update": {"order": 1}}]),
-    "dp-agrlr": Case([{"method": "dp-agrlr"}, WITHIN, QUIET, SGD]),
-    "dp-maml-sample": Case([{"method": "dp-maml-sample"}, WITHIN, QUIET, SGD]),
-    "dp-reptile": Case([{"method": "dp-reptile"} | WITHIN], tolerance=1e-3),
-    "adap-dp-fl": Case([QUIET, {"client_update": {"optimizer": "sgd"}}], LOTS, **SILOS),
-    "adap-dp-fl adam": Case([MOVING], LOTS, **SILOS, tolerance=1e-3),
-    "dp-fedavg": Case([QUIET | {"noise": {"multiplier": 0.01}}], DIFFERENCE, **SILOS),
-    "transfer": Case([TRANSFER], fixture="holder", tolerance=1e-3),
+    "dp-agr": ComparedRun([QUIET, SGD], kernel="conv4-batch"),
+    "dp-agr adam": ComparedRun([QUIET], kernel="conv4-batch", tolerance=1e-3),
+    "dp-agr first order": ComparedRun(
+        [QUIET, SGD, RECORD, {"client_update": {"order": 1}}]
+    ),
+    "dp-agrlr": ComparedRun([{"method": "dp-agrlr"}, WITHIN, QUIET, SGD]),
+    "dp-maml-sample": ComparedRun([{"method": "dp-maml-sample"}, WITHIN, QUIET, SGD]),
+    "dp-reptile": ComparedRun([{"method": "dp-reptile"} | WITHIN], tolerance=1e-3),
+    "adap-dp-fl": ComparedRun(
+        [QUIET, {"client_update": {"optimizer": "sgd"}}], LOTS, **SILOS
+    ),
+    "adap-dp-fl adam": ComparedRun([MOVING], LOTS, **SILOS, tolerance=1e-3),
+    "dp-fedavg": ComparedRun(
+        [QUIET | {"noise": {"multiplier": 0.01}}], DIFFERENCE, **SILOS
+    ),
+    "transfer": ComparedRun([TRANSFER], fixture="holder", tolerance=1e-3),
 }
 
 

@@ -196,14 +196,14 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
     plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
     lots = [[] for _ in range(4)]
 
-    class Watched(RecordRows):
+    class WatchedSteps(RecordRows):
         def add_record_gradients(self, theta, images, labels, total):
             client = labels[0]
             lots[client].append(np.isin(100 * client + np.arange(100), images))
             return super().add_record_gradients(theta, images, labels, total)
 
     config = lots_config(DP_FL, plan)
-    rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=Watched)
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=WatchedSteps)
     for index in range(4):
         rounds.round(index)
     drawn = np.array(lots).reshape(4, 4, 3, 100)
@@ -312,7 +312,7 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     sizes = []
     released = []
 
-    class Watched(RecordRows):
+    class WatchedParties(RecordRows):
         def add_record_gradients(self, theta, images, labels, total, *, block=""):
             sizes.append(len(images))
             return super().add_record_gradients(theta, images, labels, total)
@@ -326,7 +326,7 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
 
     monkeypatch.setattr(Parties, "_party", watched)
     config = config_of({"participation": {"cohort": 1}})
-    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=Watched)
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=WatchedParties)
     for index in range(4):
         rounds.round(index)
     assert 0 in sizes

@@ -23,7 +23,7 @@ from . import conftest
 from .conftest import (
     DIFFERENCE,
     FixedClients,
-    Flat,
+    FlatNet,
     accounted,
     ledger_in,
     proven,
@@ -97,7 +97,7 @@ def rounds_of_rows(method, rows, *, shared=None, **overlay):
     )
     return engine.Rounds(
         run,
-        net=Flat(np.shape(rows)[1]),
+        net=FlatNet(np.shape(rows)[1]),
         held=None,
         gradients=None,
         measures=NoMeasures(),
@@ -152,7 +152,7 @@ def audited_ledger():
     rows = np.zeros((400, 4))
     run = config_of(BodyFedAvg, AUDITED)
     mask = np.array([True, True, True, False])
-    net = Flat(4)
+    net = FlatNet(4)
     rounds = engine.Rounds(
         run,
         net=net,
@@ -177,7 +177,7 @@ def audited_ledger():
 )
 def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
     monkeypatch.setattr(
-        Flat,
+        FlatNet,
         "coordinate_groups",
         lambda self, kind, noise: CoordinateGroups((0, 1, 3, 4), noise),
         raising=False,

@@ -59,7 +59,7 @@ class Correlated(Noise):
         return fresh - 0.5 * stream_of(index - 1).standard_normal(dimension)
 
 
-class Careless(Gaussian):
+class MisaccountedNoise(Gaussian):
     """The same draws, under the accounting of independent noise."""
 
     kind: ClassVar[str] = "careless"
@@ -76,7 +76,7 @@ class Halving(CohortRule):
         state["threshold"] /= 2
 
 
-class Peeking(Halving):
+class PeekingRule(Halving):
     """A rule that declares that it reads raw norms."""
 
     kind: ClassVar[str] = "peeking"
@@ -90,7 +90,7 @@ class UserNoise(DpAgr):
     name: ClassVar[str] = "user-noise"
     title: ClassVar[str] = "DP-AGR, correlated noise"
     clipping: CohortRule = Constant()
-    noise: Correlated | Careless = Correlated()
+    noise: Correlated | MisaccountedNoise = Correlated()
 
 
 class UserRule(DpAgr):
@@ -103,7 +103,7 @@ class UserRule(DpAgr):
 
 class UserPeeking(UserRule):
     name: ClassVar[str] = "user-peeking"
-    clipping: Peeking = Peeking(threshold=0.5)
+    clipping: PeekingRule = PeekingRule(threshold=0.5)
 
 
 def run_of(cls, **parts):

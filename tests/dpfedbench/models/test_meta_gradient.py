@@ -109,7 +109,7 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
             reason="not installed: uv sync --group reference (C compiler)",
         )
 
-    class Flat(torch.nn.Module):
+    class FlatConv4(torch.nn.Module):
         """Conv-4 as a module with one parameter, the flat vector."""
 
         def __init__(self):
@@ -119,7 +119,7 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
         def forward(self, x):
             return net.logits(self.theta, x)
 
-    maml = learn2learn.algorithms.MAML(Flat(), lr=RATE, first_order=order == 1)
+    maml = learn2learn.algorithms.MAML(FlatConv4(), lr=RATE, first_order=order == 1)
     clone = maml.clone()
     for _ in range(steps):
         clone.adapt(functional.cross_entropy(clone(torch.tensor(sx)), torch.tensor(sy)))

@@ -29,7 +29,7 @@ from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
 from dpsum.skellam_noise import Skellam
-from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, Flat, make_config
+from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, FlatNet, make_config
 from tests.dpsum.helpers import make_mechanism
 
 PAGE = Path(__file__).parents[3] / "docs/privacy.md"
@@ -95,7 +95,7 @@ def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
 def rounds_of(run):
     return engine.Rounds(
         run,
-        net=Flat(3),
+        net=FlatNet(3),
         held=None,
         gradients=None,
         measures=NoMeasures(),
@@ -118,10 +118,10 @@ def undeclared_state():
 
 
 def declared_state():
-    class Declared(PersonalHead):
+    class DeclaredHead(PersonalHead):
         keeps_state = True
 
-    method_of(Declared, participation=FixedSize(cohort=2, rounds=6))
+    method_of(DeclaredHead, participation=FixedSize(cohort=2, rounds=6))
 
 
 def state_despite_declaration():
@@ -133,13 +133,13 @@ def state_despite_declaration():
 
 
 def state_beside_record_sums():
-    class Stateful(LocalSteps):
+    class StatefulSteps(LocalSteps):
         kind: Literal["stateful"] = "stateful"
 
         def clients(self, setup):
             return Heads()
 
-    method_of(Stateful, base=LocalRecordMethod, general=LOTS)
+    method_of(StatefulSteps, base=LocalRecordMethod, general=LOTS)
 
 
 def own_columns():
@@ -153,7 +153,7 @@ def own_columns():
 
 
 def zero_out_local_update():
-    class Careless(OwnUpdate):
+    class ZeroOutUpdate(OwnUpdate):
         def sum(self, name, *, observer):
             return dataclasses.replace(
                 super().sum(name, observer=observer), adjacency="zero-out"
@@ -161,7 +161,7 @@ def zero_out_local_update():
 
     class UserLocal(LocalReptile):
         name = "user-local"
-        own_update: Careless = Careless()
+        own_update: ZeroOutUpdate = ZeroOutUpdate()
 
     values = make_config({"method": "local-reptile"}).plain()
     UserLocal.read(values | {"method": "user-local"})
@@ -212,7 +212,7 @@ def borrowed_sampler_name():
 
 
 def borrowed_noise_name():
-    class Half(dpsum.Gaussian):
+    class HalfNoise(dpsum.Gaussian):
         def standard(self, stream_of, index, dimension):
             return super().standard(stream_of, index, dimension) / 2
 
