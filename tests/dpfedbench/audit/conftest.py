@@ -40,7 +40,7 @@ RECORDS = 200
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Use one thread: small sums wait for a second one longer than they take."""
+    """Use one thread: a small sum takes less time than waiting for a second thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

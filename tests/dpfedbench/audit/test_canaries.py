@@ -38,7 +38,7 @@ ZERO = [0.0] * 4
 
 @pytest.fixture
 def units():
-    """A canary, an ordinary unit and a unit without a gradient."""
+    """Return a canary, an ordinary unit and a unit without a gradient."""
     return Units(
         np.array([1, -1, 0]),
         np.float32([LARGE, 0, 0]),
@@ -76,8 +76,8 @@ def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_scores_without_noise_show_every_coin(sampler):
-    """Noise a million times smaller than C: the likelihood ratio has one sign for units
-    in a round and the other for the rest. A unit in no round is as if absent.
+    """With noise of C / 1e6 the likelihood ratio has one sign for units of a round and
+    the other sign for the rest. A unit in no round is as if absent.
     """
     quiet = {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}}
     result = experiment(make_config(SAMPLERS[sampler], quiet))
@@ -108,11 +108,11 @@ def sides(result):
 
 @pytest.mark.parametrize("sampler", ["one-pass", "poisson", "balls-and-bins"])
 def test_bound_without_canaries_is_zero(sampler):
-    """100 nulls. Each bound is 0 in 95 % at least; more than 13 false alarms of 5 %
-    have a chance below 1e-3.
+    """100 nulls. Each bound is 0 in at least 95 %; more than 13 false alarms of 5 %
+    have probability below 1e-3.
 
-    A bound by ranks is 0 where its statistic is below one critical value; the first
-    three are computed as they are reported, too.
+    A bound by ranks is 0 where its statistic is below one critical value. The first
+    three are also computed as they are reported.
     """
     config = make_config(SAMPLERS[sampler])
     family = family_of(experiment(config).releases)
@@ -189,8 +189,8 @@ def test_audit_refutes_the_published_claim_for_one_pass_blocks():
 
 
 def test_count_of_a_quantile_is_in_the_ledger_and_not_in_the_score():
-    """At the least possible count noise nearly all is spent on the count. The gradients
-    have much noise, and so has the score.
+    """At the least possible count noise nearly all privacy is spent on the count. The
+    gradients, and so the score, have much noise.
     """
     clipping = {"kind": "private-quantile", "count_noise": 0.5001}
     result = experiment(make_config({"clipping": clipping}))

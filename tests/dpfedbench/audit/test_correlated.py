@@ -47,8 +47,8 @@ def bounds_of_run(factorisation="square-root", *, inserted=True, seed=0):
 
 @pytest.mark.parametrize("factorisation", ["square-root", "optimised"])
 def test_correct_correlated_noise_is_below_what_is_proven(factorisation):
-    """And well above nothing. Chance of being above: below 5 % for each bound, seed
-    fixed.
+    """The bound is also well above zero. Each bound is above the proven epsilon with
+    probability below 5 %; the seed is fixed.
     """
     epsilons = [bound.epsilon for bound in bounds_of_run(factorisation)]
     assert max(epsilons) < PROVEN
@@ -60,8 +60,8 @@ def test_correct_correlated_noise_is_below_what_is_proven_over_many_rounds():
 
 
 def test_correlated_noise_without_canaries_shows_nothing():
-    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show
-    anything.
+    """The bound is zero in at least 95 of 100 runs. Here, at most one of 3 seeds may
+    have another.
     """
     epsilons = [
         bounds_of_run(inserted=False, seed=seed)[0].epsilon for seed in (1, 2, 3)
@@ -70,11 +70,11 @@ def test_correlated_noise_without_canaries_shows_nothing():
 
 
 def test_canaries_that_are_large_beside_the_noise_are_not_taken_for_noise():
-    """At a small z the canaries' own part of the measured covariance would make correct
-    code look like another mechanism.
+    """At a small z the canaries enter the measured covariance, and correct code would
+    look like another mechanism.
 
-    Scores as far from the ideal ones have a chance of 0.001 on correct code; if that
-    part stays, it is 5e-5.
+    Scores as far from the ideal ones have probability 0.001 on correct code. With the
+    canaries in the covariance it is 5e-5.
     """
     optimizer = {"kind": "sgd", "momentum": 0.9}
     overlay = {
@@ -107,7 +107,9 @@ def reused(self, stream_of, index, dimension):
 
 
 def subtracted_whole(self, stream_of, index, dimension):
-    """Subtract all of the last round's noise: the sum of all rounds has one draw."""
+    """Subtract all of the last round's noise, so that the sum of all rounds has one
+    draw.
+    """
     noise = stream_of(index).standard_normal(dimension)
     if index == 0:
         return 1.5 * noise
@@ -141,7 +143,7 @@ def test_mutants_of_correlated_noise_differ_from_the_honest_noise(mutant):
 def test_audit_catches_correlated_noise_with_the_account_of_independent_noise(
     monkeypatch,
 ):
-    """z on each round's own draw, and an encoder whose largest column is not 1."""
+    """Each round's draw has z, and the encoder's largest column is not 1."""
     norm = float(_weights(make_config(LONG).server_sum.noise)[0, 0])
     combines = Factorised.combines
     monkeypatch.setattr(
@@ -174,7 +176,7 @@ SEVERAL = {
 
 
 def scale_for_one_participation(monkeypatch, factor=1.0):
-    """Forget that a client comes again: its columns add up to 2.5 times the largest."""
+    """Ignore that a client returns: its columns add up to 2.5 times the largest."""
     monkeypatch.setattr(
         "dpsum.correlated_noise._weights",
         lambda noise: factor * noise.factorisation.weights(noise.rounds, noise.step),
@@ -182,8 +184,8 @@ def scale_for_one_participation(monkeypatch, factor=1.0):
 
 
 def test_several_passes_of_correlated_noise_are_one_release():
-    """z is of all four participations together: correct code is below what one Gaussian
-    of z has, and well above half.
+    """z covers all four participations: the bound on correct code is below one Gaussian
+    of z, and well above half of it.
     """
     epsilons = [bound.epsilon for bound in bounds(run_experiment(SEVERAL))]
     assert max(epsilons) < PROVEN
@@ -197,7 +199,7 @@ def test_audit_catches_an_encoder_that_is_scaled_for_one_participation(monkeypat
 
 
 def test_encoder_that_is_scaled_for_one_participation_is_refused(monkeypatch):
-    """As long as the budget checks it."""
+    """The budget checks the encoder."""
     scale_for_one_participation(monkeypatch)
     message = r"a unit's 4 participations move the encoded sums by 2\.\d+ C: scale"
     with pytest.raises(BenchError, match=message):
@@ -240,7 +242,9 @@ def secret_rounds(**options):
 
 
 def test_correct_correlated_noise_of_secret_rounds_is_below_what_is_proven():
-    """Above it in at most one of twenty seeds. Without canaries nothing shows."""
+    """The bound is above the proven epsilon in at most one of twenty seeds, and zero
+    without canaries.
+    """
     bound, proven = secret_rounds()
     assert proven / 2 < bound < proven < 0.8 * gaussian_epsilon(0.5, 1e-6)
     assert secret_rounds(inserted=False, seed=1)[0] == 0.0

@@ -180,8 +180,8 @@ def double_the_noise(monkeypatch):
     ],
 )
 def test_audit_reports_another_mechanism_than_the_ledgers(monkeypatch, fault, overlays):
-    """Fewer releases of a unit, or more noise, show less: that is reported, and not
-    taken for a weak attack.
+    """Fewer releases of a unit, or more noise, leak less. The audit reports this, and
+    does not call it a weak attack.
     """
     config = make_config(*overlays)
     if config.own_delta:

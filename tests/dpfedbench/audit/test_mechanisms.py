@@ -56,8 +56,8 @@ def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
 
 
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
-    """The threshold follows a noised count. What is proven at z = 1 is 4.9; 200 runs a
-    side could show 3.9.
+    """The threshold follows a noised count. The proven epsilon at z = 1 is 4.9, and 200
+    runs a side could show 3.9.
     """
     rule = {
         "kind": "private-quantile",
@@ -87,8 +87,9 @@ def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
 
 
 class Without:
-    """A plan in which one client never takes part, as under add-or-remove adjacency.
-    Public numbers stay.
+    """Participation plan in which one client never takes part (add-or-remove).
+
+    The public numbers stay.
     """
 
     def __init__(self, plan, client):
@@ -108,8 +109,10 @@ def divide_by_the_realised_cohort(self, total, finish=mechanism.Mechanism.finish
 
 
 def count_score(config):
-    """Return the attack on a denominator that counts the cohort: nobody has a gradient,
-    and one client is there or is not. The noise is least in the largest cohort.
+    """Return the attack on a denominator that counts the cohort.
+
+    No client has a gradient, and one client is present or absent. The noise is least in
+    the largest cohort.
     """
 
     def score(present, seed):
@@ -130,8 +133,8 @@ def count_score(config):
 
 
 def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
-    """Two clients who always come: without one of them a sum over the realised count is
-    twice as large.
+    """Two clients always take part. Without one of them a sum over the realised count
+    is twice as large.
     """
     overlay = {
         "clients": {"count": 2},

@@ -40,7 +40,7 @@ class HalfNoise(PrivateSum):
 
 
 class SquaredThreshold(PrivateSum):
-    """Deviation z C^2: too little below C = 1, too much above."""
+    """Sum with noise of deviation z C^2: too little below C = 1, too much above."""
 
     def _noised(self, total, standard):
         deviation = self.noise_multiplier * self.threshold**2
@@ -112,8 +112,8 @@ def noise_of(cls, threshold):
     ],
 )
 def test_noise_of_a_mutant_is_not_z_times_c(mutant, threshold):
-    """Kolmogorov-Smirnov on 1e5 draws, level 1e-6: also where there is too much noise,
-    which no audit sees.
+    """Kolmogorov-Smirnov on 1e5 draws, level 1e-6. It also finds too much noise, which
+    no audit sees.
     """
     assert stats.kstest(noise_of(mutant, threshold), "norm").pvalue < 1e-6
     assert stats.kstest(noise_of(PrivateSum, threshold), "norm").pvalue > 1e-3
@@ -135,8 +135,6 @@ def largest_move(cls):
     ("mutant", "least"), [(ByLayer, math.sqrt(2) * 0.999), (NoClipping, 10)]
 )
 def test_sensitivity_of_a_mutant_is_not_c(mutant, least):
-    """A canary of one coordinate lies in one layer, so that no audit sees clipping by
-    layer.
-    """
+    """A canary of one coordinate lies in one layer, so no audit sees clipping by layer."""
     assert largest_move(mutant) > least
     assert largest_move(PrivateSum) <= 1 + 1e-6

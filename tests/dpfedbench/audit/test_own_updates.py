@@ -33,7 +33,7 @@ def bound(result: CanaryExperiment) -> float:
 
 
 def test_audit_of_own_updates_is_below_what_is_proven_and_near_it() -> None:
-    """Half a threshold from either update, in deviations of z."""
+    """The scores are half a threshold from either update, in deviations of z."""
     result = one_run_of_updates(run(), seed=3, canaries=2000)
     assert 0.85 * PROVEN < bound(result) <= PROVEN
     x = result.scores * 0.51**2 + 0.5
@@ -63,7 +63,7 @@ def test_audit_of_own_updates_catches_a_mutant(
 
 
 def test_audit_of_a_private_vocabulary_proves_nothing_finite() -> None:
-    """The vocabulary is in the audit's ledger as in the run's: one mechanism."""
+    """The audit's ledger has the vocabulary, as the run's has."""
     task = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
     config = run("dp-reptile", task=task)
     releases = one_run_of_examples(config, seed=3, canaries=16).releases

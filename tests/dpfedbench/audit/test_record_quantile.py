@@ -57,8 +57,8 @@ ATTACKS = ("both", "counts", "thresholds")
 
 
 class View:
-    """An observer that keeps each client's release in units of its sensitivity, the
-    thresholds, and z, by the name of the sum.
+    """Observer that keeps, by the name of the sum, each client's release in units of
+    its sensitivity, the thresholds, and z.
     """
 
     def __init__(self):
@@ -127,7 +127,7 @@ def honest():
 
 @pytest.fixture(scope="module")
 def family(honest):
-    """The family of the ledger of correct code: a leak of 1 is the cost of the
+    """Return the family of correct code's ledger: a leak of 1 is the cost of the
     configured noise.
     """
     return family_of(honest["both"].releases)
@@ -204,12 +204,12 @@ class CountWithoutClipping(PrivateSum):
 
 
 def excess_norms(self, state, norms):
-    """Return by how much a norm is above C, in place of an indicator."""
+    """Return by how much a norm is above C, not an indicator of it."""
     return np.minimum(state["threshold"] - norms, 0).astype(np.float32)[:, None]
 
 
 def follow_raw_count(self, state, observation):
-    """Move the threshold by the count before noise, in place of the released count."""
+    """Move the threshold by the count before noise."""
     norms = np.array(observation.raw_norms)
     signs = np.where(norms <= state["threshold"], 0.5, -0.5)
     share = 0.5 + signs[norms > 0].sum() / observation.denominator
@@ -225,13 +225,15 @@ def test_audit_catches_a_count_without_noise(monkeypatch, family, proven):
 
 
 def test_audit_catches_a_count_that_is_not_paid_for(monkeypatch):
-    """The sum's noise is not raised: a lot costs what noise of about z / sqrt 2 does."""
+    """The sum's noise is not raised, so a lot costs as much as noise of about z / sqrt
+    2.
+    """
     monkeypatch.setattr(mechanism, "rest_multiplier", lambda total, count: total)
     assert bound_of_whole_lots() > PROVEN_OF_WHOLE_LOTS
 
 
 def test_audit_catches_a_threshold_that_moves_by_raw_norms(monkeypatch, family, proven):
-    """The released count has its noise, so that the releases alone show nothing wrong."""
+    """The released count has its noise, so the releases alone show no fault."""
     monkeypatch.setattr(PrivateQuantile, "private", False)
     monkeypatch.setattr(PrivateQuantile, "observe", follow_raw_count)
     results = run_experiment()
@@ -247,8 +249,8 @@ def test_audit_catches_a_count_without_clipping(monkeypatch, family, proven):
 
 @pytest.mark.parametrize("overlay", [{}, DECAY], ids=["fixed", "decaying"])
 def test_audit_of_a_run_takes_its_noise_from_both_releases(overlay):
-    """With canaries the gradients' release alone is scored. Noise that followed a loss
-    is found in the ledger.
+    """The score uses the release of the gradients alone. The ledger has noise that
+    followed a loss.
     """
     rule = {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}}
     config = make_config(LOTS, overlay, rule)

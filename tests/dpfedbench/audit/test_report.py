@@ -33,7 +33,7 @@ def ledger_of(config, **values):
 
 
 def with_change(releases, index, **values):
-    """Return a ledger of which one line has other values."""
+    """Return a ledger with other values in one line."""
     changed = dataclasses.replace(releases[index], **values)
     return [*releases[:index], changed, *releases[index + 1 :]]
 
@@ -171,7 +171,7 @@ def test_bounds_are_at_the_stated_confidence_and_delta(name, monkeypatch):
 
 def sample_level(**multipliers):
     """Return a run whose examples are in the clients' sums or in the server's, with
-    such noise, and its ledger.
+    this noise, and its ledger.
     """
     noise = {key: {"multiplier": value} for key, value in multipliers.items()}
     overlay = {
@@ -207,7 +207,7 @@ def test_sample_level_is_audited_by_both_of_its_sums():
     ],
 )
 def test_headline_is_of_the_sum_that_leaks_more(multipliers, server_leaks):
-    """At z = 0.5 and 4 there is no doubt which: 10.0 and 0.93 hold at 1e-5."""
+    """At z = 0.5 and 4 the difference is clear: 10.0 and 0.93 are proven at 1e-5."""
     audited = audit(*sample_level(**multipliers), canaries=600)
     (quieter,) = audited["also"]
     assert audited["epsilon"] > 5 > 1 > quieter["epsilon"]
@@ -225,7 +225,7 @@ def test_part_of_another_mechanism_comes_first_however_low():
 
 @pytest.mark.parametrize("name", AUDITED_RUNS)
 def test_ledger_with_another_denominator_is_refused(name):
-    """Each line of the first round in turn, of each kind of sum."""
+    """The test changes each line of the first round, of each kind of sum."""
     config, releases = AUDITED_RUNS[name]()
     for index, event in enumerate(releases):
         if event.round == 0:
@@ -264,7 +264,7 @@ def test_attack_on_a_rule_is_at_the_runs_settings(overlays, records, monkeypatch
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_audit_of_decayed_noise_takes_multipliers_from_the_ledger(steps):
-    """An audit has no loss for the noise to decay by. All steps of a round have its
+    """An audit has no loss that the noise could follow. All steps of a round have its
     multiplier.
     """
     config = make_config(LOTS, DECAY, {"client_update": {"inner_steps": steps}})
@@ -292,7 +292,7 @@ def test_quarter_of_the_clients_are_no_canaries():
 
 
 def test_experiments_under_secret_participation_are_independent(monkeypatch):
-    """Four experiments count, each with its own seed, coins and scores."""
+    """Each of four experiments has its own seed, coins and scores."""
     experiments = record_experiments(monkeypatch)
     config = make_config(POISSON)
     assert audit(config, ledger_of(config), canaries=50)["canaries"] == 200

@@ -35,7 +35,9 @@ OTHER_NOISES = {"server": 0, "another client": 2, "everyone": 3}
 
 
 class PartWithoutNoise(PrivateSum):
-    """Noise on the first coordinates alone, as where 1x1 convolutions are left out."""
+    """Sum with noise on the first coordinates alone, as if 1x1 convolutions were left
+    out.
+    """
 
     def _noised(self, total, standard):
         noise = self.noise_std * standard
@@ -92,6 +94,6 @@ def test_audit_of_search_sums_catches_a_mutant(monkeypatch, mutant, index, obser
 
 
 def test_audit_of_a_search_sum_without_canaries_is_zero(monkeypatch):
-    """The canaries of one half are in no sum of the other."""
+    """The sum of one half has no canaries of the other half."""
     bound, _ = audit_sum(monkeypatch, PrivateSum, ARCHITECTURE, inserted=False)
     assert bound == 0

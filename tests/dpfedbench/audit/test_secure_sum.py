@@ -41,8 +41,8 @@ def test_audit_of_secure_sums_is_below_what_is_proven(overlay):
 
 
 def test_audit_of_secure_sums_without_canaries_is_zero():
-    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show
-    anything.
+    """The bound is zero in at least 95 of 100 runs. Here, at most one of 3 seeds may
+    have another.
     """
     epsilons = [
         headline(run_experiment(inserted=False, seed=seed)) for seed in (1, 2, 3)
@@ -63,7 +63,7 @@ def scale_shares(monkeypatch, factor):
 
 
 def share_the_deviation(monkeypatch):
-    """Deal out the deviation, and not the variance, to the clients."""
+    """Divide the deviation, and not the variance, among the clients."""
     scale_shares(monkeypatch, lambda lattice: 1 / lattice.counted)
 
 
@@ -85,7 +85,7 @@ def repeat_the_first_round(monkeypatch):
 
 
 def leave_out_shares(monkeypatch):
-    """Have the first client alone add noise."""
+    """Let the first client alone add noise."""
     honest = SecureSum._share
 
     def share(self, client):
@@ -154,14 +154,14 @@ def largest_norm(monkeypatch, rounding):
 
 
 def test_secure_rounding_without_its_bound_shows_in_what_a_client_sends(monkeypatch):
-    """No canary shows it, since its coordinate hardly moves."""
+    """No canary shows it, since the canary's coordinate hardly moves."""
     assert largest_norm(monkeypatch, round_without_bound) > 1
     assert largest_norm(monkeypatch, honest_rounding) <= 1
 
 
 def test_audit_of_secure_sums_has_as_many_coordinates_as_the_model():
-    """The granularity and the sensitivity over C follow from them, and the ledgers are
-    compared.
+    """Granularity and sensitivity over C follow from the number of coordinates, and the
+    audit compares the ledgers.
     """
     overlay = {
         "noise": {"bits": 11},

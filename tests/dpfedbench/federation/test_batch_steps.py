@@ -75,8 +75,9 @@ def test_batch_steps_without_one_of_their_parts_train_another_model(silos, tmp_p
 
 
 def test_batch_steps_follow_the_mean_gradient_of_the_parties(silos, tmp_path):
-    """By autograd, with torch's own statistics of each party's batch. Augmentation, drop
-    path and the second classifier are off.
+    """Reference: autograd with torch's statistics of each party's batch.
+
+    Augmentation, drop path and the second classifier are off.
     """
     plain = {"crop": 0, "flip": False, "cutout": 0}
     update = {"augmentation": plain, "drop_path": 0.0}

@@ -22,7 +22,7 @@ POISSON = {"participation": {"kind": "poisson"}}
 
 @pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson"])
 def test_calibrated_noise_meets_the_budget_in_all_rounds(federation, tmp_path, kind):
-    """Several clients use one image, so it is less private than any of them."""
+    """Several clients use one image, so an image is protected less than a client."""
     overlay = {
         "noise": {"multiplier": None},
         "budget": {"epsilon": 1.5, "delta": 1e-3, "profile": "proven"},

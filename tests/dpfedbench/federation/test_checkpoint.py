@@ -18,7 +18,7 @@ from .conftest import forking, make_config, stop_before, train
 
 
 def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
-    """Most of them would load, and change the model."""
+    """Most of these checkpoints would load, and change the model."""
     checkpoint = Checkpoint(tmp_path, identity={"run": "0123456789"}, seconds=0)
     checkpoint.save({"theta": torch.arange(300.0), "round": 3})
     loaded = checkpoint.load()
@@ -40,7 +40,7 @@ def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
 def stopped(
     federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """The folder of a run of four rounds that was stopped before the last one."""
+    """Train four rounds, stop before the last, and return the run's folder."""
     config = make_config({"participation": {"rounds": 4}})
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
         train(config, federation, tmp_path, checkpoint_seconds=0)

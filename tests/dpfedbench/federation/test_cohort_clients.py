@@ -23,7 +23,7 @@ from .conftest import DIFFERENCE, RUN, rounds_of, stop_before, train, training_i
 
 
 class Averaging(ClientUpdate):
-    """The update of `ModelDifference`, as a user writes it."""
+    """`ModelDifference`, written as a user's update."""
 
     kind: Literal["averaging"] = "averaging"
     client_data: ClassVar[str] = "records"
@@ -40,7 +40,7 @@ class Averaging(ClientUpdate):
 
 
 class FedRepUpdate(ClientUpdate):
-    """Steps of a personal head, then of the body."""
+    """Update with steps of a personal head, then of the body."""
 
     kind: Literal["fed-rep"] = "fed-rep"
     client_data: ClassVar[str] = "records"
@@ -104,7 +104,7 @@ def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
 
 @pytest.fixture(scope="module")
 def fedrep(silos, tmp_path_factory):
-    """Files and personal test of an unbroken training of FedRep."""
+    """Train FedRep without a break; return its files and personal test."""
     folder = tmp_path_factory.mktemp("fedrep")
     return train(FEDREP, silos, folder), personal_in(folder)
 
@@ -215,7 +215,7 @@ def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
 
 
 def test_worst_tenth_is_the_mean_of_the_lowest():
-    """Three of 21 clients: 1, 2 and 3 percent."""
+    """The worst tenth of 21 clients are three: 1, 2 and 3 percent."""
     assert summarize_clients(np.arange(21.0, 0.0, -1)) == {
         "personal_accuracy": 11.0,
         "personal_worst_tenth": 2.0,
@@ -255,7 +255,7 @@ def test_held_out_share_of_clients_without_a_personal_test_is_refused(method, ge
 
 
 class FewShot(ClientUpdate):
-    """The gradient of the query loss after one step on the support set."""
+    """Update that sends the query gradient after one step on the support set."""
 
     kind: Literal["few-shot"] = "few-shot"
     client_data: ClassVar[str] = "tasks"
@@ -276,7 +276,7 @@ class DpFewShot(DpAgr):
 
 
 def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
-    """First-order MAML without batch normalisation, as a user writes it."""
+    """The user's update is first-order MAML without batch normalisation."""
     overlay = {
         "model": {"normalisation": "record"},
         "client_update": {"order": 1, "inner_steps": 1, "inner_rate": 0.1},
@@ -410,7 +410,7 @@ def test_held_out_examples_are_drawn_from_their_own_stream(silos, tmp_path):
 
 
 def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
-    """They are of a purpose that no noise, cohort or lot has."""
+    """The purpose of their streams is that of no noise, cohort or lot."""
     drawn = {}
 
     def contributions(self, model, cohort, index):

@@ -29,7 +29,7 @@ def trained_weights(net, run_dir):
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001)])
 def test_model_difference_is_that_of_autodiff_steps(silos, tmp_path, optimizer, rate):
-    """100 records a client: more than one chunk, the last of them not full."""
+    """100 records a client are several chunks, the last of which is not full."""
     update = {
         "kind": "model-difference",
         "optimizer": optimizer,
@@ -89,7 +89,7 @@ def test_dp_fedavg_writes_its_releases_by_client(silos, tmp_path):
 
 
 def test_fedprox_sends_shorter_differences_under_the_same_ledger(silos, tmp_path):
-    """The proximal term pulls steps back and depends on public weights alone."""
+    """The proximal term pulls the steps back. It depends on public weights alone."""
     proximal = {"client_update": {"kind": "proximal", "mu": 5.0}}
     files = []
     norms = []
@@ -107,8 +107,8 @@ def test_fedprox_sends_shorter_differences_under_the_same_ledger(silos, tmp_path
 
 @pytest.mark.parametrize("partition", ["fragments", "dirichlet"])
 def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path, partition):
-    """One local step of all clients, averaged (FedSGD): a step along the mean over
-    clients of the mean gradient of each.
+    """One local step of all clients (FedSGD): the server steps along the mean over
+    clients of each client's mean gradient.
     """
     dataset = load_records(silos[0])
     data, clients = silos

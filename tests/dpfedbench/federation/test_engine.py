@@ -36,7 +36,7 @@ ONE_ROUND = {"participation": {"rounds": 1}}
 def test_private_training_without_noise_and_clipping_is_the_plain_method(
     federation, tmp_path, monkeypatch
 ):
-    """Property 5, bit for bit."""
+    """Property 5, to the bit."""
 
     class Off(PrivateSum):
         _limit = math.inf
@@ -94,8 +94,8 @@ def test_server_step_is_the_release_over_the_public_denominator(
 
 
 def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypatch):
-    """Accuracies 40, 70 and 55 in rounds 5, 10 and the last, 11: two models are kept,
-    the best first.
+    """Accuracies are 40, 70 and 55 after rounds 5, 10 and 11. Two models are kept, the
+    best first.
     """
     accuracies = iter((40.0, 70.0, 55.0))
     models = []
@@ -136,7 +136,7 @@ def test_random_initialisation_trains_nothing(federation, tmp_path):
 
 
 def spoil(monkeypatch, rows, value=math.nan):
-    """Make these rows of each chunk of contributions not finite."""
+    """Make some rows of each chunk of contributions not finite."""
     contributions = maml._Tasks.contributions
 
     def spoilt(self, *arguments):
@@ -156,7 +156,7 @@ class Terminal(io.StringIO):
 def test_not_finite_contributions_count_as_zero_and_are_reported(
     federation, tmp_path, monkeypatch, capsys, value
 ):
-    """Property 15. The count is no release: a private run shows it on a terminal, and
+    """Property 15. The count is no release: a private run prints it on a terminal, and
     writes it to no log.
     """
     spoil(monkeypatch, slice(0, 2), value)
@@ -195,7 +195,7 @@ def test_plain_training_with_too_high_a_rate_stops(silos, tmp_path):
 def test_plain_training_stops_where_no_contribution_is_finite(
     federation, tmp_path, monkeypatch
 ):
-    """A private one goes on, since the count is no release."""
+    """A private training goes on, since the count is no release."""
     spoil(monkeypatch, slice(None))
     message = training_error(make_config(PLAIN), federation, tmp_path / "plain")
     assert message.startswith("training stops in round 1, since none of its contrib")

@@ -28,7 +28,7 @@ def compute_features(run, silos, folder):
 def test_shared_features_give_the_bits_of_a_run_alone(
     kind, silos, tmp_path, monkeypatch
 ):
-    """With the file nothing is computed again."""
+    """The run reads the file and computes no feature."""
     run = lots_config(HEAD, KINDS[kind], {"participation": {"rounds": 3}})
     alone = train(run, silos, tmp_path / "alone")
     files = compute_features(run, silos, tmp_path / "features")

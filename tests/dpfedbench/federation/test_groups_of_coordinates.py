@@ -60,7 +60,7 @@ THRESHOLDS = (1.0, 0.1, 30.0)
 
 
 class Named(nn.Module):
-    """Tensors in several modules, normalisation among them."""
+    """Module with tensors in several submodules, one of them normalisation."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ def test_add_to_clips_each_group_as_the_definition_says():
 
 
 def test_add_groups_on_device_is_the_definition():
-    """The path of a GPU, on tensors of the CPU."""
+    """The path of a GPU, with tensors on the CPU."""
     rows = rows_with_a_nan()
     total = np.zeros(50)
     norms = np.zeros((37, 3))
@@ -154,7 +154,7 @@ def test_add_to_with_one_group_has_the_bits_of_flat_clipping():
 
 @pytest.fixture(scope="module")
 def by_tensor(federation, tmp_path_factory):
-    """The folder of a run that is clipped by tensor."""
+    """Train a run that is clipped by tensor, and return its folder."""
     run_dir = tmp_path_factory.mktemp("by-tensor")
     train(make_config(BY_TENSOR), federation, run_dir)
     return run_dir
@@ -163,7 +163,9 @@ def by_tensor(federation, tmp_path_factory):
 def test_ledger_and_account_by_tensor_are_one_gaussians(
     federation, by_tensor, tmp_path
 ):
-    """One pass over known blocks: one Gaussian of multiplier 14^(-1/2), delta 1e-3."""
+    """One pass over known blocks is one Gaussian of multiplier 14^(-1/2). delta is
+    1e-3.
+    """
     config = make_config(BY_TENSOR)
     lines = ledger_in(by_tensor)
     assert len(lines) == 4
@@ -202,8 +204,10 @@ def test_groups_move_the_identity_of_runs_with_groups_alone():
 
 
 def test_thresholds_of_layers_differ_and_their_counts_are_paid(federation, tmp_path):
-    """Five layers: the counts have mu^2 = 5 (1 / 2)^2 / 3^2, the sum the rest of 1.
-    Torch and compiled passes agree on the thresholds.
+    """Five layers: the counts have mu^2 = 5 (1 / 2)^2 / 3^2, and the sum has the rest
+    of 1.
+
+    The torch path and the compiled passes agree on the thresholds.
     """
     config = make_config(QUANTILE)
     train(config, federation, tmp_path)
@@ -249,7 +253,7 @@ def test_ledger_by_tensor_of_another_configuration_is_refused(
 
 
 def test_ledger_whose_noise_moved_between_groups_is_refused(federation, tmp_path):
-    """More noise on one tensor and less on another, of one multiplier."""
+    """One tensor has more noise and another less, so that the multiplier is the same."""
     config = make_config(BY_TENSOR, {"clipping": JOINT})
     train(config, federation, tmp_path)
     lines = ledger_in(tmp_path)
@@ -301,7 +305,9 @@ WITHIN_TASK = {
 def test_within_task_sums_by_tensor_have_the_account_of_their_noise(
     federation, tmp_path, reading, multiplier, std, status
 ):
-    """14 tensors of C = 0.2: by hand, noise of 2 C in each protects like 2 / sqrt(14)."""
+    """14 tensors of C = 0.2: noise of 2 C in each protects like a multiplier of 2 /
+    sqrt(14).
+    """
     config = make_config(WITHIN_TASK, {"within_task": {"noise_by_group": reading}})
     train(config, federation, tmp_path)
     lines = [line for line in ledger_in(tmp_path) if line.unit == "record"]
@@ -320,8 +326,8 @@ def test_within_task_sums_by_tensor_have_the_account_of_their_noise(
 
 
 def test_within_task_steps_follow_gradients_clipped_by_tensor(federation, tmp_path):
-    """Without noise, one support step: each tensor of each example's gradient is cut to
-    C by the formula, in double precision; and the query gradient likewise.
+    """Without noise, one support step, in double precision: the formula clips each
+    tensor of each example's gradient to C, and of the query gradient too.
     """
     threshold = 0.05
     rate = 0.4

@@ -35,7 +35,7 @@ def start_from(run, **fields):
 
 
 def public(**change):
-    """A run without privacy on a data set that this run's clients do not hold."""
+    """Return a run without privacy on a data set that this run's clients do not hold."""
     return make_config(PLAIN, SHORT, {"dataset": "glyph-symbols"}, change)
 
 
@@ -50,7 +50,7 @@ def test_initial_random_moves_no_key():
 
 
 def test_initial_run_has_the_seed_of_the_run_and_a_key_of_its_own():
-    """Whether the first run is named with its defaults or without does not matter."""
+    """The key is the same with and without the first run's defaults."""
     run = make_config(start_from(public(), public=True), {"seed": 3})
     assert run.key != make_config({"seed": 3}).key
     assert run.references == {"model.safetensors": public(seed=3)}
@@ -143,7 +143,9 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
 
 
 def test_initial_public_weights_cost_nothing(federation, tmp_path):
-    """Thresholds follow releases, and so the weights. The account's inputs do not."""
+    """The releases and thresholds change with the weights. The inputs of the account do
+    not.
+    """
     train(public(), federation, tmp_path / "first")
     model = tmp_path / "first" / "model.safetensors"
     models = []
@@ -172,7 +174,7 @@ def test_initial_public_weights_cost_nothing(federation, tmp_path):
 def proven_together(federation, tmp_path, **change):
     """Train a run (z = 1.5), and a second one (z = 1) that starts from it.
 
-    Returns the second run's references and what is proven of both.
+    Returns the second run's references, and the proven epsilon of both runs.
     """
     first = same_clients(noise={"multiplier": 1.5}, **change)
     run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
@@ -201,10 +203,10 @@ def test_initial_private_run_on_known_blocks_is_one_gaussian_with_the_run(
 
 
 def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tmp_path):
-    """Above the run alone, and below known blocks.
+    """The epsilon is above that of the run alone, and below that of known blocks.
 
-    A client is in the first round of both with a chance of 1/144, where it is one
-    Gaussian of both: at delta this event alone costs as much as that Gaussian at 144
+    A client is in the first round of both with probability 1/144, where it is in one
+    Gaussian of both. At delta this event alone costs as much as that Gaussian at 144
     delta.
     """
     secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
@@ -219,7 +221,7 @@ def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tm
 def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
     federation, tmp_path
 ):
-    """Against dp-accounting's composition of two Poisson-sampled Gaussians."""
+    """Reference: dp_accounting's composition of two Poisson-sampled Gaussians."""
     poisson = {"participation": {"kind": "poisson"}}
     proof = proven_together(federation, tmp_path, **poisson)
     accountant = PLDAccountant(value_discretization_interval=1e-4)

@@ -30,7 +30,7 @@ EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
 
 
 def test_linear_head_learns_under_the_account_of_its_lots(silos, tmp_path):
-    """Features are no release: what is proven is the cost of the same lots and noise
+    """Features are no release: the proven epsilon is that of the same lots and noise
     with any model.
     """
     run = lots_config(HEAD)
@@ -75,8 +75,8 @@ def test_rate_of_local_steps_follows_its_schedule(silos, tmp_path, monkeypatch):
 
 
 def test_evened_features_follow_from_the_public_records_alone(silos, tmp_path):
-    """The features of clients and test are those of their images and the public
-    records. They cost no release.
+    """Features of clients and of the test follow from their images and the public
+    records. They cost no epsilon.
     """
     run = lots_config(HEAD, EVENED)
     dataset = load_records(silos[0])

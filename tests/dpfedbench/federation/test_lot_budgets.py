@@ -38,7 +38,7 @@ CLAIMS = {"poisson-lots": WHOLE_ORDERS}
 
 
 def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_path):
-    """One more round, at the next noise, would have been too much."""
+    """One more round, at the next noise, would exceed the budget."""
     limits = {"participation": {"rounds": 30}, "budget": {"epsilon": 3.0}}
     config = lots_config(DECAY, limits)
     train(config, silos, tmp_path)
@@ -61,8 +61,8 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
 
 
 def test_budget_charges_each_local_step(silos, tmp_path):
-    """Two lots a round. The cost of 14 lots is allowed, that of 16 is not: the run stops
-    after seven rounds.
+    """Two lots a round: the budget allows 14 lots and not 16, so the run stops after
+    seven rounds.
     """
     costs = [upper_epsilon(((2.0, lots),), 8 / 100, 1e-4) for lots in (14, 16)]
     overlay = {
@@ -141,8 +141,8 @@ def test_constant_noise_stops_before_the_budget_is_exceeded(
 def test_proven_budget_counts_both_releases_of_a_lot(
     silos, tmp_path, profile, z, orders, tight
 ):
-    """The claim omits the second release, as the paper does. Proven is one Gaussian of
-    multiplier z / sqrt(2).
+    """The claim omits the second release, as the paper does. The proven epsilon is that
+    of one Gaussian of multiplier z / sqrt(2).
     """
     budget = {"epsilon": 2.0, "profile": profile}
     config = lots_config(SCALAR, {"participation": {"rounds": 500}, "budget": budget})
@@ -158,8 +158,8 @@ def test_proven_budget_counts_both_releases_of_a_lot(
 
 
 def test_decaying_noise_is_accounted_for_at_its_floor(silos, tmp_path):
-    """Six rounds of two lots, a validation after each: at most one decay in two lots,
-    whatever the losses were.
+    """Six rounds of two lots, with a validation after each: whatever the losses, there
+    is at most one decay in two lots.
     """
     steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 6}}
     config = lots_config(DECAY, steps)
@@ -182,7 +182,7 @@ SLOW_DECAY = {
 def test_budget_keeps_what_was_spent_over_a_restart(
     silos, tmp_path, monkeypatch, overlay
 ):
-    """A budget that forgot it would allow as many lots again, and last for all 60."""
+    """A budget that forgot it would allow as many lots again, and all 60 would run."""
     budget = {"budget": {"epsilon": 2.0, "profile": "proven"}}
     config = lots_config(overlay, budget, {"participation": {"rounds": 60}})
     whole = train(config, silos, tmp_path / "whole")
@@ -197,8 +197,8 @@ def test_budget_keeps_what_was_spent_over_a_restart(
 
 
 def test_filter_chooses_its_order_before_the_first_lot():
-    """The order that is best for the lots that ran is another one. By it there would be
-    room, and a proof, for noise that fell far.
+    """Another order is the best for the lots that ran. With that order the filter would
+    allow, and prove, noise that decayed further.
     """
     limit = 2.0
     delta = 1e-4

@@ -45,7 +45,7 @@ DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 3}}
 def test_round_without_noise_averages_an_adam_step_of_each_client(
     silos, tmp_path, monkeypatch
 ):
-    """By autodiff on the same lots, with torch's own Adam for each client alone."""
+    """Reference: autodiff on the same lots, with torch's Adam for each client."""
     remove_noise(monkeypatch)
     config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
     rounds = rounds_of(config, silos, tmp_path)
@@ -100,7 +100,9 @@ def check_ledger_of_lots(ledger, releases, names):
 
 def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
     """Properties 2, 6 and 8, for both releases of the scalar reading and two local
-    steps a round; the account is of one Gaussian of z = 2 / sqrt(2) a lot.
+    steps a round.
+
+    The account is that of one Gaussian of z = 2 / sqrt(2) a lot.
     """
     releases = watch_releases(monkeypatch)
     streams = watch_streams(monkeypatch)
@@ -124,8 +126,8 @@ def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
 def test_client_step_is_the_release_over_the_public_denominator(
     silos, tmp_path, monkeypatch
 ):
-    """Property 8, by plain SGD, which unlike Adam shows the scale: lots of all sizes
-    are divided by their mean.
+    """Property 8, with plain SGD, whose steps show the scale (Adam's do not): lots of
+    all sizes are divided by their mean size.
     """
     releases = watch_releases(monkeypatch)
     config = lots_config(DP_FL, {"client_update": {"optimizer": "sgd"}})
@@ -143,8 +145,8 @@ def test_client_step_is_the_release_over_the_public_denominator(
 def test_thresholds_of_clients_follow_from_their_releases(
     silos, tmp_path, overlay, factor
 ):
-    """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data,
-    so the same for every client.
+    """Property 9: eq. 6 to 8, computed from the server's view. C_0 comes from random
+    data, so it is the same for every client.
     """
     rounds = rounds_of(lots_config(overlay), silos, tmp_path)
     states = rounds.clients.mechanism.states
@@ -167,8 +169,8 @@ def test_thresholds_of_clients_follow_from_their_releases(
 
 
 def test_norm_query_clips_norms(monkeypatch):
-    """Noise off, C = 1, L = 8: a record of norm 1e30 moves the query by 1, the others
-    by their 1/4 each.
+    """Without noise, C = 1 and L = 8: a record of norm 1e30 moves the query by 1, and
+    the others by their 1/4 each.
     """
     remove_noise(monkeypatch)
     rows = np.zeros((4, 100, 3))
@@ -192,7 +194,9 @@ def test_norm_query_clips_norms(monkeypatch):
 
 
 def test_lots_are_drawn_anew_in_each_step_round_and_client():
-    """Four rounds of four clients of 100 records, three steps of 30 expected."""
+    """Four rounds of four clients of 100 records, and three steps of 30 expected
+    records.
+    """
     plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
     lots = [[] for _ in range(4)]
 
@@ -214,8 +218,8 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
 def test_decaying_noise_follows_the_validation_loss_alone(
     silos, tmp_path, monkeypatch, decreases
 ):
-    """The test's loss goes the other way. By hand: the fifth validation is the first
-    after three decreases.
+    """The test loss moves the other way. The fifth validation is the first after three
+    decreases.
     """
     down = [float(12 - index) for index in range(12)]
     up = [float(index) for index in range(12)]
@@ -277,7 +281,7 @@ def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
 def test_lots_without_noise_and_clipping_are_the_plain_method(
     silos, tmp_path, monkeypatch
 ):
-    """Property 5, bit for bit."""
+    """Property 5, to the bit."""
     train(lots_config({"method": "fedavg"}), silos, tmp_path / "plain")
     remove_noise(monkeypatch)
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
@@ -308,7 +312,7 @@ def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
     "config_of", [test_search.search_config, test_search.cells_config]
 )
 def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, config_of):
-    """In each phase."""
+    """The release of an empty lot is noise in both phases of the search."""
     sizes = []
     released = []
 

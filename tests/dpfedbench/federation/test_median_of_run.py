@@ -61,8 +61,8 @@ def test_median_of_run_clips_at_the_median_and_proves_no_epsilon(federation, tmp
 
 
 def test_checkpoint_of_another_median_is_refused(federation, tmp_path, monkeypatch):
-    """The reference was trained again, and its median is another: half a run of each is
-    no run.
+    """The reference run was trained again and has another median. A run must not mix
+    the two.
     """
     run_dir = tmp_path / "run"
     references = {"history.csv": write_history(tmp_path, 2)}
@@ -76,7 +76,7 @@ def test_checkpoint_of_another_median_is_refused(federation, tmp_path, monkeypat
 
 
 def test_first_threshold_is_the_median_over_rounds_of_the_cohorts_medians(tmp_path):
-    """A round without clients has none."""
+    """A round without clients has no median."""
     path = write_history(tmp_path, 10, "", 1, 2)
     assert MedianOfRun().first_threshold(path, make_config(MEDIAN)) == 2.0
 

@@ -26,7 +26,7 @@ TESTED = {
 
 @pytest.fixture(scope="module")
 def apart(federation, tmp_path_factory):
-    """(data folder, clients folder) of four clients that share no image."""
+    """Make four clients that share no image: (data folder, clients folder)."""
     data, _ = federation
     folder = tmp_path_factory.mktemp("apart") / "clients"
     clients = make_partition(
@@ -92,7 +92,7 @@ def test_training_has_the_columns_with_any_number_of_threads(apart, tmp_path):
 
 
 class Still(ClientUpdate):
-    """Sends zeros; each client's own model always answers with one class."""
+    """Update that sends zeros. Each client's personal model always answers one class."""
 
     kind: Literal["still"] = "still"
     client_data: ClassVar[str] = "tasks"
@@ -117,7 +117,7 @@ class DpStill(DpAgr):
 
 
 def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):
-    """Clients 0 to 2 are right in one class of three, client 3 says the first class."""
+    """Clients 0 to 2 are right in one class of three; client 3 answers the first class."""
     values = make_config(TESTED).plain()
     run = DpStill.read(
         values | {"method": "dp-still", "client_update": {"kind": "still"}}

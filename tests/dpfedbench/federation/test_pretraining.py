@@ -40,8 +40,9 @@ TRANSFER = SMALL | {
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """(data folder, clients folder): eight classes whose training classes are not the
-    first ones, one holder.
+    """Make eight classes whose training classes are not the first, and one holder.
+
+    Returns (data folder, clients folder).
     """
     root = tmp_path_factory.mktemp("images")
     drawn = np.random.default_rng(0).integers(
@@ -57,7 +58,7 @@ def images(tmp_path_factory):
 
 
 def test_pretraining_records_are_all_images_of_the_training_classes(images, tmp_path):
-    """Their labels count the training classes."""
+    """The labels number the training classes."""
     dataset = load_dataset(images[0])
     records = load_any_records(images[0])
     assert records.class_names == ("class1", "class3", "class5", "class7")
@@ -77,7 +78,7 @@ def test_pretraining_records_are_all_images_of_the_training_classes(images, tmp_
 def test_pretraining_without_noise_is_adam_along_the_clipped_sum(
     images, tmp_path, monkeypatch
 ):
-    """By autodiff of the same network on the same lots, with torch's own Adam."""
+    """Reference: autodiff of the network on the same lots, with torch's Adam."""
     remove_noise(monkeypatch)
     config = make_config(TRANSFER, {"clipping": {"threshold": 0.3}})
     rounds = rounds_of(config, images, tmp_path)
@@ -106,7 +107,7 @@ def test_pretraining_without_noise_is_adam_along_the_clipped_sum(
 
 
 def test_new_last_layer_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
-    """A 16 x 16 image has one position of 4 features: 5 weights to each class."""
+    """A 16 x 16 image has one position of 4 features, so each class has 5 weights."""
     config = make_config(TRANSFER)
     train(config, images, tmp_path)
     (theta,) = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 4))
@@ -145,7 +146,7 @@ def test_pretrained_model_is_tested_at_several_shots(images, tmp_path):
 
 
 def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path):
-    """z = 2, six lots of 8 of 40 records expected, delta 1e-5."""
+    """z = 2, six lots of 8 expected of 40 records, delta 1e-5."""
     config = make_config(TRANSFER)
     train(config, images, tmp_path)
     ledger = ledger_in(tmp_path)
@@ -167,7 +168,7 @@ def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path)
 
 
 def test_pretraining_audit_takes_one_holder(images, tmp_path):
-    """A bound with 95 % confidence, so above the proven epsilon in at most one of twenty
+    """The bound at 95 % confidence is above the proven epsilon in at most one of twenty
     seeds; the seed is fixed. Three quarters of 40 records are canaries.
     """
     config = make_config(TRANSFER, {"noise": {"multiplier": 0.7}})

@@ -29,7 +29,7 @@ QUANTILE = {
 
 
 def test_private_quantile_writes_both_releases(federation, tmp_path, monkeypatch):
-    """Property 6, over the same cohort. z = 1 in all: beside a count of 2 x 1.5 the sum
+    """Property 6, over the same cohort: z = 1 in all. Beside a count of 2 x 1.5 the sum
     has (1 - 1/9)^-1/2.
     """
     releases = watch_releases(monkeypatch)
@@ -93,8 +93,8 @@ def test_private_quantile_leaves_room_for_the_count_in_a_budget(federation, tmp_
 
 @pytest.mark.parametrize("factor", [1e30, 40.0, 1e-3, math.nan])
 def test_private_quantile_moves_by_no_more_than_its_noise_covers(factor):
-    """Property 3. Same noise: releases of neighbours (zero-out) differ by what one
-    client adds to both, whitened at most 1/z.
+    """Property 3, with the same noise: releases of neighbours (zero-out) differ by one
+    client's part of both, whitened by at most 1/z.
     """
     config = make_config(QUANTILE, {"clipping": {"count_noise": 0.6}})
     rng = np.random.default_rng(5)
@@ -124,7 +124,9 @@ def test_private_quantile_moves_by_no_more_than_its_noise_covers(factor):
 
 
 def test_private_quantile_threshold_follows_from_the_released_counts():
-    """Property 9: C recomputed from the counts alone, whatever the gradients were."""
+    """Property 9: C, computed from the counts alone, is the same whatever the gradients
+    were.
+    """
     config = make_config(QUANTILE)
     rng = np.random.default_rng(6)
     for scale in (0.1, 1.0, 30.0):
@@ -135,7 +137,7 @@ def test_private_quantile_threshold_follows_from_the_released_counts():
 
 
 def test_private_quantile_counts_the_expected_cohort_also_in_an_empty_round():
-    """Property 8: an empty Poisson cohort releases noise of both kinds, over the public
+    """Property 8: an empty Poisson cohort releases both kinds of noise, over the public
     denominator.
     """
     plan = {"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}}

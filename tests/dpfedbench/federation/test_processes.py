@@ -134,7 +134,7 @@ def train_alone(config, folders, run_dir):
 
 @pytest.fixture(scope="module")
 def by_two(federation, silos, tmp_path_factory):
-    """The folder of all cases as two processes have trained them, and their data."""
+    """Train all cases with two processes; return the folder and the data."""
     root = tmp_path_factory.mktemp("two")
     fixtures = {"federation": federation, "silos": silos}
     folders = {name: fixtures[fixture] for name, (fixture, _) in CASES.items()}
@@ -185,8 +185,8 @@ def wait_for_checkpoint(state, before, is_alive):
 def test_killed_processes_are_followed_by_others_to_the_same_bits(
     name, by_two, tmp_path
 ):
-    """The second of two is killed at a random moment, then the first of three. One
-    process ends the run.
+    """The second of two processes is killed at a random moment, then the first of
+    three. One process ends the run.
     """
     root, folders = by_two
     run_dir = tmp_path / "run"
@@ -284,7 +284,7 @@ with job(Path(sys.argv[2], "train.log"), "train"):
 
 
 class Job:
-    """A job of the workflow that has two processes train."""
+    """Job of the workflow that trains with two processes."""
 
     def __init__(self, config, folders, folder):
         self.run_dir = folder / "results" / "runs" / config.folder
@@ -324,8 +324,8 @@ class Job:
 
 
 def test_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
-    """torchrun starts them. A killed process ends the job by one line; a killed job ends
-    all processes.
+    """torchrun starts the processes. A killed process ends the job with one line, and a
+    killed job ends all processes.
     """
     config = lots_config({"participation": {"rounds": 200}, "validation": {"every": 0}})
     job = Job(config, silos, tmp_path)

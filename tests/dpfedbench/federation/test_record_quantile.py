@@ -53,9 +53,7 @@ def test_record_quantile_reaches_the_percentile_of_each_client(percentile):
 
 
 def test_record_quantile_threshold_follows_from_the_released_count():
-    """Property 9, by hand: C exp(-0.3 (1/2 + count / L - 3/4)), whatever the gradients
-    were.
-    """
+    """Property 9: C exp(-0.3 (1/2 + count / L - 3/4)), whatever the gradients were."""
     rng = np.random.default_rng(6)
     config = lots_config(QUANTILE, TWO)
     for scale in (0.1, 30.0):
@@ -72,8 +70,8 @@ def test_record_quantile_threshold_follows_from_the_released_count():
 
 @pytest.mark.parametrize("factor", [1e30, 40.0, 1e-3])
 def test_record_quantile_moves_by_no_more_than_its_noise_covers(factor):
-    """Property 3, sensitivity 1/z = 1/2 of both releases, whitened; the same lots and
-    noise with and without one record.
+    """Property 3: with the same lots and noise, one record moves both releases,
+    whitened, by at most 1/z = 1/2.
     """
     overlay = {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}}
     config = lots_config(QUANTILE, overlay)
@@ -108,8 +106,8 @@ def test_record_quantile_moves_by_no_more_than_its_noise_covers(factor):
 def test_record_quantile_costs_what_the_configured_noise_does(
     silos, tmp_path, monkeypatch
 ):
-    """By hand: z_sum^-2 + (2 sigma_b)^-2 = z^-2 with sigma_b = 2 and z = 2, so z_sum =
-    (1/4 - 1/16)^-1/2 = 2.3094, and each lot costs z = 2.
+    """z_sum^-2 + (2 sigma_b)^-2 = z^-2 with sigma_b = 2 and z = 2. So z_sum = (1/4 -
+    1/16)^-1/2 = 2.3094, and each lot costs as much as z = 2.
     """
     releases = watch_releases(monkeypatch)
     steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
@@ -141,7 +139,7 @@ def test_record_quantile_with_decaying_noise_keeps_its_budget(
     silos, tmp_path, profile, gap
 ):
     """At each z of the schedule the sum's noise is raised anew, so that every lot costs
-    z; the budget is proved.
+    as much as z. The budget is proved.
     """
     budget = {"budget": {"epsilon": 3.0, "profile": profile}}
     config = lots_config(QUANTILE, DECAY, budget, {"participation": {"rounds": 60}})

@@ -76,10 +76,10 @@ def test_clip_kernels_scales_long_kernels_alone():
 def reference_round(
     net, theta, training, validation, *, rates, kernels, velocity, length
 ):
-    """Compute one round of the released code without noise, in double precision, by
-    plain gradient descent (momentum 0.9 of the weights).
+    """Compute a round of the released code without noise, in double precision.
 
-    Returns the weights after it, and the norm of the gradient before it is cut to 5.
+    Plain gradient descent; the weights have momentum 0.9. Returns the weights after the
+    round, and the norm of the gradient before it is cut to 5.
     """
     weights_block = net.blocks["weights"]
     architecture_block = net.blocks["architecture"]
@@ -152,8 +152,8 @@ def hand_kernels(net):
 def test_released_search_without_noise_is_the_released_code(
     silos, tmp_path, monkeypatch, head, length, cut
 ):
-    """Twice in a row, the second time with momentum. A large last layer has a gradient
-    above 5; between ends that are far apart the difference of gradients counts.
+    """Two rounds, the second with momentum. A large last layer has a gradient above 5.
+    Where the two ends are far apart, the difference of gradients counts.
     """
     monkeypatch.setattr(released_search, "DIFFERENCE", length)
     momentum = {"kind": "sgd", "momentum": 0.9}
@@ -204,8 +204,8 @@ def test_released_search_without_noise_is_the_released_code(
 
 
 def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
-    """Kolmogorov-Smirnov at a false-alarm rate of 1e-4, in 40 rounds of 326
-    coordinates; it refuses z C, which is twice as much.
+    """Kolmogorov-Smirnov over 40 rounds of 326 coordinates, false-alarm rate 1e-4. It
+    refuses z C, which is twice as much.
     """
     z = 1.5
     run = make_config({"noise": {"multiplier": z}, "participation": {"rounds": 40}})
@@ -252,7 +252,7 @@ def gdp_epsilon(mu, delta):
 
 def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
     """C = 0.5 and 42 kernels: the clipped gradient moves by at most 2 x 0.5 x sqrt(42),
-    the noise is 1.0 x 0.25. The paper's claim is that of z = 1 by Lemma B.3.
+    and the noise is 1.0 x 0.25. The paper claims z = 1 by Lemma B.3.
     """
     run = make_config()
     train(run, silos, tmp_path)

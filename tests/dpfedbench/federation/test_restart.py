@@ -70,7 +70,7 @@ CASES = {
 
 
 def append_torn_lines(ledger):
-    """Append a line of the next round and half a line, as a kill leaves them."""
+    """Append a line of the next round and half a line, as a killed process leaves them."""
     last = ledger.read_text().splitlines()[-1]
     index = int(re.search(r'"round": (\d+)', last)[1])
     following = last.replace(f'"round": {index}', f'"round": {index + 1}')
@@ -82,7 +82,7 @@ def append_torn_lines(ledger):
 def test_restart_keeps_bits_also_with_other_threads(
     name, request, tmp_path, monkeypatch
 ):
-    """A private run's files have only numbers that noise protects."""
+    """All numbers in a private run's files are protected by noise."""
     fixture, config = CASES[name]
     folders = request.getfixturevalue(fixture)
     whole = train(config, folders, tmp_path / "whole")
@@ -107,9 +107,7 @@ def test_restart_keeps_bits_also_with_other_threads(
 
 
 def train_slowly(config, folders, run_dir):
-    """Train with a checkpoint after every round, and rounds long enough to be killed
-    in.
-    """
+    """Train with a checkpoint after every round, in rounds long enough for a kill."""
     take_round = engine._Training._round
 
     def slow(self, index):

@@ -85,7 +85,7 @@ def test_mechanism_with_the_count_noise_of_another_is_refused(create):
 
 
 def test_mechanism_of_a_private_sum_keeps_no_norms(create):
-    """Nor has a plain sum a line in the ledger."""
+    """A plain sum keeps norms and has no line in the ledger."""
     plain = create(SumSpec(name="plain", unit="client", observer="everyone"))
     private = create(private_sum("private"))
     total = plain.begin_round(0)
@@ -152,9 +152,9 @@ def test_noise_stream_cases_are_all_private_methods():
 
 
 def ledger_names(streams, mechanisms, by_step):
-    """Group the streams that were drawn by their name in the ledger.
+    """Group drawn streams by their name in the ledger.
 
-    A line of several clients and steps has words in place of their numbers.
+    A ledger line of several clients and steps has words in place of their numbers.
     """
     words_of = {
         mechanism.spec.stream: mechanism._stream_indices
@@ -215,7 +215,9 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     ],
 )
 def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
-    """Else the first coordinate's noise could be read off the count and subtracted."""
+    """Otherwise an observer could read the first coordinate's noise off the count and
+    subtract it.
+    """
     rounds = rounds_without_data(make_config(rule, general=general))
     for index in range(3):
         rounds.round(index)
@@ -233,8 +235,8 @@ def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
 
 @pytest.mark.parametrize("form", ["mean", "sum"])
 def test_percentile_threshold_follows_from_what_everyone_saw(form):
-    """Property 9: C recomputed from the observed releases alone, for gradients of any
-    size: the median of the last three rounds.
+    """Property 9: C is the median of the last three rounds' releases, whatever the
+    gradients were.
     """
     rule = {"kind": "percentile-of-releases", "form": form, "percentile": 50}
     config = make_config({"clipping": rule})
@@ -251,8 +253,9 @@ def test_percentile_threshold_follows_from_what_everyone_saw(form):
 
 
 def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
-    """A cohort of four. Adam's step would hide a factor. Without noise the mean is
-    the clients' 0.1, which is not clipped.
+    """The cohort is four clients. Adam hides a factor, so the test watches its input.
+
+    Without noise the mean is the clients' 0.1, which is not clipped.
     """
     gradients = []
     step = Adam.step
@@ -276,7 +279,7 @@ def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
 
 
 def test_sample_level_sums_are_divided_by_all_query_examples():
-    """|D^q| L: six query examples of each of four clients."""
+    """The denominator is |D^q| L: six query examples of each of four clients."""
     rounds = rounds_without_data(make_config({"method": "dp-maml-sample"}))
     rounds.round(0)
     (line,) = [line for line in rounds.ledger if line.name == "query-gradient-sum"]
@@ -285,7 +288,7 @@ def test_sample_level_sums_are_divided_by_all_query_examples():
 
 @pytest.mark.parametrize(("method", "sums"), [("dp-agr", 1), ("dp-agrlr", 3)])
 def test_round_without_clients_has_its_lines_and_its_step(method, sums):
-    """Property 8: under balls-and-bins some rounds are empty; neither ledger nor step
+    """Property 8: some rounds of balls-and-bins are empty, and neither ledger nor step
     shows which.
     """
     plan = {"participation": {"kind": "balls-and-bins", "cohort": 1, "rounds": 48}}

@@ -66,8 +66,8 @@ def rounds():
 
 
 def check_thresholds(rounds):
-    """Check that each of four messages of 1e6 in each of eight coordinates counts as C
-    long, along the diagonal.
+    """Check that each of four messages of 1e6 in each of eight coordinates is clipped
+    to C, along the diagonal.
     """
     before = rounds.theta.clone()
     rounds.round(0)
@@ -84,7 +84,7 @@ def test_scaffold_clips_both_messages_each_to_its_own_threshold(rounds):
 
 
 def test_scaffold_that_broadcasts_the_raw_sum_is_noticed(rounds, monkeypatch):
-    """The fault: clients receive their sum without clipping and noise."""
+    """The planted fault: clients receive their sum without clipping and noise."""
     contributed = engine.Rounds._contributed
 
     def unclipped(self, index):
@@ -107,7 +107,7 @@ def test_scaffold_refuses_a_second_release_of_a_round(rounds):
 
 
 def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
-    """Calibrated noise: both multipliers together are what one sum alone needs for the
+    """Both calibrated multipliers together cost as much as one sum's multiplier for the
     same epsilon, rounded up.
     """
     config = make_config(CALIBRATED)
@@ -126,8 +126,8 @@ def test_scaffold_has_one_budget_for_both_sums(silos, tmp_path):
 
 
 def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path, monkeypatch):
-    """The fault: each sum by itself has the noise of the whole budget. The account of
-    the ledger is above it.
+    """The planted fault: each sum has the noise of the whole budget. The account of the
+    ledger is above it.
     """
     finalize = Composition.finalize
 
@@ -188,8 +188,8 @@ def test_method_that_forgets_a_message_or_its_noise_is_refused(method, message):
 
 
 def test_plain_scaffold_over_everyone_is_the_published_algorithm(silos, tmp_path):
-    """Through the whole loop, on a network: the first round has no correction; in the
-    second, by the numbers of the first, each client's steps follow g - c_k + c.
+    """The whole loop, on a network. The first round has no correction. In the second,
+    each client's steps follow g - c_k + c with the values of the first.
     """
     overlay = {
         "method": "fedavg",

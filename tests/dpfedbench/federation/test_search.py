@@ -99,7 +99,7 @@ def open_search(*overlays):
 
 
 def cells_config(*overlays, search=None):
-    """Return a training of known cells, or of those that a search found."""
+    """Return a training of known cells, or of the cells of a search."""
     if search is not None:
         genotype = {"kind": "found", "search": named(search)}
         overlays = ({"model": {"genotype": genotype}}, *overlays)
@@ -120,10 +120,10 @@ def test_search_halves_are_disjoint_and_of_one_size():
 
 
 def check_algorithm_1(silos, folder):
-    """Check two rounds without noise: steps of W along clipped gradients of training
-    lots, then of A, at the new W, of validation lots.
+    """Check two rounds without noise against torch's gradients of single records.
 
-    Torch takes each record's gradient, of the records that each half should have.
+    W steps along clipped gradients of training lots, then A, at the new W, along those
+    of validation lots. Each half has its own records.
     """
     sgd = {"rate": 2.0, "optimizer": {"kind": "sgd", "momentum": 0.0}, "decay": 0.01}
     run = search_config({"client_update": {"architecture": sgd}})
@@ -214,8 +214,8 @@ def test_search_mutants_are_not_algorithm_1(silos, tmp_path, monkeypatch, mutant
 def test_search_history_has_norms_of_the_sum_over_parties_alone(
     silos, tmp_path, monkeypatch, distance
 ):
-    """Two of the four release what the other two take back: everyone sees their sum, 3
-    in each of d coordinates, whose norm is 3 sqrt(d).
+    """Two of four parties release the negative of the other two. Everyone sees the sum,
+    3 in each of d coordinates, whose norm is 3 sqrt(d).
     """
     party = Parties._party
 
@@ -244,8 +244,8 @@ class FollowsReleases(DpFnas):
 
 
 def test_search_threshold_that_follows_a_partys_releases_is_refused(monkeypatch):
-    """The ledger shows each party's threshold to everyone, whose account is of the sum
-    over parties.
+    """The ledger shows each party's threshold to everyone, but the account of everyone
+    is that of the sum over parties.
     """
     monkeypatch.setitem(METHODS, FollowsReleases.name, FollowsReleases)
     rule = {"kind": "norm-of-release", "threshold": 1.0}
@@ -255,8 +255,8 @@ def test_search_threshold_that_follows_a_partys_releases_is_refused(monkeypatch)
 
 
 def test_search_writes_both_sums(silos, tmp_path, monkeypatch):
-    """z = 1 and 1.5 of thresholds 0.1 and 0.01, lots of 8 of 50 records; the noise of
-    each sum, party and round has a stream of its own.
+    """z = 1 and 1.5, thresholds 0.1 and 0.01, lots of 8 of 50 records. The noise of
+    each sum, party and round has its own stream.
     """
     streams = watch_streams(monkeypatch)
     train(search_config(), silos, tmp_path)
@@ -334,8 +334,8 @@ def test_search_noise_is_calibrated_for_both_halves(silos, tmp_path):
 
 @pytest.fixture
 def found_cells(silos, tmp_path):
-    """A search, and the training and account of the cells that it found: (search, run,
-    the search's files).
+    """Make a search, and a training and account of its cells: (search, run, the
+    search's files).
     """
     search = search_config()
     train(search, silos, tmp_path / "search")
@@ -385,7 +385,7 @@ def test_found_cells_are_accounted_for_together_with_the_search(
 def test_found_cells_have_no_account_with_less_of_the_searchs_ledger(
     found_cells, silos, tmp_path
 ):
-    """Lines cut off, a consistent shorter ledger, another run's ledger: all refused."""
+    """A cut ledger, a consistent shorter one and another run's ledger are refused."""
     _, run, files = found_cells
     folder = tmp_path / "cells"
     ledger = files["ledger.jsonl"]
@@ -443,7 +443,7 @@ def test_found_cells_of_another_search_space_are_refused(silos, tmp_path):
 
 
 def test_found_cells_have_no_budget_of_the_training_alone():
-    """The proven epsilon is of search and training, and would exceed it."""
+    """The proven epsilon covers search and training, and would exceed the budget."""
     limit = {"budget": {"epsilon": 2.0}}
     with pytest.raises(BenchError, match=r"^budget\.epsilon is 2, but this run uses a"):
         cells_config(limit, search=search_config())
@@ -451,7 +451,7 @@ def test_found_cells_have_no_budget_of_the_training_alone():
 
 
 class Batch(torch.nn.Sequential):
-    """DARTS' own normalisation: over the lot, without weights. Opacus accepts it."""
+    """DARTS' normalisation: over the lot, without weights. Opacus accepts it."""
 
     def __init__(self):
         norm = torch.nn.BatchNorm2d(2, affine=False, track_running_stats=False)

@@ -70,10 +70,10 @@ def tuning_account(*, own_streams: bool, search: Search = SEARCHED):
 
 
 def test_search_with_shared_streams_has_no_finite_epsilon():
-    """Twelve runs of one seed put a client into the same rounds: with independent noise
-    they are one run of z/sqrt(12). Shared noise can only cost more.
+    """Twelve runs of one seed have the same cohorts: with independent noise they are
+    one run of z / sqrt(12), and shared noise only costs more.
 
-    dp-accounting's optimistic distribution is a lower end of that.
+    dp_accounting's optimistic distribution is a lower end of that.
     """
     alone = privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=1.3 / RUNS**0.5,
@@ -175,11 +175,11 @@ def test_search_on_private_data_alone_gives_its_runs_streams_of_their_own():
 
 
 def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
-    """In 20,000 pairs of round and client two runs of q = 0.01 share
-    Binomial(20,000, 1e-4): more than 16 has a chance of 4e-11.
+    """In 20,000 pairs of round and client two runs of q = 0.01 share Binomial(20,000,
+    1e-4): more than 16 has probability 4e-11.
 
-    Runs that share their streams would share about 200. Fifteen pairs of runs: false
-    alarms below 1e-9; the seed is fixed.
+    Runs with shared streams would share about 200. Fifteen pairs of runs: false alarms
+    below 1e-9; the seed is fixed.
     """
     participations = []
     for run in runs_of(plan_of()):

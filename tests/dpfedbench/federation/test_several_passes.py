@@ -45,7 +45,7 @@ def test_several_passes_of_known_blocks_are_a_gaussian_a_pass(
 def test_several_passes_with_correlated_noise_are_one_gaussian_of_z(
     federation, tmp_path
 ):
-    """z is of all three participations: the encoder is divided by how far they move
+    """z covers all three participations: the encoder is divided by how far they move
     it.
     """
     plan = {"kind": "min-separation", **ROUNDS}
@@ -68,8 +68,8 @@ def test_several_passes_with_correlated_noise_are_one_gaussian_of_z(
 def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
     federation, tmp_path
 ):
-    """From the ledger's own weights: between the account of columns that do not overlap
-    and that of known rounds.
+    """Epsilon, from the ledger's weights, lies between the account of columns that do
+    not overlap and that of known rounds.
     """
     overlay = {
         "method": "dp-agr-ftrl",
@@ -113,8 +113,8 @@ def test_calibrated_noise_meets_the_budget_over_all_passes(kind, federation, tmp
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
 def test_audit_of_several_passes_is_below_what_is_proven(kind):
-    """The rank test at 95 %: of 20 seeds at most 6 above, or chance below 1e-4. Some
-    show half of what is proven.
+    """The rank test at 95 %: of 20 seeds at most 6 are above (probability of more:
+    below 1e-4). Some show half of the proven epsilon.
     """
     config = audits.make_config({"participation": {"kind": kind, "rounds": 20}})
     lower_bounds = []

@@ -45,7 +45,7 @@ class BodyScaffold(DpScaffold):
 
 
 class OddFedAvg(DpFedAvg):
-    """Shares every other coordinate."""
+    """FedAvg whose clients share every other coordinate."""
 
     name: ClassVar[str] = "odd-fed-avg"
 
@@ -108,8 +108,8 @@ def rounds_of_rows(method, rows, *, shared=None, **overlay):
 
 
 def check_odd_coordinates_move(rounds):
-    """Four clients that have 3 and 4 in the two shared coordinates: clipped to 0.5 they
-    are (0.3, 0.4), whatever is in the other two.
+    """Check that four clients with 3 and 4 in the two shared coordinates are clipped to
+    (0.3, 0.4), C = 0.5, whatever the other two coordinates have.
     """
     rounds.round(0)
     moved = -rounds.theta.numpy()
@@ -125,7 +125,9 @@ def test_shared_coordinates_alone_are_clipped():
 
 
 def test_norm_over_all_coordinates_is_noticed(monkeypatch):
-    """The fault: contributions are clipped before the shared coordinates are taken."""
+    """The planted fault: contributions are clipped before the shared coordinates are
+    taken.
+    """
     select = SharedCoordinates.select
 
     def clipped_as_a_whole(self, vectors):
@@ -148,7 +150,7 @@ AUDITED = {
 
 
 def audited_ledger():
-    """The lines of a run that is audited; they are the same whatever clients send."""
+    """Return the ledger of the audited run. It is the same whatever clients send."""
     rows = np.zeros((400, 4))
     run = config_of(BodyFedAvg, AUDITED)
     mask = np.array([True, True, True, False])
@@ -190,8 +192,8 @@ def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
 
 
 def test_canary_in_the_head_is_noticed(monkeypatch):
-    """The fault: canaries are in coordinates that nobody sends, so that no release
-    shows them.
+    """The planted fault: canaries are in coordinates that no client sends, so no
+    release shows them.
     """
     from dpfedbench.audit import units
 
@@ -239,7 +241,7 @@ def test_shared_body_goes_on_after_a_restart_with_the_same_bits(
 
 
 class HeadStep(Step):
-    """Asks for the coordinates of the head."""
+    """Server step that asks for the coordinates of the head."""
 
     kind: ClassVar[str] = "head-step"
 

@@ -23,7 +23,7 @@ CLIENTS = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
 
 @pytest.fixture(scope="module")
 def unequal(silos, tmp_path_factory):
-    """(data folder, clients folder): 400 records, dealt out unequally to four clients."""
+    """Deal 400 records unequally to four clients: (data folder, clients folder)."""
     folder = tmp_path_factory.mktemp("unequal")
     partition = make_dirichlet(
         load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
@@ -41,8 +41,8 @@ def make_config(*overlays):
 
 
 def test_lots_of_unequal_clients_have_one_rate():
-    """60 of 400 records are expected in a step, whoever holds them. Means of 2,000
-    lots, four standard errors.
+    """A step has 60 of 400 records in expectation, whichever client holds them. Means
+    of 2,000 lots, within four standard errors.
     """
     sizes = [30, 100, 270]
     lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
@@ -100,7 +100,9 @@ def test_audit_of_unequal_clients_is_not_above_what_is_proven(unequal, tmp_path)
 def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
     unequal, tmp_path
 ):
-    """Each record in each lot (L is the mean number of records), averaged by records."""
+    """Every record is in every lot (L is the mean number of records), and the mean is
+    over records.
+    """
     overlay = {
         "method": "fedavg",
         "participation": {"cohort": 100, "rounds": 1},

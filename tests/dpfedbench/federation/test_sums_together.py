@@ -76,7 +76,7 @@ def joint(*multipliers):
 
 
 class _ClientsWithSecondSum(Clients):
-    """Clients over whom a second sum is taken before they send."""
+    """Clients whose values enter a second sum before they send their message."""
 
     def __init__(self, setup):
         self._dimension = setup.net.dimension
@@ -199,7 +199,7 @@ def two_of_lots_config(**parts):
 
 
 def test_two_sums_have_one_history_and_account(federation, tmp_path):
-    """z = 1 and z = 2 at 1e-6: 5.55, where the worse of the two by itself has 4.89."""
+    """z = 1 and z = 2 at 1e-6: 5.55, where the sum of z = 1 alone has 4.89."""
     config = two_sums_config(1.0, 2.0, {"epsilon": 6.0})
     train(config, federation, tmp_path)
     expected = gaussian(joint(1.0, 2.0))
@@ -220,7 +220,9 @@ def test_two_sums_have_one_history_and_account(federation, tmp_path):
 def test_two_sums_that_exceed_a_budget_are_refused(
     federation, tmp_path, z, second_z, message
 ):
-    """5 is enough for each of z = 1 and z = 2; z = 0.5 leaves nothing for the other."""
+    """A budget of 5 is enough for z = 1 and for z = 2 alone. z = 0.5 leaves nothing for
+    the other sum.
+    """
     with pytest.raises(BenchError, match=message):
         train(two_sums_config(z, second_z, {"epsilon": 5.0}), federation, tmp_path)
 
@@ -229,7 +231,7 @@ def test_two_sums_that_exceed_a_budget_are_refused(
 def test_two_sums_with_calibrated_noise_meet_the_budget(
     federation, tmp_path, z, second_z
 ):
-    """Alone z would be 0.9801, which has 5.65 with the other."""
+    """Alone z would be 0.9801, which together with the other sum has 5.65."""
     config = two_sums_config(z, second_z, {"epsilon": 5.0})
     train(config, federation, tmp_path)
     ledger = ledger_in(tmp_path)
@@ -249,7 +251,7 @@ def test_two_sums_with_calibrated_noise_meet_the_budget(
 def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(
     federation, tmp_path
 ):
-    """Against dp-accounting's composition of one Gaussian of the joint multiplier."""
+    """Reference: dp_accounting's composition of one Gaussian of the joint multiplier."""
 
     def spent(rounds):
         accountant = PLDAccountant(
@@ -291,9 +293,7 @@ def divergence_of(epsilon, delta, order):
 
 
 def test_decaying_noise_shares_a_filter_with_a_second_sum(silos, tmp_path):
-    """One lot in the filter is both sums' at the one order that is best for the first
-    lot.
-    """
+    """A lot in the filter has both sums, at the order that is best for the first lot."""
     decay = {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}
     plan = {"kind": "poisson-lots", "cohort": 8, "rounds": 200}
     config = two_of_lots_config(noise=decay, participation=plan)
@@ -323,8 +323,8 @@ def test_decaying_noise_shares_a_filter_with_a_second_sum(silos, tmp_path):
 def test_two_sums_over_separate_lots_of_the_same_records_are_refused(
     silos, tmp_path, monkeypatch
 ):
-    """With two chances of q to be in a release that tells all, delta is 2 q - q^2; by
-    one lot it would be q.
+    """A record is in one of two releases that reveal it with probability 2 q - q^2,
+    which is delta. With one lot it would be q.
     """
 
     def lots(self, run, sum_, *, clients, records):
@@ -381,8 +381,8 @@ def test_composition_groups_refuse_sums_that_no_analysis_composes(
 
 
 def test_composition_groups_separate_disjoint_records_alone():
-    """A client's own records against the server are another guarantee than clients
-    against everyone.
+    """A guarantee for a client's records against the server is another one than that
+    for clients against everyone.
     """
 
     def names(*sums):
@@ -415,7 +415,7 @@ def test_two_sums_of_two_samplers_are_refused_before_the_first_round():
 
 
 def test_two_sums_of_which_the_server_sees_one_count_against_it(federation, tmp_path):
-    """The server sees both, and everyone else no more."""
+    """The server sees both sums, and all other observers see one."""
     train(two_sums_config(1.0, 2.0, {}), federation, tmp_path)
     lines = [
         dataclasses.replace(line, **SERVER) if line.name == "second-sum" else line
@@ -462,7 +462,7 @@ def test_sample_level_account_has_one_delta_for_support_and_query(federation, tm
 
 
 def test_sample_level_budget_is_for_support_examples_too():
-    """3 is enough for the query examples, 4 for both."""
+    """A budget of 3 is enough for the query examples, and 4 for both kinds."""
     budget = {"budget": {"delta": DELTA, "epsilon": 3.0}}
     with pytest.raises(
         BenchError, match=r"^support-gradient-sum costs .* epsilon 3\.9"
@@ -475,8 +475,8 @@ def test_sample_level_budget_is_for_support_examples_too():
 
 
 def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path):
-    """Everyone sees them, and so who took part. By balls-and-bins the server's sum
-    would have 2.652 at z = 1, and 4.887 where rounds are known.
+    """Everyone sees the releases, and so the clients that took part. By balls-and-bins
+    the server's sum would have 2.652 at z = 1, and 4.887 where rounds are known.
     """
     secret = {"participation": {"kind": "balls-and-bins"}}
     message = "is seen by everyone, which tells the rounds that balls-and-bins"

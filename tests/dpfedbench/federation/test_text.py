@@ -111,8 +111,8 @@ def epsilons(profiles: Any, digits: int = 4) -> dict[str, float]:
 
 
 def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> None:
-    """By TensorFlow Privacy's accountant: one Gaussian of z = 0.51 at delta = 1e-3, and
-    of z/2.
+    """Reference: TensorFlow Privacy's accountant for one Gaussian of z = 0.51 at delta
+    = 1e-3, and of z / 2.
     """
     run = run_of("dp-reptile", within_task=WITHIN | {"groups": [2, 3]})
     trained(tmp_path, run)
@@ -227,8 +227,10 @@ def test_language_model_tests_while_training_change_nothing(
 def test_initial_language_model_goes_over_word_by_word(
     tied: bool, tmp_path: Path
 ) -> None:
-    """Rows of words that both models know are the first run's, others are random. Row 0
-    is of unknown words, the embedding's last row of the beginning of a record.
+    """Rows of words that both models know come from the first run; others are random.
+
+    Row 0 is that of unknown words, and the embedding's last row that of a record's
+    beginning.
     """
     model = RUN["model"] | {"tied": tied}
     task = RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}

@@ -51,7 +51,7 @@ def files_of(run, folders, run_dir, monkeypatch, capsys, *, seed):
 def test_times_are_written_only_where_participation_is_public(
     federation, silos, tmp_path, monkeypatch, capsys, name
 ):
-    """Two clocks, one run: where cohorts, lots or a client's own draws are secret all
+    """Two clocks, one run: where cohorts, lots or a client's draws are secret, all
     files are equal.
     """
     run = (SECRET | PUBLIC)[name]

@@ -43,7 +43,7 @@ class NoBudget:
 
 @dataclasses.dataclass(frozen=True)
 class Correlated(Noise):
-    """Noise of a round less half of the noise of the round before."""
+    """Noise of a round, less half of the noise of the round before."""
 
     kind: ClassVar[str] = "correlated"
     mechanism: ClassVar[str] = "correlated"
@@ -60,7 +60,7 @@ class Correlated(Noise):
 
 
 class MisaccountedNoise(Gaussian):
-    """The same draws, under the accounting of independent noise."""
+    """The same draws as `Correlated`, accounted for as independent noise."""
 
     kind: ClassVar[str] = "careless"
     mechanism: ClassVar[str] = "correlated"
@@ -68,7 +68,7 @@ class MisaccountedNoise(Gaussian):
 
 
 class Halving(CohortRule):
-    """C is halved after each round."""
+    """Clipping rule that halves C after each round."""
 
     kind: ClassVar[str] = "halving"
 
@@ -127,7 +127,9 @@ def ledger_of(run, count=12):
 
 @pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 def test_noise_of_an_unknown_mechanism_has_no_epsilon():
-    """If only the draw was edited, the budget's plan refuses before the first round."""
+    """If a user changes the draw alone, the budget's plan is refused before the first
+    round.
+    """
     unknown = r"^no analysis for correlated noise with the sampler 'one-pass'"
     run = run_of(UserNoise)
     ledger = ledger_of(run)
@@ -141,7 +143,7 @@ def test_noise_of_an_unknown_mechanism_has_no_epsilon():
 
 @pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 def test_noise_is_drawn_by_the_users_part():
-    """Zero gradients: releases are noise alone, less half of the round before, by hand."""
+    """All gradients are zero, so the releases are noise, less half of the round before."""
     independent = make_config({"clipping": {"kind": "constant"}})
     correlated, fresh = (
         [float(means[0][0]) for _, means in releases_of(run, np.zeros((48, 3)))]
@@ -162,7 +164,7 @@ def test_rule_that_reads_nothing_has_the_account_of_any_private_rule():
 
 
 def test_rule_that_declares_raw_norms_has_no_finite_epsilon(monkeypatch):
-    """A rule that does not declare them is shown none."""
+    """A rule without that declaration receives no norms."""
     norms = []
     observe = Halving.observe
 

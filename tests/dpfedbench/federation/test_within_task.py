@@ -67,7 +67,7 @@ def assert_close(row, expected):
 def watch_means(monkeypatch, replacement=None):
     """Return a list that receives (client, images, labels) of each sum within a task.
 
-    A `replacement` is the result in place of each sum.
+    A `replacement` replaces the result of each sum.
     """
     calls = []
     mean = Client.mean
@@ -97,7 +97,7 @@ def test_maml_without_privacy_is_first_order_maml_by_autodiff(federation, tmp_pa
 
 
 def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
-    """By hand: three plain steps along the mean gradient of all nine examples."""
+    """Reference: three plain steps along the mean gradient of all nine examples."""
     update = {"inner_steps": 3, "inner_rate": 0.1, "optimizer": "sgd"}
     config = make_config(PLAIN_REPTILE, {"client_update": update})
     rounds = rounds_of(config, federation, tmp_path)
@@ -115,8 +115,8 @@ def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
 
 
 def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_path):
-    """Reptile's direction: phi <- phi + eps (theta_t - phi), which for eps = 1 and one
-    client is its theta_t.
+    """Reptile's step is phi <- phi + eps (theta_t - phi): the client's theta_t for eps
+    = 1.
     """
     single = {
         "participation": {"cohort": 1, "rounds": 2},
@@ -178,8 +178,8 @@ def test_ledger_has_every_release_within_tasks(
 
 
 def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
-    """z_0 from epsilon 2.5: that of DP-AGRLR's one step exactly; two steps read the
-    support set, and cost sqrt(2).
+    """z_0 for epsilon 2.5 is that of DP-AGRLR's one step. Two steps read the support
+    set and cost sqrt(2).
     """
     for steps in (1, 2):
         config = make_config(AGRLR, {"client_update": {"inner_steps": steps}})
@@ -220,9 +220,9 @@ def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
 def test_noise_within_tasks_has_the_stated_size_and_is_never_used_twice(
     overlay, noise, releases, federation, tmp_path
 ):
-    """In no step, client or round; standard deviation within 5 % (over 15,000 draws:
-    five deviations are 3 %). A client's own update is always there: its noise is of 2 z
-    C.
+    """The standard deviation is within 5 % over 15,000 draws (five deviations are 3 %).
+
+    A client's update of its own always takes part, so its noise is 2 z C.
     """
     rounds = rounds_of(make_config(overlay, noise), federation, tmp_path)
     theta = theta_of(rounds)
@@ -292,8 +292,8 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
 def test_poisson_batches_are_divided_by_their_mean_size(
     federation, tmp_path, monkeypatch
 ):
-    """Two rounds of three clients with three steps of nine examples: 162 chances of
-    1/3, so 54 +- 6 at a fixed seed.
+    """Two rounds of three clients with three steps of nine examples: 162 draws of 1/3,
+    so 54 +- 6 at a fixed seed.
     """
     rounds = rounds_of(make_config(PLAIN_REPTILE, POISSON), federation, tmp_path)
     theta = theta_of(rounds)
@@ -329,7 +329,7 @@ def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
     numbers = np.arange(9)
 
     def gather(ids):
-        """Return the examples' numbers in place of images and labels."""
+        """Return the numbers of the examples as images and labels."""
         tiled = np.tile(numbers, (len(ids), 1))
         support = tiled[:, :3]
         query = tiled[:, 3:]
@@ -383,8 +383,8 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
 
 
 def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
-    """One client against everyone by the server's noise; each example against the
-    server by the client's.
+    """The server's noise protects a client against everyone; the client's noise
+    protects each example against the server.
     """
     config = make_config(AGRLR)
     train(config, federation, tmp_path)

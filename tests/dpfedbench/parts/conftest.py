@@ -13,8 +13,10 @@ from tests.dpfedbench.federation.conftest import make_config
 
 
 class Quadratic:
-    """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2, of each record of client
-    k. Labels are the client's number.
+    """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2 of each record of client
+    k.
+
+    The labels are the client's number.
     """
 
     device = "cpu"

@@ -8,7 +8,7 @@ from dpfedbench.parts.augmentation import Augmentation
 
 
 class FixedDraws:
-    """A generator whose draws a test states."""
+    """Stand-in for a random generator with fixed draws."""
 
     def __init__(self, *integers, uniform=()):
         self.integer_draws = list(integers)
@@ -47,7 +47,9 @@ def test_flip_mirrors_half_of_the_images_left_to_right():
 
 
 def test_cutout_blanks_a_square_that_may_reach_over_the_border():
-    """Side 2: from one pixel before the middle to it, as DARTS' clip of y - 1 to y + 1."""
+    """A square of side 2 reaches from one pixel before the middle to the middle, as in
+    DARTS, which clips y - 1 to y + 1.
+    """
     cutout = Augmentation(cutout=2, cutout_value=0.5)
     draws = FixedDraws([1, 0], [1, 2])
     first, second = cutout.apply(IMAGES, draws)[..., 0].tolist()
@@ -68,8 +70,8 @@ def test_augmentation_changes_no_image_that_it_was_given():
 
 
 def test_augmentation_draws_have_their_shares():
-    """10,000 images, each share within 4.5 standard deviations: one false alarm in
-    10,000 tests.
+    """10,000 images: each share is within 4.5 standard deviations, which fails for one
+    seed in 10,000.
     """
     images = np.zeros((10_000, 4, 4, 1), np.uint8)
     images[:, 1, 1] = 200

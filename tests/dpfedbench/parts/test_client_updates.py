@@ -19,8 +19,8 @@ def test_client_updates_state_what_clients_hold():
 
 
 def test_maml_step_weights_are_those_of_the_authors_code():
-    """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, 3 % of 1/5 at the
-    least, the last alone after.
+    """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, at least 3 % of
+    1/5, and the last weight alone at the end.
     """
     maml = Maml(inner_steps=5, inner_rate=0.1, order=2, multi_step_rounds=10)
     np.testing.assert_allclose(maml.step_weights(0), [0.2] * 5)
@@ -32,7 +32,7 @@ def test_maml_step_weights_are_those_of_the_authors_code():
 
 
 def test_maml_learnt_rates_are_coordinates_of_the_network():
-    """So they are clipped and noised with the weights."""
+    """So learnt rates are clipped and noised with the weights."""
     config = make_config({"client_update": {"learnable_rates": True, "inner_steps": 2}})
     plain = make_config().net((28, 28, 1), 64)
     net = config.net((28, 28, 1), 64)

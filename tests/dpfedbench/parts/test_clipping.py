@@ -38,7 +38,7 @@ RULES = {
 
 
 def observe(rule, state, released, *, denominator=4.0, extra=None, raw=None):
-    """Show a rule one round, and return its next threshold."""
+    """Pass one round to a rule, and return its next threshold."""
     released = torch.as_tensor(released, dtype=torch.float64)
     observation = Seen(
         released=released, extra=extra, denominator=denominator, raw_norms=raw
@@ -50,7 +50,7 @@ def observe(rule, state, released, *, denominator=4.0, extra=None, raw=None):
 def thresholds(rule, releases, raw_norms, state=None, first=1.0):
     """Return the thresholds after each of some releases and raw norms.
 
-    All rules see the norms here, also those that are said to be private.
+    All rules receive the norms here, private rules too.
     """
     state = rule.begin(first) if state is None else state
     return [
@@ -86,8 +86,8 @@ def test_clipping_rule_is_private_if_and_only_if_it_follows_from_releases(name):
 
 
 def test_percentile_of_releases_by_hand():
-    """Norms 1, 2, 3 fill the window; their 50th percentile is 2, that of 2, 3, 10 is 3.
-    The 90th percentile of 1, 2, 3 by linear interpolation is 2 + 0.8.
+    """Norms 1, 2, 3 fill the window: the 50th percentile is 2, and that of 2, 3, 10 is
+    3. The 90th percentile of 1, 2, 3 by linear interpolation is 2 + 0.8.
     """
     releases = [torch.tensor([float(norm), 0.0]) for norm in (1, 2, 3, 10)]
     median = thresholds(percentile_rule(50.0, 3), releases, [[]] * 4, first=9.0)
@@ -103,8 +103,8 @@ def test_percentile_of_releases_by_hand():
 
 
 def test_percentile_of_releases_in_mean_form_collapses_onto_its_own_noise():
-    """With no gradient at all C shrinks by z sqrt(d)/L a window: here 0.1, down to the
-    stated floor.
+    """Without any gradient C shrinks by z sqrt(d)/L a window, here 0.1, down to its
+    floor.
     """
     rng = np.random.default_rng(1)
     rule = percentile_rule(90.0, 2, form="mean", never_rising=True)
@@ -123,8 +123,8 @@ def test_percentile_of_raw_norms_is_over_all_clients_of_the_window():
 
 
 def test_rules_of_adap_dp_fl_by_hand():
-    """Eq. 6 to 8 over 4: |(3, 4)| / 4 times 0.5; |-12| / 4; the mean of 1, 2 and 6, of
-    which one is not finite. An empty lot has no norms.
+    """Eq. 6 to 8 over 4: |(3, 4)| / 4 times 0.5; |-12| / 4; the mean of 1, 2 and 6 and
+    a norm that is not finite. An empty lot has no norms.
     """
     vector = NormOfRelease(factor=0.5)
     threshold = observe(vector, vector.begin(1.0), [3.0, 4.0])
@@ -138,8 +138,8 @@ def test_rules_of_adap_dp_fl_by_hand():
 
 
 def test_norm_query_is_a_sum_that_clips_each_norm():
-    """Eq. 6's sensitivity: each norm is cut to C, so a record of 1e30 moves the query
-    by no more than C.
+    """The sensitivity of eq. 6: each norm is cut to C, so a record of 1e30 moves the
+    query by at most C.
     """
     rule = NoisedMeanNorm()
     query = rule.extra(rule.begin(2.0), noise_multiplier=3.0, cohort=8.0)
@@ -155,8 +155,8 @@ def test_norm_query_is_a_sum_that_clips_each_norm():
 
 
 def test_private_quantile_by_hand():
-    """gamma = 0.9, rate 0.5. Counts over 4: +2 is a share of 1, C e^-0.05; -1 is a
-    share of 1/4, C e^0.325.
+    """gamma = 0.9 and rate 0.5. Over 4, a count of +2 is a share of 1: C e^-0.05. A
+    count of -1 is a share of 1/4: C e^0.325.
     """
     settings = {"percentile": 90.0, "quantile_rate": 0.5}
     rule = PrivateQuantile(**settings, never_rising=False)
@@ -196,8 +196,8 @@ def test_private_quantile_indicators_are_a_half_and_zero_for_zero():
 
 @pytest.mark.parametrize(("count_noise", "multiplier"), [(3.0, 6.0), (None, 10.0)])
 def test_private_quantile_count_has_its_configured_noise(count_noise, multiplier):
-    """Indicators are a half, so a deviation of 3 is a multiplier of 6. The default is a
-    twentieth of the cohort: 5, so 10.
+    """Indicators are a half, so a deviation of 3 is a multiplier of 6. The default
+    deviation is a twentieth of the cohort: 5, so 10.
     """
     rule = PrivateQuantile(count_noise=count_noise)
     count = rule.extra({"threshold": 1.0}, noise_multiplier=1.0, cohort=100.0)

@@ -56,11 +56,11 @@ def draw(noise, seed=0, dimension=WIDE):
     ids=repr,
 )
 def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisation):
-    """C X is independent and standard: by Kolmogorov and Smirnov over all of it, and by
-    Bartlett over rounds.
+    """C X is independent and standard (Kolmogorov-Smirnov over all of it, Bartlett over
+    rounds).
 
     Each test rejects correct noise for one seed in a thousand. Independent noise of the
-    same deviations fails on C X: its covariance is another one.
+    same deviations fails on C X, since its covariance is another one.
     """
     weights = factorisation.weights(ROUNDS, STEP)
 
@@ -83,7 +83,7 @@ def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisati
 
 
 def test_correlated_noise_is_independent_over_coordinates():
-    """Correlations are N(0, 1/n): 5 deviations, false alarm below 1e-5 over all."""
+    """Correlations are N(0, 1/n), and 5 deviations have a false-alarm rate below 1e-5."""
     noise = draw(planned(SquareRoot()))
     neighbours = [np.corrcoef(row[:-1], row[1:])[0, 1] for row in noise]
     assert np.abs(neighbours).max() < 5 / math.sqrt(WIDE)
@@ -114,8 +114,8 @@ def test_correlated_noise_repeats_the_draws_of_earlier_rounds():
 
 @pytest.mark.parametrize("factorisation", [SquareRoot(), Optimised()], ids=repr)
 def test_encoded_sums_of_neighbours_differ_by_at_most_the_threshold(factorisation):
-    """Property 3 over all rounds: one client, which is in one round, zeroed; extreme
-    contributions among them.
+    """Property 3 over all rounds: one client, which is in one round, becomes zero. Some
+    contributions are extreme.
     """
     encoder = inverted(factorisation.weights(5, STEP))
     rng = np.random.default_rng(0)
@@ -166,9 +166,7 @@ def test_correlated_release_is_the_sum_and_the_ledgers_combination():
 
 
 def test_correlated_noise_is_planned_for_the_server_and_rounds_of_the_run():
-    """The encoder of least error is another one for each momentum, schedule and number
-    of rounds.
-    """
+    """The encoder of least error depends on momentum, schedule and number of rounds."""
     combinations = set()
     for momentum, schedule, rounds in (
         (0.9, "constant", 12),

@@ -43,7 +43,9 @@ def test_factorisations_are_all_tested():
 @pytest.mark.parametrize("rounds", [1, 2, 40])
 @pytest.mark.parametrize("factorisation", ALL, ids=repr)
 def test_encoder_has_largest_column_norm_one(factorisation, rounds):
-    """Above 1 there would be less privacy than stated; below, more noise than needed."""
+    """A norm above 1 protects less than stated; below 1 there is more noise than
+    needed.
+    """
     weights = factorisation.weights(rounds, STEP)
     assert weights.shape == (rounds, rounds)
     assert weights.dtype == np.float64
@@ -97,7 +99,7 @@ def test_square_root_has_jax_privacys_errors(rounds):
 
 @pytest.mark.parametrize("kind", ["prefix", "server"])
 def test_optimised_has_jax_privacys_error(kind):
-    """Both are above the least possible error; ours to a part in a thousand."""
+    """Both errors are above the least possible one, ours by at most 0.1 %."""
     workload = prefix_sums(20) if kind == "prefix" else STEP.response(20)
     error = squared_error(workload, Optimised(workload=kind)) / 20
     assert DENSE[kind] * (1 - 1e-5) < error < DENSE[kind] * (1 + 1e-3)
@@ -112,7 +114,7 @@ def test_optimised_has_jax_privacys_error(kind):
     ],
 )
 def test_optimised_has_a_smaller_error_than_the_square_root(kind, step):
-    """Also for a schedule that ends at a rate of zero."""
+    """The second schedule ends at a rate of zero."""
     workload = prefix_sums(60) if kind == "prefix" else step.response(60)
     optimised = squared_error(workload, Optimised(workload=kind), step)
     square_root = squared_error(workload, SquareRoot(), step)
@@ -130,8 +132,8 @@ print("torch" in sys.modules)
 
 
 def test_factorisations_have_the_same_bits_with_any_number_of_threads():
-    """In processes of their own, since a library takes its threads when it is loaded.
-    Only the libraries that the environment names have threads here.
+    """Each number has its own process: a library sets its threads when it is loaded,
+    and only the libraries that the environment names have threads here.
     """
     outputs = set()
     for count in ("1", "2"):
@@ -214,7 +216,7 @@ def test_server_response_by_hand():
 
 @pytest.mark.parametrize("kind", ["optimised", "banded"])
 def test_factorisation_for_a_server_that_is_not_linear_is_refused(kind):
-    """An encoder for Adam's steps would be of another server."""
+    """An encoder for Adam's steps would assume another server."""
     check_refused(
         "noise.factorisation.workload is server, but server.optimizer adam",
         {
@@ -226,7 +228,7 @@ def test_factorisation_for_a_server_that_is_not_linear_is_refused(kind):
 
 
 def test_factorisation_for_too_many_rounds_is_refused():
-    """Finding it would take hours."""
+    """Its optimisation would take hours."""
     check_refused(
         "participation.rounds is 3000, but the factorisation optimised is found for",
         {

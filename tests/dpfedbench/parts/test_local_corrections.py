@@ -30,11 +30,10 @@ def difference(update):
 
 
 def test_fedprox_steps_by_hand():
-    """F' at the start is 0.5 (1 - 3, -2 - 4) = (-1, -3). The first step, of 0.5, is
-    along that alone: w = (1.5, -0.5).
+    """F' at the start is 0.5 (1 - 3, -2 - 4) = (-1, -3).
 
-    There F' = (-0.75, -2.25) and 2 (w - w_0) = (1, 3), so the second ends at (1.5,
-    -0.5) - 0.5 (0.25, 0.75).
+    The first step, of 0.5, follows it alone: w = (1.5, -0.5). There F' = (-0.75, -2.25)
+    and 2 (w - w_0) = (1, 3), so the second step ends at (1.5, -0.5) - 0.5 (0.25, 0.75).
     """
     step = difference(Proximal(mu=2.0, inner_steps=1, inner_rate=0.5))
     assert step.tolist() == [-0.5, -1.5]
@@ -77,7 +76,7 @@ COHORTS = [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
 
 
 class Unconnected(Processes):
-    """One of several processes, which receives nothing from the others."""
+    """Stand-in for one of several processes, which receives nothing from the others."""
 
     def all(self, value):
         return [value]
@@ -105,7 +104,7 @@ def client_controls(clients):
 
 
 def train(update, cohorts):
-    """Return the model after these rounds, whose server averages, and the clients."""
+    """Return the model and the clients after these rounds. The server averages."""
     clients = make_clients(update)
     theta = np.zeros(2, np.float32)
     for cohort in cohorts:
@@ -119,8 +118,9 @@ def train(update, cohorts):
 
 
 def train_by_hand(cohorts):
-    """Compute Algorithm 1 with option II and server rate 1 in double precision, by the
-    paper's names.
+    """Compute Algorithm 1 with option II and server rate 1 in double precision.
+
+    Names are those of the paper.
     """
     x = np.zeros(2)
     c = np.zeros(2)
@@ -154,7 +154,7 @@ def test_scaffold_rounds_are_those_of_the_algorithm(cohorts):
 
 
 def test_scaffold_reaches_the_optimum_that_fedavg_misses():
-    """Each FedAvg client leaves (1 - r a_k)^K of its way, so that the fixed point has
+    """Each FedAvg client leaves (1 - r a_k)^K of its distance, so the fixed point has
     weights 1 - (1 - r a_k)^K.
     """
     weights = 1 - (1 - RATE * CURVATURES) ** STEPS
@@ -165,7 +165,9 @@ def test_scaffold_reaches_the_optimum_that_fedavg_misses():
 
 
 def test_scaffold_without_its_correction_is_noticed(monkeypatch):
-    """The fault: steps along the clients' own gradients. It ends where FedAvg does."""
+    """The planted fault: clients step along their own gradients. The model ends where
+    FedAvg's does.
+    """
     steps = Scaffold.corrected_steps
 
     def uncorrected(self, model, client, correction):
@@ -176,7 +178,9 @@ def test_scaffold_without_its_correction_is_noticed(monkeypatch):
 
 
 def test_scaffold_client_keeps_the_clipped_message():
-    """So the mean of all control variates is the server's sum of messages of at most C."""
+    """So the mean of all control variates is the server's sum of messages of norm at
+    most C.
+    """
     clients = make_clients(SCAFFOLD, threshold=0.05)
     total = np.zeros(2)
     theta = np.array([5.0, 5.0], np.float32)
@@ -192,7 +196,9 @@ def test_scaffold_client_keeps_the_clipped_message():
 
 
 def test_scaffold_state_of_two_processes_is_that_of_one():
-    """Each computes its clients alone. Also once the state is restored, to the bit."""
+    """Each process computes its clients alone. After a restart the state is equal to
+    the bit.
+    """
     whole = make_clients(SCAFFOLD)
     parts = [make_clients(SCAFFOLD, processes=Unconnected(rank, 2)) for rank in (0, 1)]
     theta = np.array([1.0, -1.0], np.float32)

@@ -72,12 +72,12 @@ def test_independent_noise_is_drawn_from_the_stream_of_its_round(noise):
 
 
 def laplace(self, stream_of, index, dimension):
-    """Draw noise of deviation 1 whose tails no Gaussian's account covers."""
+    """Draw noise of deviation 1 with heavier tails than a Gaussian's."""
     return stream_of(index).laplace(scale=0.5**0.5, size=dimension)
 
 
 class TimesTen(PrivateSum):
-    """Ten times the clipped total, with the noise of one."""
+    """Noise that multiplies the clipped total by ten, with the noise of one."""
 
     def _noised(self, total, standard):
         return super()._noised(10 * total, standard)
@@ -144,7 +144,7 @@ class LaplaceDraws:
 def test_noise_that_draws_or_sums_otherwise_needs_a_mechanism_of_its_own(
     bases, members, message
 ):
-    """Else it would have the Gaussian's epsilon as proved."""
+    """Otherwise the Gaussian's epsilon would be called proved."""
     body = {"__module__": __name__, "__annotations__": {}}
     with pytest.raises(BenchError, match=message):
         type("Changed", bases, body | members)
@@ -156,7 +156,7 @@ def test_noise_with_a_mechanism_of_its_own_has_no_analysis():
         standard = laplace
 
     class Subclass(Laplace):
-        """Changes nothing."""
+        """Noise that changes nothing of its base."""
 
     assert Subclass().mechanism == "laplace"
     with pytest.raises(BenchError, match=r"^no analysis for laplace noise with the s"):
@@ -205,7 +205,7 @@ def test_fixed_noise_follows_no_loss(clipping):
 
 
 def test_calibrated_noise_is_the_least_that_the_budget_allows():
-    """With one per cent less noise the budget is exceeded."""
+    """One per cent less noise exceeds the budget."""
     budget = BudgetSettings(epsilon=1.0, delta=1e-4, profile="proven")
     calibrated = plan_budget(Gaussian(multiplier=None), budget)
     z = calibrated.noise_multiplier
@@ -228,7 +228,9 @@ def test_decaying_noise_needs_a_public_validation_loss(noise, validation, messag
 
 
 def test_calibrated_noise_with_a_norm_query_is_refused():
-    """The query is one more release a lot, and its noise follows from the multiplier."""
+    """The query is a further release of each lot, whose noise follows from the
+    multiplier.
+    """
     check_refused(
         "noise.multiplier is null, but noised-mean-norm is a release more a lot",
         {

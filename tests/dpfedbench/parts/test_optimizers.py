@@ -27,7 +27,7 @@ TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     ("kind", "options"), [("adam", {}), ("sgd", {}), ("sgd", {"momentum": 0.9})]
 )
 def test_optimizer_steps_are_those_of_torch(kind, options):
-    """The fourth step is after a restart."""
+    """The fourth step comes after a restart."""
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn((6, 3, 50), generator=generator)
     parameter = torch.nn.Parameter(torch.ones((3, 50)))
@@ -66,9 +66,10 @@ def test_adam_without_momentum_steps_along_the_last_gradient():
 
 
 def test_adam_bc_takes_the_noises_variance_out_of_the_second_moment():
-    """By hand: v = .001 x 4 = .004 and n = .001 x 1 give v' - n' = 3; then v = .007996,
-    n = .004999, over .001999. In the second coordinate .25 is below the noise's 1, so
-    that the floor is left.
+    """v = .001 x 4 = .004 and n = .001 x 1 give v' - n' = 3; then v = .007996 and n =
+    .004999, over .001999.
+
+    In the second coordinate .25 is below the noise's 1, so the floor remains.
     """
     optimizer = AdamBC(floor=1e-6)
     weights = torch.zeros(2, dtype=torch.float64)
@@ -101,12 +102,11 @@ def test_adam_bc_without_noise_is_adam():
 
 
 def test_adam_bc_finds_the_second_moment_of_a_mean_under_much_noise():
-    """Gradients of 0.5 under noise of 2: the corrected moment is 0.25 where Adam's is
-    4.25.
+    """Gradients of 0.5 with noise of 2: the corrected moment is 0.25, and Adam's 4.25.
 
-    A square's deviation is sqrt(2 s^4 + 4 g^2 s^2) = 6, that of a mean with weights
-    0.999^k is 6 / sqrt(2000) = 0.134, and over 400 coordinates 0.0067: five of these
-    are exceeded with a chance below 1e-6.
+    The deviation of a square is sqrt(2 s^4 + 4 g^2 s^2) = 6, that of a mean with
+    weights 0.999^k is 6 / sqrt(2000) = 0.134, and over 400 coordinates 0.0067. Five
+    deviations are exceeded with probability below 1e-6.
     """
     rng = np.random.default_rng(0)
     weights = torch.zeros(400, dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_adam_bc_finds_the_second_moment_of_a_mean_under_much_noise():
 
 @pytest.mark.parametrize("z", [0.5, 2.0])
 def test_adam_bc_receives_the_noise_of_the_mean_from_the_server(z, monkeypatch):
-    """z C / L of the released mean, with C of the round."""
+    """The noise is z C / L of the released mean, with C of the round."""
     deviations = []
     monkeypatch.setattr(
         AdamBC,
@@ -147,7 +147,7 @@ def test_adam_bc_is_refused_where_nobody_knows_the_noise():
 
 
 def test_sgd_keeps_its_momentum_in_the_state_of_each_client():
-    """v = 1, then 0.5 + 3: from 1 to -1 to -8; the second client takes one step of 2 x
+    """v = 1, then 0.5 + 3: from 1 to -1 to -8. The second client takes one step of 2 x
     3.
     """
     optimizer = Sgd(momentum=0.5)

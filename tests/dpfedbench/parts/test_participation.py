@@ -49,8 +49,8 @@ def test_one_pass_takes_each_client_exactly_once():
 
 
 def test_balls_and_bins_takes_each_client_exactly_once_in_a_uniform_round():
-    """Counts are multinomial: their spread fits from both sides. The rounds of two
-    clients are independent.
+    """Counts are multinomial: their variance is neither too small nor too large. The
+    rounds of two clients are independent.
     """
     rounds = np.full((50, 1200), -1)
     for seed, index in itertools.product(range(50), range(12)):
@@ -67,7 +67,7 @@ def test_balls_and_bins_takes_each_client_exactly_once_in_a_uniform_round():
 
 
 def test_poisson_takes_each_client_at_its_rate_independently_of_others():
-    """Also independently of its other rounds."""
+    """A client's rounds are independent too."""
     members = membership(make_plan("poisson", rounds=200))
     assert stats.binomtest(int(members.sum()), members.size, 1 / 12).pvalue > LEVEL
     for pairs in (
@@ -78,7 +78,8 @@ def test_poisson_takes_each_client_at_its_rate_independently_of_others():
 
 
 def test_fixed_size_cohorts_are_drawn_anew_without_replacement():
-    """1,200 rounds of 100 of 1,200: each client as often as it should be, pairs too.
+    """1,200 rounds of 100 of 1,200 clients: frequencies of clients and of pairs.
+
     Sums over clients of a round are fixed, so the statistic has 1,199 degrees of
     freedom.
     """
@@ -100,8 +101,8 @@ def test_fixed_size_cohorts_are_drawn_anew_without_replacement():
     [("shuffled-epochs", True), ("passes", True), ("min-separation", False)],
 )
 def test_passes_take_each_client_once_and_go_on(kind, shuffles):
-    """Thirty rounds of 100 of 1,200: two passes and a half, each in an order of its own
-    or all in the same.
+    """Thirty rounds of 100 of 1,200 are two passes and a half, each in its own order or
+    all in the same.
     """
     plan = make_plan(kind, rounds=30)
     cohorts = [plan.sample_cohort(index) for index in range(30)]
@@ -140,7 +141,7 @@ def test_cohorts_do_not_depend_on_the_order_of_requests(kind):
 
 @pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson"])
 def test_denominator_is_public(kind):
-    """Property 8: N/T, or L; the same for every seed and every realised cohort."""
+    """Property 8: N/T, or L, the same for every seed and every realised cohort."""
     denominators = {make_plan(kind, seed=seed).denominator for seed in range(5)}
     assert denominators == {100.0}
     sizes = {"clients": 1200, "cohort": 100, "rounds": 12, "rate": 100 / 1200}
@@ -148,7 +149,7 @@ def test_denominator_is_public(kind):
 
 
 def test_lots_are_poisson():
-    """Property 7: frequencies and pairs, each within 99.99 %."""
+    """Property 7: frequencies and pairs, each within its 99.99 % interval."""
     part = PoissonLots(cohort=20, rounds=4000)
     lots = part.lots(clients=2, seed=0, steps=1, records=100)
     members = np.zeros((4000, 100), bool)
@@ -162,7 +163,7 @@ def test_lots_are_poisson():
 
 
 def test_lots_of_a_user_have_no_analysis():
-    """Other code draws them than the code that the analysis of Poisson lots is of."""
+    """The analysis of Poisson lots is proved for the code that draws them."""
 
     class Fixed(PoissonLots):
         kind = "fixed-lots"
@@ -174,7 +175,7 @@ def test_lots_of_a_user_have_no_analysis():
 
 
 def test_lots_have_a_public_denominator_and_rate():
-    """Property 8: L = 20 of 100 records, three lots in each of 5 rounds; every client
+    """Property 8: L = 20 of 100 records, three lots in each of 5 rounds. Every client
     takes part, and a lot may be larger than the number of clients.
     """
     part = PoissonLots(cohort=20, rounds=5)

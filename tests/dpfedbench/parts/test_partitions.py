@@ -114,11 +114,10 @@ def share_of_one_group(concentration):
 
 
 def test_alphabet_concentration_goes_from_one_alphabet_to_all():
-    """Two classes of one client are of one group: nearly always, or as for two of the
-    forty at random.
+    """A client's two classes are of one group: nearly always, or as often as two of the
+    forty classes, (24 x 23 + 12 x 11 + 4 x 3) / (40 x 39) = 0.446.
 
-    At random: (24 x 23 + 12 x 11 + 4 x 3) / (40 x 39) = 0.446. Four standard errors of
-    4,096 clients are 0.031.
+    Four standard errors of 4,096 clients are 0.031.
     """
     low, middle, high = map(share_of_one_group, (1e-3, 1.0, 1e6))
     assert low > 0.99
@@ -128,8 +127,8 @@ def test_alphabet_concentration_goes_from_one_alphabet_to_all():
 
 @pytest.mark.parametrize("concentration", [0.05, 1.0])
 def test_alphabets_are_drawn_by_their_share_of_the_classes(concentration):
-    """E[Dir(alpha p)] = p. Four standard errors of an indicator over clients are at most
-    0.031.
+    """E[Dir(alpha p)] = p. Four standard errors of an indicator over clients are 0.031
+    at most.
     """
     classes, _ = draw(4096, ways=1, concentration=concentration)
     groups = np.repeat([0, 1, 2], list(GROUPS.values()))[classes[:, 0]]
@@ -194,7 +193,9 @@ print(run.clients.identity()["partition"], len(run.made_by.split()))
 
 
 def test_groups_of_classes_follow_from_their_names():
-    """Omniglot's alphabets, the scripts of drawn letters, else none."""
+    """Groups are Omniglot's alphabets or the scripts of drawn letters; others have
+    none.
+    """
     names = (
         "background/Greek/character01",
         "U+0416 CYRILLIC CAPITAL LETTER ZHE",
@@ -222,7 +223,7 @@ def save_images(folder, values):
 
 
 def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_path):
-    """Only the folder's name and the turns differ. Four images of one training class."""
+    """Only the folder's name and the turns differ. One training class has four images."""
     save_images(tmp_path, np.arange(3 * 4 * 2 * 2).reshape(3, 4, 2, 2, 1))
     plain_part = made_clients("shared", count=500)
     turned_part = made_clients("shared", count=500, rotations="quarter-turns")

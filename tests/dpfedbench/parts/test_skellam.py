@@ -27,9 +27,7 @@ RUN = {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
 
 
 def test_skellam_release_is_the_clipped_sum_with_noise_of_the_stated_deviation():
-    """Over 40,000 coordinates of 12 rounds: within 5 deviations of the deviation, false
-    alarm below 1e-5.
-    """
+    """40,000 coordinates of 12 rounds: within 5 deviations, false alarm below 1e-5."""
     gradients = np.zeros((48, 4000))
     gradients[:, 0] = 100.0
     by_round = releases_of(make_config(RUN), gradients)
@@ -66,8 +64,8 @@ def test_skellam_run_resumes_with_the_same_bits_and_is_one_gaussian(
 
 
 def test_skellam_streams_are_never_used_twice(monkeypatch):
-    """Each client's noise and rounding, and each round's rotation and drop-outs; the
-    ledger names the noise's.
+    """Streams of each client's noise and rounding, and of each round's rotation and
+    dropped clients. The ledger names those of the noise.
     """
     streams = watch_streams(monkeypatch)
     by_round = releases_of(make_config(RUN), np.ones((48, 3)))

@@ -26,7 +26,7 @@ def release(total):
 
 @pytest.fixture
 def total():
-    """An open sum of automatically clipped contributions of seven coordinates."""
+    """Open a sum of automatically clipped contributions of seven coordinates."""
     return fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.begin_round(0)
 
 
@@ -70,7 +70,7 @@ def test_automatic_sum_refuses_compiled_loops_that_pass_by_the_transform(total):
 
 
 def test_automatic_transforms_records_too(silos, tmp_path):
-    """A lot's release without noise: the sum of g / (|g| + gamma), over gradients of
+    """A lot's release without noise is the sum of g / (|g| + gamma) over gradients of
     single records.
     """
     run = lots_config({"method": "dp-fl", **AUTOMATIC})

@@ -36,7 +36,7 @@ PAGE = Path(__file__).parents[3] / "docs/privacy.md"
 
 
 class Heads(Clients):
-    """Clients each of which keeps its own head."""
+    """Clients that keep a head each."""
 
     rows = 1
 
@@ -212,7 +212,7 @@ def borrowed_sampler_name():
 
 
 def borrowed_noise_name():
-    class HalfNoise(dpsum.Gaussian):
+    class HalfGaussian(dpsum.Gaussian):
         def standard(self, stream_of, index, dimension):
             return super().standard(stream_of, index, dimension) / 2
 
@@ -275,7 +275,7 @@ def mechanism_epsilon_of_correlated_poisson():
 
 
 def raw_norms_kept_by_a_rule():
-    """Show that what `values` puts into the state is gone: no rule can keep norms."""
+    """Show that a rule cannot keep norms: what `values` puts into the state is gone."""
 
     class Keeping(dpsum.PrivateQuantile):
         def values(self, state, norms):
@@ -341,7 +341,7 @@ def test_table_of_assumptions_lists_all_violations():
 
 
 def test_stateful_clients_run_where_rounds_are_independent():
-    """And stateless clients, of a class that declares it, in fixed-size cohorts."""
+    """Stateless clients, whose class declares it, run in fixed-size cohorts."""
     with_clients(SavedHeads).round(0)
 
     class Stateless(PersonalHead):

@@ -27,7 +27,7 @@ from tests.partitions import make_dirichlet, make_fragments
 
 def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list() -> None:
     """Three ends at each of the list's epsilons and a hundred looks fail together with
-    a chance of at most delta / 1,000.
+    probability at most delta / 1,000.
     """
     delta = 1e-6
     pair = importance_sampling.Pair(np.eye(3), 3, delta)
@@ -35,7 +35,9 @@ def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list() -> None:
 
 
 def test_bernstein_end_fails_no_more_often_than_stated() -> None:
-    """2,000 means of 200 draws; more than 5 % + 4 standard errors: false alarm 3e-5."""
+    """2,000 means of 200 draws: more than 5 % + 4 standard errors fail with probability
+    3e-5.
+    """
     doubt = 0.05
     rng = np.random.default_rng(0)
     draws = (rng.random((2000, 200)) < 0.1).astype(float)
@@ -117,7 +119,9 @@ def test_run_looks_at_fewer_pairs_than_allowed(
 def test_search_errs_only_at_points_that_true_answers_lead_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All other points lie, and true answers are doubted at random; 200 searches each."""
+    """All other points have wrong answers, and true answers are doubted at random; 200
+    searches each.
+    """
     rng = np.random.default_rng(0)
 
     def liar_beside(honest: Answers) -> Answers:
@@ -138,7 +142,7 @@ def test_search_errs_only_at_points_that_true_answers_lead_to(
 
 
 def test_bounds_of_a_pair_are_wrong_together_or_not_at_all() -> None:
-    """Another look at it has the same draws."""
+    """A second look at a pair has the same draws."""
     pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
     for epsilon in (0.5, 1.0, 1.5):
         assert pairs[0].present(epsilon) == pairs[1].present(epsilon)
@@ -198,7 +202,7 @@ def two_runs(
 def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The finding as it is: one label moves the sizes, which the ledger states."""
+    """The finding: one label moves the sizes, which the ledger states."""
     values = {"partition": "dirichlet", "concentration": 0.5, "least": 5}
     files, sizes = two_runs(
         {"clients": values},
@@ -220,7 +224,7 @@ def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
 def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contributions are zero, so that no release has the label either."""
+    """Contributions are zero, so no release depends on the label."""
     (first, second), sizes = two_runs(
         {"clients": {"partition": "fragments", "fragments": 12}},
         lambda data: make_fragments(data, clients=4, fragments=12, seed=0),

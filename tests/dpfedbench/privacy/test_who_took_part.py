@@ -55,7 +55,7 @@ does not know who took part.
 
 
 def add_nothing(add: Any) -> Any:
-    """Return an `add` that leaves the sum as it was: each contribution counts as zero."""
+    """Return an `add` after which each contribution counts as zero."""
 
     def zero(limit: Any, total: np.ndarray, norms: np.ndarray) -> None:
         before = total.copy()
@@ -122,7 +122,7 @@ def run_stages(run: Method, folders: Any, folder: Path) -> Path:
 
 
 def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on each contribution to a sum counts as zero."""
+    """Make each contribution to a sum count as zero."""
     for kind in (PrivateSum, PlainSum):
         add_by = kind.add_by
 
@@ -145,9 +145,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def files_of_two_runs(
     run: Method, folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[dict[str, bytes]], list[list[Any]]]:
-    """Return the files of both runs by name, and each run's cohorts and the streams
-    that it drew from.
-    """
+    """Return the files of both runs by name, and each run's cohorts and drawn streams."""
     draw = participation.stream
     files: list[dict[str, bytes]] = []
     drawn: list[list[Any]] = []
