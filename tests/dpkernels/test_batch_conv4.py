@@ -98,8 +98,8 @@ def test_conv4_shows_weights_that_are_not_finite():
 
 
 def test_conv4_makes_few_python_calls_for_a_task():
-    """Each holds the lock that threads wait for; where Python ordered the passes, a
-    task took over a thousand.
+    """Each call takes the lock that threads wait for. Passes in Python's order would
+    make over a thousand.
     """
     net = conv4(filters=16)
     choice = choose(net)

@@ -99,7 +99,9 @@ def batched_products(native, x, gradient, w):
 @pytest.mark.parametrize("filters", [3, 33])
 @pytest.mark.parametrize("tiles", [4, 245])
 def test_products_equal_torch(native, number, tiles, filters, mkl):
-    """All bits where torch brings MKL; without its addresses up to rounding."""
+    """All bits are equal where torch has MKL. Without its addresses they are equal up
+    to rounding.
+    """
     has_mkl = native.addresses[calls.BATCH] and native.addresses[calls.MULTIPLY]
     native = native._replace(spare=np.empty(10_000, number))
     if not mkl:
@@ -144,7 +146,7 @@ def test_products_by_blocks_have_the_bits_of_torch(tiles, filters):
 
 
 def test_products_by_blocks_are_chosen_by_the_bits_of_one_thread():
-    """By two threads MKL cuts some sums elsewhere; passes are computed by one."""
+    """With two threads MKL cuts some sums elsewhere. The passes use one."""
     shapes = [*shapes_of(245, 16), (True, True, 9, 256, 16)]
     native = make_native()
     with one_thread():
@@ -155,7 +157,7 @@ def test_products_by_blocks_are_chosen_by_the_bits_of_one_thread():
 
 
 def test_products_by_blocks_of_other_bits_are_not_used(monkeypatch):
-    """MKL begins no new sum after 100 of 245 terms."""
+    """MKL starts no new sum after 100 of 245 terms."""
     monkeypatch.setattr(products, "_DEEPEST", (100,))
     assert products.deepest(make_native(), shapes_of(245, 16)) == 0
 

@@ -77,8 +77,8 @@ def test_cells_rows_equal_autograd(name, kernels):
 
 @pytest.mark.parametrize("name", ["14x14 maps", "one group"])
 def test_cells_rows_in_single_precision(name):
-    """Not of 7x7 maps with a group for each channel: the last ones are 2x2, a pooled
-    one is nearly constant, and rounding is enlarged.
+    """Maps of 7x7 with a group for each channel are left out: the last ones are 2x2, a
+    pooled one is nearly constant, and normalisation enlarges rounding.
     """
     net, theta, images, labels = make_records(name)
     gradients = choose(net).make()

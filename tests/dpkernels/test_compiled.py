@@ -71,7 +71,7 @@ def run(folder):
 
 
 def test_compiled_loop_follows_a_part_in_another_file(tmp_path):
-    """Another time of the file, as a copy or a checkout has, compiles nothing."""
+    """A copy or checkout changes the file's time only, and compiles nothing."""
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "parts.py").write_text(PART.format(1))
     assert run(tmp_path) == ["2.0", "0"]
@@ -83,7 +83,7 @@ def test_compiled_loop_follows_a_part_in_another_file(tmp_path):
 
 
 def test_load_all_loads_loops_before_they_are_called(tmp_path):
-    """The warm process does so, so that no fork of it has to."""
+    """The warm process loads them, so that none of its forks has to."""
     (tmp_path / "caller.py").write_text(LOADING_CALLER)
     (tmp_path / "parts.py").write_text(PART.format(1))
     assert run(tmp_path) == ["0", "2.0", "0"]
@@ -115,7 +115,7 @@ def test_together_compiles_the_next_loop_while_another_process_compiles_the_firs
 
 
 def test_exact_refuses_a_loop_inside_a_function_without_a_name_of_its_own():
-    """Two of one name were mixed up where each was read from numba's cache."""
+    """numba's cache would mix up two loops of one name."""
 
     def double(x):
         return 2 * x

@@ -92,7 +92,7 @@ def test_fused_cnn_gradients_of_larger_weights():
 
 @pytest.mark.parametrize("value", [0, 128, 255])
 def test_fused_cnn_gives_the_gradient_to_the_first_of_equal_maxima(value):
-    """Inside a constant image all outputs of a filter are equal, with exact sums to the
+    """In a constant image all outputs of a filter are equal, and sums are exact to the
     bit.
     """
     theta = initial_weights(4)
@@ -104,7 +104,7 @@ def test_fused_cnn_gives_the_gradient_to_the_first_of_equal_maxima(value):
 
 @pytest.mark.parametrize("filled", [0.2, 1.0])
 def test_fused_cnn_rows_have_no_bit_of_another_record(filled):
-    """In another order, alone, and by several threads."""
+    """Rows are the same in another order, alone, and with several threads."""
     theta = initial_weights(5)
     images, labels = make_records(24, seed=5, filled=filled)
     losses, rows = differentiate(theta, images, labels)
@@ -275,9 +275,11 @@ def called_loops(loop):
 
 
 def test_loops_called_by_a_loop_exist_only_inside_it():
-    """Else their bits depend on whether numba compiled them in this process or read
-    them from its cache. A loop whose every operation is rounded in the order written
-    (no `fastmath`) has the same bits wherever it is.
+    """Otherwise bits depend on whether numba compiled the loops in this process or read
+    them from its cache.
+
+    A loop without `fastmath`, whose operations are rounded in the order written, has
+    the same bits wherever it is.
     """
     checked = 0
     for module in (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum):

@@ -28,8 +28,9 @@ def make_net(tied, layers=2):
 
 
 def make_records():
-    """Return texts of few words, so that they repeat: one of one word, one of unknown
-    words alone.
+    """Return texts of few words, so that words repeat.
+
+    One text has one word, and one has unknown words alone.
     """
     texts = np.random.default_rng(1).integers(0, 8, size=(COUNT, LENGTH))
     texts[1] = 3
@@ -88,7 +89,7 @@ def test_lstm_gradients_equal_autograd(tied, layers):
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_lstm_counts_an_unknown_word_as_wrong(enabled):
-    """Also where the model's most likely word is number 0, the number of unknown
+    """It is wrong too if the model's most likely word is number 0, that of unknown
     words: the first word's row of the softmax is enlarged.
     """
     net = make_net(False)
@@ -152,7 +153,7 @@ def test_lstm_moves_the_sum_by_the_threshold_at_most():
 
 
 def test_lstm_counts_gradients_that_are_not_finite_as_zero():
-    """The embedding of the last word alone is NaN, but the softmax reads every word."""
+    """Only the embedding of the last word is NaN, but the softmax reads every word."""
     net = make_net(True)
     texts = make_records()
     theta = initial_weights(net)
@@ -199,7 +200,7 @@ def tensor_name(opacus_name):
 
 @pytest.mark.filterwarnings("ignore")
 def test_lstm_untied_gradients_equal_opacus():
-    """Opacus has two biases, whose sum is the net's."""
+    """Opacus has two biases, whose sum is the network's bias."""
     net = make_net(False)
     texts = make_records()
     theta = initial_weights(net)

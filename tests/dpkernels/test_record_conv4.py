@@ -65,8 +65,8 @@ def opacus_rows(network):
 
 
 def test_record_conv4_gradients_equal_opacus():
-    """Opacus unfolds memory in the order of NCHW, and is wrong without a word in any
-    other.
+    """Opacus expects memory in the order NCHW, and is wrong without a warning in any
+    other order.
     """
     theta, images, labels = make_records()
     network = torch_layers(theta)
@@ -95,7 +95,7 @@ def test_record_conv4_gradient_has_no_bit_of_another_record():
 
 
 def test_record_conv4_hessian_products_equal_automatic_differentiation():
-    """Each record is a task with weights and a direction of its own; in float64."""
+    """Each record is a task with its own weights and direction, in float64."""
     theta, images, labels = make_records()
     rng = np.random.default_rng(2)
     weights = theta + 0.1 * rng.standard_normal((RECORDS, NET.dimension))

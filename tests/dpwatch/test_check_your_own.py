@@ -27,9 +27,9 @@ AUDIT_LINE = re.compile(
 
 
 def comparable_lines(text):
-    """Return lines without the bound of an audit, which its noise decides.
+    """Return lines without the bound of an audit, which depends on its noise.
 
-    The bound has to be a third of the claim at least; in one audit of twenty it is
+    Checks that the bound is at least a third of the claim; in one audit of twenty it is
     above the claim.
     """
     lines = text.splitlines()

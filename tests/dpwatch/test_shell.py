@@ -22,7 +22,7 @@ SIZES = ["--units", 1000, "--cohort", 50, "--rounds", 20]
 
 
 def gaussian_epsilon(z, delta):
-    """Balle and Wang (2018), Theorem 8."""
+    """Return epsilon of one Gaussian (Balle and Wang 2018, Theorem 8)."""
 
     def excess(epsilon):
         second = math.exp(epsilon) * ndtr(-0.5 / z - epsilon * z)
@@ -79,7 +79,7 @@ def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp
 
 @pytest.mark.parametrize(("limit", "expected"), [(4.5, 0), (4.3, 3)])
 def test_account_exits_with_3_above_a_limit(write_ledger, run, limit, expected):
-    """4.377 at z = 1."""
+    """Epsilon at z = 1 is 4.377."""
     code, _, errors = run("account", write_ledger("one.jsonl"), "--at-most", limit)
     assert code == expected
     assert bool(errors) == (expected == 3)
@@ -135,7 +135,7 @@ def test_plan_names_a_participation_that_does_not_fit(run):
 
 
 def test_plan_takes_settings_of_a_participation(run_json):
-    """Twice in known rounds 20 apart: one Gaussian of z / sqrt(2)."""
+    """Two known rounds 20 apart are one Gaussian of z / sqrt(2)."""
     words = ["--noise-multiplier", 1.0, "--kind", "min-separation"]
     words += ["--set", "separation=20", "--set", "participations=2"]
     sizes = ["--units", 1000, "--cohort", 50, "--rounds", 30]
@@ -316,7 +316,7 @@ OPTIONS = [
 )
 @pytest.mark.parametrize(("command", "option", "values"), OPTIONS)
 def test_command_refuses_a_number_out_of_range(capsys, command, option, values, value):
-    """1e-400 is 0, which no option but --at-most takes; a whole number has no point."""
+    """1e-400 is 0, which only --at-most takes. A whole number has no decimal point."""
     if option == "--at-most" and value == "1e-400":
         return
     pairs = [f"{name}={text}" for name, text in (values | {option: value}).items()]
@@ -324,7 +324,7 @@ def test_command_refuses_a_number_out_of_range(capsys, command, option, values, 
 
 
 def check_usage_error(capsys, words, option):
-    """The command exits with 2 and prints one line that names the option."""
+    """Check that the command exits with 2 and names the option in one line."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     captured = capsys.readouterr()
@@ -335,8 +335,9 @@ def check_usage_error(capsys, words, option):
 
 
 def run_process(words, encoding, stdout=None):
-    """Run the command with an encoding, and Python's UTF-8 mode off; return exit code
-    and standard error.
+    """Run the command with an encoding and without Python's UTF-8 mode.
+
+    Returns exit code and standard error.
     """
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     done = subprocess.run(
@@ -350,7 +351,7 @@ def run_process(words, encoding, stdout=None):
 
 
 def test_output_has_the_same_bytes_in_every_encoding(tmp_path):
-    """The name of a missing ledger, which is repeated, is not ASCII."""
+    """The message repeats the name of a missing ledger, which is not ASCII."""
     words = ["account", tmp_path / "nö-ε.jsonl"]
     code, errors = run_process(words, "utf-8")
     assert code == 1

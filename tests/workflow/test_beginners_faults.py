@@ -67,7 +67,7 @@ def write_experiment(tmp_path):
 
 @pytest.fixture
 def fail(snakemake, tmp_path):
-    """Call a dry run that fails; return its lines on standard error."""
+    """Run a dry run that fails; return its lines on standard error."""
 
     def dry_run(path):
         options = ("--dry-run", "--quiet", "rules", "--configfile", str(path))

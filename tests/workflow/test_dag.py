@@ -45,7 +45,7 @@ def plan_jobs(plan):
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan_jobs, preset):
-    """Audits are made several a job; smoke has few runs of a method."""
+    """A job makes several audits; smoke has few runs of a method."""
     counts = plan_jobs(preset=preset)
     stages = ("configure", "train", "meta_test", "account")
     assert len({counts[stage] for stage in stages}) == 1
@@ -67,7 +67,7 @@ def test_dag_of_the_scale_preset_has_three_runs_of_one_partition(plan_jobs):
 
 @pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl"])
 def test_dag_of_a_paper_has_the_runs_that_it_shows(plan, target):
-    """And the model that rows of a public start begin from."""
+    """It also has the model that rows with a public start begin from."""
     output = plan(target, *SMOKE)
     paper = target.replace("_", "-")
     counts = jobs(output)
@@ -93,7 +93,7 @@ def test_dag_of_the_frontier_has_no_audit(plan):
 
 
 def test_dag_of_an_audit_has_trainings_and_no_account(plan, plan_jobs):
-    """Also of one that the table of privacy does not need."""
+    """The table of privacy need not have the audit."""
     output = plan("results/smoke/audits/dp-agr-1", *SMOKE)
     counts = jobs(output)
     folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", output)
@@ -130,7 +130,7 @@ def test_dag_has_an_experiment_outside_the_repository(plan, tmp_path, by_folder)
 
 
 def test_dag_of_a_median_threshold_waits_for_the_run_without_privacy(plan):
-    """Three private runs, and the run without."""
+    """The plan has three private runs and the run without privacy."""
     output = plan("results/smoke/figures/dp-maml/figure6a.png", *SMOKE)
     inputs = re.findall(r"^rule train:\n    input: (.*)\n", output, flags=re.MULTILINE)
     assert len(inputs) == 4
@@ -141,9 +141,11 @@ def test_dag_of_a_median_threshold_waits_for_the_run_without_privacy(plan):
 def test_dag_of_initialisations_trains_each_once_and_tests_it_at_every_shot(
     plan_jobs,
 ):
-    """Six initialisations, three shots; the clients of 5-way tasks and the one holder
-    of all images. In the second figures three are shared, and MAML and DP-MAML are
-    meta-trained at 1 and at 5 shots.
+    """Six initialisations, three shots, clients of 5-way tasks, and one holder of all
+    images.
+
+    The second figures share three initialisations; MAML and DP-MAML are meta-trained at
+    1 and at 5 shots.
     """
     counts = plan_jobs("results/figures/dp-fedmeta/figure5.png")
     assert counts["train"] == counts["meta_test"] == counts["account"] == 6

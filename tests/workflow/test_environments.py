@@ -53,8 +53,8 @@ def rules_of(path, pattern=r"^ *rule\b.*:$"):
 
 
 def test_environments_pin_the_versions_of_pyproject():
-    """Without the pins pip would take other versions than uv of the packages that the
-    requirements bring with them.
+    """Without these pins pip would choose other versions of indirect requirements than
+    uv.
     """
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pyproject = tomllib.loads(text)
@@ -127,7 +127,7 @@ def requirements_of(name):
 
 
 def test_plan_needs_no_package_that_snakemake_does_not_bring():
-    """As on a login node that has Snakemake alone."""
+    """A login node may have Snakemake alone."""
     brought = {"snakemake"}
     for _ in range(12):
         brought |= set().union(*map(requirements_of, brought))
@@ -144,8 +144,8 @@ def test_plan_needs_no_package_that_snakemake_does_not_bring():
 def test_sources_of_a_checkout_come_before_those_of_another(
     snakemake, tmp_path, monkeypatch
 ):
-    """Two checkouts share an environment; the other's package lies before anything that
-    Snakemake adds.
+    """Two checkouts share an environment, and the other's package lies before the paths
+    that Snakemake adds.
     """
     other_package = tmp_path / "other" / "dpfedbench"
     other_package.mkdir(parents=True)
@@ -197,7 +197,7 @@ def test_environment_of_rules_has_every_module_that_rules_import():
 
 @pytest.mark.parametrize("library", ["flower", "pfl"])
 def test_environment_of_a_library_has_the_versions_of_the_project(library):
-    """The packages of both may lie on one path."""
+    """The packages of both may be on one path."""
     rules, python = read_environment(RULES)
     text = (ENVIRONMENTS / f"{library}.yaml").read_text(encoding="utf-8")
     dependencies = yaml.safe_load(text)["dependencies"]

@@ -67,7 +67,7 @@ def write_workflow(folder, source):
 def test_module_takes_configuration_and_rules_of_another_snakefile(
     tmp_path, drawn, call_snakemake
 ):
-    """Its configuration lies over that of config/config.yaml."""
+    """The Snakefile's configuration lies over that of config/config.yaml."""
     write_workflow(tmp_path, f'"{SNAKEFILE}"')
     done = call_snakemake("--cores", "2", "--directory", str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -87,9 +87,11 @@ def test_module_takes_configuration_and_rules_of_another_snakefile(
 
 @pytest.fixture(scope="module")
 def git_host(tmp_path_factory):
-    """A host of Git repositories with a tag of this one, and a later commit that is
-    broken. Files that numba compiled fit wherever the sources have the same text, and
-    take longest to make.
+    """Make a host of Git repositories with a tag of this one, and a later, broken
+    commit.
+
+    It has the files that numba compiled, which fit sources of the same text and take
+    longest to make.
     """
     host = tmp_path_factory.mktemp("host")
     repository = host / "someone" / "dpfedbench"
@@ -140,8 +142,8 @@ def call_from_git(folder, host, *words):
 def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     git_host, tmp_path, drawn
 ):
-    """A second call neither clones nor runs anything. The data set was made by no rule
-    of the tag.
+    """A second call neither clones nor runs anything. No rule of the tag made the data
+    set.
     """
     source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
     write_workflow(tmp_path, source)

@@ -80,7 +80,7 @@ def test_slurm_profile_trains_by_several_processes_as_one_job_of_tasks(plan):
 
 
 def test_slurm_profile_sends_partition_and_account_with_every_job(plan, tmp_path):
-    """A user edits two lines, and no others."""
+    """A user edits two lines only."""
     profile = tmp_path / "profile"
     profile.mkdir()
     text = (SLURM / "config.yaml").read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def test_slurm_profile_sends_partition_and_account_with_every_job(plan, tmp_path
 
 
 def test_slurm_profile_repeats_the_values_of_every_rule_that_is_sent():
-    """A batch of audits has an hour for each."""
+    """A batch of audits has an hour for each audit."""
     text = (SLURM / "config.yaml").read_text(encoding="utf-8")
     stated = {}
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):

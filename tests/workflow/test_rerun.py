@@ -58,8 +58,9 @@ FIGURES = ("figure2b", "figure4a")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, call_snakemake):
-    """A copy of the workflow, with stubs for scripts, after a small run; a test that
-    changes it changes it back.
+    """Copy the workflow, with stubs for scripts, and make a small run.
+
+    A test that changes the copy restores it.
     """
     copy = tmp_path_factory.mktemp("finished") / "copy"
     ignored = shutil.ignore_patterns("__pycache__")
@@ -98,7 +99,7 @@ def rerun(finished, call_snakemake):
 
 @pytest.fixture
 def configuration(finished):
-    """The configuration, which is restored after the test."""
+    """Return the configuration, and restore it after the test."""
     path = finished / "small.yaml"
     text = path.read_text(encoding="utf-8")
     yield path
@@ -120,7 +121,7 @@ REPORTED = {(rule, "") for rule in ("table", "figure", "privacy", "collect")} | 
 
 
 def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_path):
-    """As by `cp -r`, inputs may be younger than outputs. Another audit runs again."""
+    """After `cp -r` inputs may be younger than outputs. Another audit runs again."""
     results = finished / "results"
     original = tmp_path / "results"
     shutil.copytree(results, original)
@@ -143,8 +144,8 @@ def read_variable(report, name):
 
 
 def test_report_has_every_table_and_figure(finished, call_snakemake):
-    """`snakemake --report`: each with a caption and its command, under its paper, with
-    labels; and nothing else.
+    """`snakemake --report` has each with a caption and its command, under its paper,
+    with labels, and nothing else.
     """
     done = run(call_snakemake, finished, "--report", "report.html")
     assert done.returncode == 0, done.stderr
@@ -198,8 +199,8 @@ def test_rerun_of_an_unchanged_workflow_is_empty(rerun):
 
 
 def test_rerun_after_a_methods_version_trains_its_runs_alone(finished, rerun):
-    """Accounts and audits depend on the folder of all methods: they run again for every
-    run.
+    """Accounts and audits depend on the folder of all methods, so they run again for
+    every run.
     """
     method = finished / "src" / "dpfedbench" / "papers" / "dp_fedmeta.py"
     name = 'name = "dp-agr"'
@@ -222,7 +223,7 @@ def test_rerun_after_a_methods_version_trains_its_runs_alone(finished, rerun):
     ],
 )
 def test_rerun_after_an_edit_of_a_package_is_cheap(finished, rerun, file, expected):
-    """The rules that use the package, and never a training."""
+    """The rules that use the package run again, and no training does."""
     with edited(finished / "src" / file, "\n", "\n\n"):
         rules = {rule for rule, _ in rerun()}
     assert rules & {"meta_test", "account", "audit", "audited"} == expected
@@ -253,8 +254,8 @@ def test_rerun_after_a_changed_label_draws_one_figure(configuration, rerun):
 def test_rerun_after_a_declared_search_trains_runs_of_their_own(
     finished, call_snakemake, configuration, rerun
 ):
-    """A search on private data draws streams of its own. Another value in a grid is one
-    run more than the search's five.
+    """A search on private data has streams of its own. A further value in a grid adds
+    one run to the search's five.
     """
     append(configuration, "tuning: {dp-agr: {runs: 3, data: private}}\n")
     stages = ("configure", "train", "meta_test", "account", "audit", "audited")

@@ -31,7 +31,7 @@ def make_folder(run, folder):
 
 @pytest.fixture(scope="module")
 def trained(federation, tmp_path_factory):
-    """A trained run and its folder, as of a search: it draws streams of its own."""
+    """Train a run of a search, which has streams of its own; return run and folder."""
     run = make_config(
         {"participation": {"rounds": 2}, "validation": {"every": 0}, "streams": "own"}
     )
@@ -110,7 +110,7 @@ def test_meta_test_script_passes_the_test_of_a_figure(trained, federation, tmp_p
 
 
 def test_train_script_passes_the_machines_settings(federation, tmp_path):
-    """By two processes the model has the same bits."""
+    """The model of two processes has the same bits."""
     run = make_config({"participation": {"rounds": 1}, "validation": {"every": 0}})
     folder = make_folder(run, tmp_path)
     inputs = {

@@ -37,7 +37,7 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_check_slurm_accepts_partitions_accounts_and_gpus(slurm):
-    """Without Slurm's database any account is left to Slurm."""
+    """Without Slurm's database the check leaves any account to Slurm."""
     slurm()
     check_slurm(None, None)
     check_slurm("main", "Physics")

@@ -138,8 +138,10 @@ with job("LOG", "test") as logger:
 
 @pytest.mark.parametrize("before_import", [False, True])
 def test_job_ends_when_its_workflow_is_killed(tmp_path, before_import):
-    """Killed with -9, Snakemake tells its jobs nothing; a job that went on would be in
-    the next call's way. Also where the job has not imported what tells it.
+    """Snakemake, killed with -9, does not end its jobs, and a running job would disturb
+    the next call.
+
+    The job ends although it has not yet imported the code that watches.
     """
     log = tmp_path / "job.log"
     started = tmp_path / "started"

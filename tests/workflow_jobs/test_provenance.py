@@ -30,7 +30,7 @@ def test_versions_are_those_of_the_direct_requirements(tmp_path):
 
 
 def test_versions_are_known_where_the_package_is_not_installed():
-    """As in a rule's environment: -S reads no .pth."""
+    """A rule's environment is such: -S reads no .pth."""
     folders = [str(ROOT / "src"), *site.getsitepackages()]
     code = (
         f"import sys; sys.path[:0] = {folders!r}; "
@@ -77,7 +77,7 @@ def test_provenance_can_be_written(tmp_path):
     ],
 )
 def test_dropped_words_are_those_that_snakemake_ignores(line, expected):
-    """Snakemake's own parser keeps the words of the last of repeated options."""
+    """Snakemake's parser uses the last of repeated options."""
     dropped = dropped_words(line.split())
     assert [words for _, words in dropped] == expected
     parsed = get_argument_parser().parse_args(line.split())

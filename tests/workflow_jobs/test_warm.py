@@ -45,7 +45,7 @@ with rule_job(snakemake, "test") as logger:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A finished job; `worker` and `parent` are processes, the parent the warm one."""
+    """Finished job. `worker` and `parent` are processes; the parent is the warm one."""
 
     code: int
     output: str
@@ -118,7 +118,7 @@ class Workflow:
         return path.read_text("utf-8")
 
     def processes(self):
-        """Return all processes that are marked as this workflow's."""
+        """Return all processes with this workflow's mark."""
         marked = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -156,7 +156,7 @@ def has_ended(process):
 
 @pytest.fixture(scope="module")
 def light_package(tmp_path_factory):
-    """As much of the packages as a job needs that computes nothing: soon imported."""
+    """Write the parts of the packages that a job without computation needs."""
     sources = tmp_path_factory.mktemp("light")
     for package, names in (
         (
@@ -174,7 +174,7 @@ def light_package(tmp_path_factory):
 
 @pytest.fixture
 def make_workflow(tmp_path):
-    """Make workflows that end with the test.
+    """Return a function that makes workflows, which end with the test.
 
     Tests in the background of a shell ignore interrupts, and so would their processes.
     """
@@ -198,7 +198,7 @@ def workflow(make_workflow, light_package):
 
 @pytest.fixture
 def edited_workflow(make_workflow, light_package, tmp_path):
-    """A workflow with a copy of the sources, which a test edits."""
+    """Make a workflow with a copy of the sources, which a test edits."""
     sources = shutil.copytree(light_package.parent, tmp_path / "edited")
     return make_workflow(sources / "dpfedbench")
 
@@ -224,7 +224,7 @@ ENDS = {
 
 
 def test_warm_job_has_output_log_and_code_of_a_job_of_its_own(workflow):
-    """The traceback of an interrupt has the frames of the process that ran it."""
+    """The traceback of an interrupt has frames of the process that ran the job."""
     parents = set()
     codes = {}
     for name, line in ENDS.items():
@@ -303,7 +303,7 @@ def test_fork_is_killed_with_the_script_that_waits_for_it(workflow):
 
 
 def test_interrupt_of_a_terminal_ends_the_job_and_not_the_warm_process(workflow):
-    """Both processes are of one group, where a terminal is."""
+    """On a terminal both processes are of one group."""
     lines = ("try: time.sleep(120)", "finally: (place / 'cleaned').touch()")
     parent = workflow.run("pass").parent
     job = workflow.start(*lines)
@@ -351,7 +351,7 @@ def cost_of(workflow, *lines, warm):
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_job_has_the_costs_of_its_own_work_and_children(workflow, warm):
-    """0.9 seconds of processor time in two processes, and 300 MB."""
+    """The job takes 0.9 seconds of processor time in two processes, and 300 MB."""
     child = "import time\\nwhile time.process_time() < 0.4: 0"
     costs = cost_of(
         workflow,
@@ -382,7 +382,9 @@ def test_warm_process_refuses_the_process_of_another_user(monkeypatch):
 
 
 def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
-    """One thread, no GPU begun; a fork has the threads that its job asks for."""
+    """It has one thread and has not started the GPU. A fork has the threads that its
+    job asks for.
+    """
     workflow = make_workflow()
     for count in ("1", "2"):
         result = workflow.run(
@@ -404,7 +406,7 @@ def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
 
 
 def test_warm_job_has_the_bits_of_one_thread_of_openblas(make_workflow):
-    """The last bits of a product of this size depend on the threads."""
+    """The last bits of a product of this size depend on the number of threads."""
     workflow = make_workflow()
     outputs = set()
     for warm in (False, True):

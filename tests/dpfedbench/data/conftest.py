@@ -37,7 +37,7 @@ def make_raw_images(
 
 
 def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """Return the message, one line, with which a call is refused."""
+    """Call a function that is refused, and return its one-line message."""
     with pytest.raises(BenchError) as caught:
         function(*args, **options)
     message = str(caught.value)
@@ -59,6 +59,6 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> ImageDataset:
-    """24 training, 6 validation and 10 test classes of 12 images."""
+    """Make 24 training, 6 validation and 10 test classes of 12 images."""
     make_raw_images(24, 6, 10, 12).save(tmp_path / "small", {"name": "small"})
     return load_dataset(tmp_path / "small")

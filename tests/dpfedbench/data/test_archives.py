@@ -85,7 +85,7 @@ def test_zip_member_that_is_too_large_is_refused_unread(
 def test_zip_that_cannot_be_unpacked_is_refused(
     tmp_path: Path, name: str, harm: Callable[[bytearray], None], message: str
 ) -> None:
-    """A member is not read beyond its stated size, so its checksum is wrong."""
+    """A member is read up to its stated size only, so its checksum is wrong."""
     read, archive, member = ZIPS[name]
     write_zip(tmp_path / archive, member, 1)
     content = bytearray((tmp_path / archive).read_bytes())
@@ -125,7 +125,7 @@ def test_archive_that_is_too_large_in_all_is_refused(tmp_path: Path, form: str) 
 
 
 def test_gzip_bomb_takes_no_memory(tmp_path: Path) -> None:
-    """256 MiB of zeros behind a head that fits."""
+    """A valid header is followed by 256 MiB of zeros."""
     with gzip.open(tmp_path / "bomb.gz", "wb", compresslevel=1) as handle:
         handle.write(b"\0\0\x08\x03" + struct.pack(">3I", 100, 28, 28))
         for _ in range(256):
@@ -139,7 +139,7 @@ def test_gzip_bomb_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_picture_of_too_many_pixels_is_not_decoded() -> None:
-    """A picture's head has its size: 400 million pixels in some bytes."""
+    """The header of a small file states 400 million pixels."""
     buffer = io.BytesIO()
     Image.new("L", (8, 8)).save(buffer, "PNG")
     content = bytearray(buffer.getvalue())

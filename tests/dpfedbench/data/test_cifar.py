@@ -37,7 +37,7 @@ NAMES = _TEXT.split()
 
 
 def write_archive(path: Path, files: dict[str, bytes], *, unpacked: bool) -> None:
-    """Write a .tar.gz of these files, or the files beside where it would be."""
+    """Write these files as a .tar.gz, or into the folder beside it."""
     if unpacked:
         write_files(path.parent, files)
         return
@@ -53,8 +53,9 @@ Batches = dict[str, tuple[np.ndarray, list[int]]]
 
 
 def batches() -> Batches:
-    """Return images [10 or 20, 3 x 32 x 32] and labels by file: red is the label, green
-    the file, blue the row.
+    """Return images [10 or 20, 3 x 32 x 32] and labels by file.
+
+    Red is the label, green the file, blue the row.
     """
     content = {}
     for number in range(6):
@@ -136,7 +137,7 @@ def test_cifar_10_with_other_content_is_refused(
 
 
 def fine_labels() -> dict[str, Any]:
-    """Return CIFAR-100's files: two training and one test image a class.
+    """Return CIFAR-100's files with two training images and one test image a class.
 
     Red is the label, green 100 + example, blue the row.
     """
@@ -241,7 +242,7 @@ def test_cifar_archive_has_to_be_the_published_one_and_whole(
 
 
 def draw_pictures(folder: Path) -> Path:
-    """Draw `train/CLASS/N.jpg` and `test/CLASS/N.jpg`, grey of value 20 x label."""
+    """Draw `train/CLASS/N.jpg` and `test/CLASS/N.jpg` in grey of value 20 x label."""
     for split, count in EXAMPLES.items():
         for label, name in enumerate(CLASSES):
             (folder / split / name).mkdir(parents=True)

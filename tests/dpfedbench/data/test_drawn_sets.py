@@ -49,8 +49,8 @@ SCENE_COLOURS = {(32, "A"): "868289", (84, "Ж"): "798c7d"}
 
 
 def draw_letters(order: str = LETTERS) -> np.ndarray:
-    """Return uint8 [letters, 20, 28, 28], drawn in this order, in the order of the
-    sample.
+    """Draw letters in this order; return uint8 [letters, 20, 28, 28] in the sample's
+    order.
     """
     drawings = {letter: glyphs.draw_letter(letter) for letter in order}
     return np.stack([drawings[letter] for letter in LETTERS])
@@ -97,7 +97,9 @@ def test_drawn_set_is_the_recorded_one_to_the_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHECKSUMS)
 def test_drawn_set_is_the_same_from_another_process(name: str, tmp_path: Path) -> None:
-    """With other threads, hash seed, locale, and loops compiled again."""
+    """The process has other threads, another hash seed and locale, and compiles its
+    loops.
+    """
     module = "tests.dpfedbench.data.test_drawn_sets"
     code = f"from {module} import checksum; print(checksum({name!r}))"
     environment = os.environ | {
@@ -190,7 +192,7 @@ def test_glyphs_of_a_class_are_those_of_its_letter(
 
 def test_glyphs_do_not_look_alike() -> None:
     """The largest likeness of two letters without shifts is 0.955. Two drawings of one
-    shape have 0.95 and more with shifts (a sample of symbols and letters).
+    shape have at least 0.95 with shifts (a sample of symbols and letters).
     """
     letters = glyphs.listed(glyphs.LETTERS)
     likenesses = measure_likeness(letters, reach=0)
@@ -204,8 +206,8 @@ def test_glyphs_do_not_look_alike() -> None:
 
 
 def test_glyphs_are_thin_bright_whole_and_different(letters: np.ndarray) -> None:
-    """Omniglot's share of pixels over 127 is 8 %. The outermost pixels have no more than
-    the faint edge of a stroke.
+    """In Omniglot 8 % of the pixels are over 127. Only faint edges of strokes reach the
+    outermost pixels.
     """
     assert letters.shape == (len(LETTERS), 20, 28, 28)
     assert letters.dtype == np.uint8
@@ -279,7 +281,7 @@ def test_scenes_of_a_smaller_set_are_the_first_of_a_larger_one() -> None:
 
 
 def test_scene_letter_stands_out_from_its_ground() -> None:
-    """Ink differs from each colour of the ground by 0.6, but mixtures lie between."""
+    """Ink differs from each ground colour by 0.6; mixtures of both lie between."""
     plain = {"light": 0.0, "noise": (0.0, 0.0), "texture": (0.0, 0.0)}
     scenes = draw_scenes("T", 32, 20, **plain) / 255
     # A pen that leaves no trace: the same draws, without the letter.
@@ -292,8 +294,8 @@ def test_scene_letter_stands_out_from_its_ground() -> None:
 
 
 def test_scene_colours_do_not_depend_on_the_class() -> None:
-    """The variance of mean colours between classes over that within: 1/40 is expected of
-    means of forty.
+    """The variance of mean colours between classes, over that within, is expected to be
+    1/40 for means of forty.
     """
     colours = np.stack(
         [
@@ -320,7 +322,7 @@ def test_scenes_have_their_split_and_two_sizes() -> None:
 
 @pytest.fixture(scope="module")
 def records() -> np.ndarray:
-    """The first 250 training records of each digit: uint8 [10, 250, 28, 28]."""
+    """Draw the first 250 training records of each digit: uint8 [10, 250, 28, 28]."""
     return np.stack([draw_digit(digit, "train", 250) for digit in range(10)])
 
 
@@ -362,7 +364,7 @@ def test_digits_are_balanced_and_have_the_shape_of_fashion_mnist(
 
 
 def test_digits_are_bright_on_dark(records: np.ndarray) -> None:
-    """Corners are dark, but for noise and a few stray strokes."""
+    """Corners are dark, except for noise and a few stray strokes."""
     assert (records.max(axis=(2, 3)) > 90).all()
     share = (records > 64).mean(axis=(2, 3))
     assert share.min() > 0.02
@@ -372,7 +374,7 @@ def test_digits_are_bright_on_dark(records: np.ndarray) -> None:
 
 
 def test_digit_faces_have_every_digit_with_distances_below_zero_inside() -> None:
-    """The middle of a 0 is outside it, but in monospaced faces, whose 0 has a mark."""
+    """The middle of a 0 is outside it, except in monospaced faces, whose 0 has a mark."""
     assert len(digits._FACES) == 12
     for face, field in zip(digits._FACES, digits._fields("0"), strict=True):
         assert set(map(ord, "0123456789")) <= glyphs.codes(face)

@@ -64,8 +64,8 @@ def test_hidden_pictures_of_a_class_are_left_out(pictures, name, capsys):
 
 
 def test_links_in_a_folder_are_left_out(pictures, capsys):
-    """None is followed: a picture is counted once, and a loop ends. The folder itself
-    may be a link.
+    """A picture is counted once, and a loop of links ends. The folder itself may be a
+    link.
     """
     shapes = pictures / "shapes"
     write_pictures(pictures / "elsewhere", value=200)
@@ -90,7 +90,7 @@ def test_name_that_cannot_be_printed_is_refused(pictures, name):
 
 
 def png(depth, colour):
-    """Encode a 16-bit PNG of 8x8 pixels: Pillow writes none in colour."""
+    """Encode a 16-bit PNG of 8x8 pixels, which Pillow cannot write in colour."""
     samples = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
     row = b"\0" + bytes([1]) * (8 * samples * depth // 8)
 

@@ -22,7 +22,7 @@ TWO_SPLITS = {"train": 1, "validation": 0, "test": 1}
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Make:
-    """Draw even grey pictures: picture i of class c has the brightness 40 c + i."""
+    """Draw even grey pictures: picture i of class c has brightness 40 c + i."""
 
     def draw(counts: dict[str, int], size: tuple[int, int] = (SIZE, SIZE)) -> Path:
         for label, (name, count) in enumerate(counts.items()):
@@ -56,7 +56,7 @@ def brightness(images: np.ndarray) -> list[int]:
 
 
 def test_image_folder_of_records_is_split_class_by_class(pictures: Make) -> None:
-    """Classes are ordered by name; "b" was drawn first."""
+    """Classes are in the order of their names, although "b" was drawn first."""
     local = pictures({"b": 5, "a": 4})
     raw = read_records(local)
     assert raw.class_names == ("a", "b")

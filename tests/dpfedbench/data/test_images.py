@@ -34,8 +34,8 @@ def test_images_are_read_back(folder: Path) -> None:
 
 
 def test_shuffled_splits_are_always_the_same_and_shuffled() -> None:
-    """Classes in order would put all of the first 1,150 into training; at random about
-    815 are, and 900 or more with odds below 1e-10.
+    """Classes in order would put all of the first 1,150 into training. At random about
+    815 are there, and 900 or more with probability below 1e-10.
     """
     splits = shuffled_splits(1623, (1150, 50, 423))
     assert splits == shuffled_splits(1623, (1150, 50, 423))

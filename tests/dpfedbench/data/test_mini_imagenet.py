@@ -22,7 +22,7 @@ EXPECTED = np.arange(6)[:, None] * 10 + np.arange(4)
 
 
 def write_pickles(folder: Path, validation: str = "val") -> Path:
-    """Write four images a class, not in the order of their classes."""
+    """Write four images a class, in another order than that of the classes."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"train": "train", "validation": validation, "test": "test"}
     for split, names in CLASSES.items():

@@ -35,13 +35,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def idx(values: np.ndarray, kind: int = 8) -> bytes:
-    """Encode: two zeros, the type, the number of axes, their lengths, the values."""
+    """Encode an IDX file: two zeros, type, number of axes, lengths of axes, values."""
     head = struct.pack(f">BBBB{values.ndim}I", 0, 0, kind, values.ndim, *values.shape)
     return head + values.tobytes()
 
 
 def split_content(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return images whose pixels tell record and column, and labels."""
+    """Return images whose pixels show record and column, and labels."""
     labels = np.repeat(np.arange(10), COUNTS[split])[::-1].astype(np.uint8)
     columns = np.broadcast_to(np.arange(28) % 20, (28, 28))
     images = np.arange(len(labels))[:, None, None] * 20 + columns
@@ -200,7 +200,7 @@ def test_mnist_file_that_is_missing_is_fetched_from_its_source(
     reason="real Fashion-MNIST is not available: set DPFEDBENCH_DATA to test it",
 )
 def test_real_fashion_mnist(tmp_path: Path) -> None:
-    """A wide garment fills more of the picture than a sandal, which is mostly ground."""
+    """A wide garment fills more of the picture than a sandal, which has much ground."""
     prepare("fashion-mnist", tmp_path)
     dataset = load_records(tmp_path)
     assert dataset.images.shape == (70_000, 28, 28, 1)

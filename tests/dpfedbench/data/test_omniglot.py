@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawing(character: int, number: int, size: int = 105) -> bytes:
-    """Return a one-bit drawing as in the release: dark strokes (0) on light (1)."""
+    """Return a one-bit drawing as published: dark strokes (0) on light (1)."""
     pixels = np.full((size, size), 255, dtype=np.uint8)
     row = 10 + 15 * character
     column = 5 + 4 * number
@@ -78,7 +78,7 @@ def test_omniglot_strokes_are_bright_and_in_their_position(
     small: None, tmp_path: Path
 ) -> None:
     """The first block of the second class fills rows 40 to 52 and columns 5 to 17 of
-    105: pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
+    105. Pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
     """
     raw = read_omniglot(write_zips(tmp_path), tmp_path / "download")
     assert raw.images.shape == (5, 20, 28, 28, 1)

@@ -29,7 +29,7 @@ def all_distinct(rows: np.ndarray) -> bool:
 
 
 def image_numbers(partition: Partition) -> np.ndarray:
-    """Return the number of each image held: [clients, images per client]."""
+    """Return the number of each image that a client has: [clients, images per client]."""
     numbers = partition.classes[:, :, None].astype(int) * 1000 + partition.examples
     return numbers.reshape(len(partition), -1)
 
@@ -109,8 +109,8 @@ def test_clients_beyond_one_block_are_drawn_anew(small: ImageDataset) -> None:
 
 @pytest.mark.parametrize(("size", "take"), [(5, 2), (4, 2), (4, 3), (7, 3)])
 def test_distinct_choices_are_equally_likely(size: int, take: int) -> None:
-    """Chi-squared over all ordered choices; false-alarm rate 1e-6 per case (and the
-    seed is fixed).
+    """Chi-squared over all ordered choices, false-alarm rate 1e-6 per case (the seed is
+    fixed).
     """
     rows = distinct(np.random.default_rng(7), 60_000, size, take)
     choices = {
@@ -135,7 +135,7 @@ def test_partition_summary_counts_how_images_are_shared(small: ImageDataset) -> 
 
 
 def test_partition_of_the_published_scale_takes_seconds(tmp_path: Path) -> None:
-    """0.7 s of one core when measured; the bound leaves room for a busy machine."""
+    """It took 0.7 s of one core; the bound leaves room for a busy machine."""
     make_raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
     dataset = load_dataset(tmp_path / "large")
     start = time.process_time()
@@ -330,7 +330,7 @@ def turned_clients(
 def test_gather_turns_each_class_of_each_client_by_its_own_angle(
     tmp_path: Path,
 ) -> None:
-    """Also from a partition that was saved. The data set does not change."""
+    """A saved partition turns them too. The data set does not change."""
     turns = [[0, 1], [2, 3]]
     dataset, saved = turned_clients(tmp_path, turns)
     saved.save(tmp_path / "clients")

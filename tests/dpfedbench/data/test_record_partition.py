@@ -43,14 +43,12 @@ def records_without_images(labels: np.ndarray) -> RecordDataset:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> RecordDataset:
-    """Twelve training records: five of a, three of b, four of c; stored as records 0-4,
-    5-7 and 8-11.
-    """
+    """Make twelve training records: five of a, three of b, four of c (0-4, 5-7, 8-11)."""
     return save_records(tmp_path / "toy", [2, 0, 1, 0, 2, 0, 1, 0, 2, 1, 2, 0])
 
 
 class Reversed:
-    """A generator whose permutation is the reversed order."""
+    """Stand-in for a random generator whose permutation is the reversed order."""
 
     def permutation(self, count: int) -> np.ndarray:
         return np.arange(count)[::-1]
@@ -59,7 +57,7 @@ class Reversed:
 def test_fragments_are_dealt_as_by_hand(
     toy: RecordDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fragments of two: 01 23 45 67 89 AB; backwards, two to each client."""
+    """Fragments of two, 01 23 45 67 89 AB, are dealt backwards, two to each client."""
     streams: list[tuple[Any, ...]] = []
 
     def stream(*name: Any) -> Reversed:

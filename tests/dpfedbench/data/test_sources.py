@@ -37,7 +37,7 @@ def test_local_folder_is_the_configured_one_before_the_environments(
 
 @pytest.fixture
 def published() -> Iterator[tuple[str, list[str]]]:
-    """The address of set.zip on a server of this machine, and its list of requests."""
+    """Serve set.zip on this machine; return its address and the list of requests."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

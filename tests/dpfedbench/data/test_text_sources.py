@@ -70,7 +70,7 @@ def write_plays(folder: Path, roles: int) -> None:
 def test_plays_are_read_from_a_folder_a_zip_and_a_folder_of_roles(
     tmp_path: Path,
 ) -> None:
-    """The last one is LEAF's form: one file a role."""
+    """The last form is LEAF's: one file a role."""
     folder = tmp_path / "folder" / "shakespeare" / "plays"
     write_plays(folder, 6)
     raw = shakespeare.read_shakespeare(tmp_path / "folder", tmp_path)
@@ -210,7 +210,7 @@ def test_words_of_a_file_do_not_depend_on_the_chunk(
 
 
 def test_text_folder_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None:
-    """Twenty million bytes of words, of which a task has a hundred."""
+    """Twenty million bytes of words, of which a task uses a hundred."""
     texts = {f"{name}.txt": b"ab cd " * 50 for name in "bcd"}
     write_files(tmp_path, texts | {"a.txt": b"ab cd " * 3_500_000})
     tracemalloc.start()
@@ -267,7 +267,9 @@ def test_text_folder_refuses_pipes_folders_and_loops(
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder that all can read. The test becomes another user than root."""
+    """Make a folder that all users can read, and run the test as another user than
+    root.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:

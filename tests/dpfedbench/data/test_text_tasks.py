@@ -24,7 +24,7 @@ TEXT = Text(words=4, record=5)
 
 @pytest.fixture
 def texts(tmp_path: Path) -> TextDataset:
-    """Tiny texts in `tmp_path`, with seven clients in `clients`."""
+    """Write tiny texts to `tmp_path`, and seven clients to `clients`."""
     data = tiny_texts(tmp_path)
     partition = make_text_partition(data, clients=7, kind="disjoint", seed=1)
     partition.save(tmp_path / "clients")
@@ -101,7 +101,7 @@ def test_private_vocabulary_has_clients_words_and_is_unaccounted(
 
 
 class PeekingVocabulary(Vocabulary):
-    """A vocabulary that reads clients' words and does not declare it."""
+    """Vocabulary that reads clients' words and does not declare it."""
 
     kind: Literal["peeking"] = "peeking"
 

@@ -30,8 +30,9 @@ def jpeg(value: int, mode: str = "RGB", size: int = 64) -> bytes:
 
 
 def release() -> Files:
-    """Return eleven training images a class, so that text order is not the order of
-    numbers, and one validation image.
+    """Return eleven training images a class and one validation image.
+
+    With eleven, the order of texts is not the order of numbers.
     """
     files = {"test/images/test_0.JPEG": jpeg(0), "wnids.txt": b"n01"}
     lines = []

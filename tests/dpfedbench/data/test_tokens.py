@@ -49,7 +49,7 @@ def test_tasks_are_split_in_the_published_numbers(
 
 
 def test_task_is_the_first_words_of_its_text() -> None:
-    """The rest of a text is not public."""
+    """The remaining words of a text are not public."""
     texts = [
         (f"text {number}", [f"{number}-{index}" for index in range(5)])
         for number in range(6)

@@ -15,8 +15,9 @@ SECRET = "secret"
 def raw_texts(
     tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
 ) -> RawTexts:
-    """Return tasks of drawn words, the first of ten letters the most frequent; and a short
-    text, which is public.
+    """Return tasks of drawn words, and a short text, which is public.
+
+    The first of ten letters is the most frequent.
     """
     rng = np.random.default_rng(0)
     common = np.array(list(letters))
@@ -39,7 +40,7 @@ def raw_texts(
 def tiny_texts(
     folder: Path, tasks: int = 12, words: int = 40, letters: str = "abcdefghij"
 ) -> TextDataset:
-    """Prepare these texts in a folder."""
+    """Save these texts as a prepared data set in a folder."""
     raw_texts(tasks, words, letters).save(
         folder, {"name": "tiny", "recorded_sha256": None}
     )

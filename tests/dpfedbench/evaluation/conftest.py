@@ -18,7 +18,7 @@ def dataset(federation):
 
 
 def random_weights(net, seed, spread=0.3):
-    """Return initial weights that are moved at random."""
+    """Return initial weights with added noise."""
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal(net.dimension)
     return (net.initial(rng) + spread * noise).astype(np.float32)
@@ -39,7 +39,7 @@ def scores(run, dataset, members, *, tasks=TASKS, choice=None, **options):
 
 
 def sampled_task(dataset, index, seed):
-    """Return one of the tasks of the test split: three ways, one shot."""
+    """Return one task of the test split: three ways, one shot."""
     tasks = sample_tasks(
         dataset,
         "test",

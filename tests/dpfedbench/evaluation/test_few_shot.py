@@ -55,7 +55,7 @@ def test_methods_are_tested_on_the_same_tasks(dataset):
 
 
 def without_others(dataset, split):
-    """Return the data set with noise instead of the images of all other splits."""
+    """Return the data set with noise as the images of all other splits."""
     rng = np.random.default_rng(9)
     images = rng.integers(256, size=dataset.images.shape, dtype=np.uint8)
     classes = dataset.splits[split]
@@ -96,7 +96,7 @@ def test_few_shot_measure_reads_its_own_split_alone(
 )
 @pytest.mark.parametrize("normalisation", ["batch", "record"])
 def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisation):
-    """Bit for bit, whatever the number at once and the threads."""
+    """Scores are equal to the bit, for each number of tasks at once and of threads."""
     config = make_config(
         {"evaluation": evaluation, "model": {"normalisation": normalisation}}
     )

@@ -20,7 +20,7 @@ NICHOL = {"steps": 7, "rate": 0.02, "optimizer": "adam", "beta1": 0.0, "batch": 
 
 
 def test_minibatches_read_the_whole_set_once_in_each_pass():
-    """Ten steps of 4 of 10 examples are four passes, and a step may cross two."""
+    """Ten steps of 4 of 10 examples are four passes. A step may belong to two."""
     rng = np.random.default_rng(0)
     positions = minibatches(rng, examples=10, size=4, steps=10)
     assert positions.shape == (10, 4)
@@ -50,15 +50,15 @@ def fine_tuned(run, net, theta, task, *, seed, dtype=torch.float32):
 
 
 def nichol_positions(rng):
-    """Return minibatches of three examples, 7 steps of 2: five passes, of which the
-    last is cut.
+    """Return minibatches of three examples, 7 steps of 2: five passes, the last one
+    cut.
     """
     order = np.concatenate([rng.permutation(3) for _ in range(5)])
     return order[:14].reshape(7, 2)
 
 
 def tuned_by_torch(net, theta, task, positions, *, beta1):
-    """Return the weights after torch's own Adam at 0.02, in double precision."""
+    """Return the weights after torch's Adam at 0.02, in double precision."""
     weights = torch.from_numpy(theta).double().requires_grad_()
     adam = torch.optim.Adam([weights], lr=0.02, betas=(beta1, 0.999))
     images = torch.from_numpy(task.support_x[0]).double()
@@ -73,8 +73,8 @@ def tuned_by_torch(net, theta, task, positions, *, beta1):
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
 def test_fine_tune_takes_torchs_steps_of_adam(dataset, beta1):
-    """At a rate of 0.02 both differ by less than a step's thousandth; another beta1
-    by more than a step.
+    """At a rate of 0.02 the weights differ by less than a thousandth of a step. Another
+    beta1 differs by more than a step.
     """
     run = make_config({"seed": 3, "evaluation": NICHOL | {"beta1": beta1}})
     net = run.tested_net(dataset.image_shape)
@@ -153,7 +153,7 @@ def test_name_of_the_test_differs_by_optimiser_and_minibatch():
 
 
 def test_fine_tune_lets_the_rate_fall_on_a_cosine(dataset):
-    """Plain descent by hand, at rates 0.2 (1 + cos(pi k / 4)) / 2."""
+    """Reference: plain descent at rates 0.2 (1 + cos(pi k / 4)) / 2."""
     steps = {"steps": 4, "rate": 0.2, "schedule": "cosine"}
     run = make_config({"seed": 3, "evaluation": steps})
     net = run.tested_net(dataset.image_shape)
@@ -165,7 +165,7 @@ def test_fine_tune_lets_the_rate_fall_on_a_cosine(dataset):
 
 
 def test_best_step_scores_the_step_with_most_right_answers(dataset):
-    """Beside the tests of 0 to 7 steps, one by one; Adam at a rate that overshoots."""
+    """Reference: tests of 0 to 7 steps, one by one. Adam's rate overshoots."""
     steps = {"optimizer": "adam", "rate": 0.05}
     net = make_config().tested_net(dataset.image_shape)
     theta = random_weights(net, 2)

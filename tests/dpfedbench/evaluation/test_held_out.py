@@ -78,7 +78,7 @@ def test_validation_is_the_loss_on_the_public_records(config, records, net):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_records_are_measured_in_pieces_of_one_size(threads):
-    """600 records are pieces of 256, 256 and 88, with the results in their order."""
+    """600 records are pieces of 256, 256 and 88. The results keep the order."""
     sizes = []
 
     class Recorder:

@@ -22,8 +22,8 @@ SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """A prepared folder: 12 tasks of 8 records of 5 words, of which one is for
-    validation and two are for the test.
+    """Prepare 12 tasks of 8 records of 5 words, one for validation and two for the
+    test.
     """
     folder = tmp_path_factory.mktemp("texts")
     tiny_texts(folder)

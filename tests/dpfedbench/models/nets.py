@@ -55,7 +55,7 @@ class Recurrent(nn.Module):
 
 
 class Careful(nn.Module):
-    """A module with a branch on values, which `vmap` cannot take and Opacus' hooks can."""
+    """Module with a branch on values, which Opacus' hooks can take and `vmap` cannot."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ class Careful(nn.Module):
 
 
 class Ordered(nn.Module):
-    """A module with a branch on values and a bare parameter, which neither can take."""
+    """Module with a branch on values and a bare parameter, which neither can take."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class Attending(nn.Module):
 
 
 class OwnLoss(nn.Module):
-    """Two answers a record, with a loss and a measure of its own."""
+    """Module with two answers a record, and a loss and a measure."""
 
     answers = (2,)
 

@@ -64,7 +64,7 @@ def test_batch_norm_is_torchs_in_training_and_in_tests():
 
 
 def test_batch_statistics_are_those_of_torch_and_have_no_gradient():
-    """The stem's new mean is a tenth of the batch's."""
+    """The new mean of the stem is a tenth of the batch's mean."""
     net = network()
     measured = batch_gradient(net)
     names = [name.rpartition(".")[2] for name in net.shapes]
@@ -102,8 +102,8 @@ def test_batch_norm_ties_no_records_in_tests():
 
 
 def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
-    """Among 40,000 records a share of 0.2 is zero, within 4.5 standard deviations of
-    0.002, and the rest is divided by 0.8.
+    """Of 40,000 records a share of 0.2 is zero (4.5 standard deviations of 0.002), and
+    the rest is divided by 0.8.
     """
     drop = DropPath(0.2, torch.Generator().manual_seed(0))
     maps = drop(torch.full((40_000, 2, 1, 1), 3.0))
@@ -134,8 +134,8 @@ def test_drop_path_never_drops_the_identity():
 
 
 def test_auxiliary_head_is_darts():
-    """ReLU, a mean over 5 x 5 in steps of 3, two convolutions with normalisation, and
-    a linear layer; by torch's own layers.
+    """Reference: torch's layers: ReLU, a mean over 5 x 5 in steps of 3, two
+    convolutions with normalisation, and a linear layer.
     """
     head = AuxiliaryHead(4, 10, Normalisation(None, affine=True, batch=True))
     reference = nn.Sequential(
@@ -166,7 +166,7 @@ def test_auxiliary_head_is_darts():
 @pytest.mark.parametrize("weight", [0.0, 0.4])
 def test_auxiliary_loss_counts_by_its_weight(weight):
     """The gradient is linear in the weight: g(w) = g(0) + w (g(1) - g(0)). The measured
-    loss is the network's own.
+    loss is that of the network without the head.
     """
     net = network(auxiliary=True)
     without = batch_gradient(net, auxiliary=0.0)

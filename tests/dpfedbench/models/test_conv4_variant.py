@@ -36,8 +36,9 @@ def test_variant_at_its_defaults_is_conv4(normalisation):
 
 
 def by_layers(weights, x):
-    """The whole variant by torch's own layers, in MAML++'s order: convolution, batch
-    normalisation, leaky ReLU, pooling.
+    """Compute the whole variant by torch's layers, in MAML++'s order.
+
+    The order is convolution, batch normalisation, leaky ReLU, pooling.
     """
     x = 1 - x
     for block in range(1, 5):
@@ -55,7 +56,7 @@ def by_layers(weights, x):
 
 
 def test_variant_with_all_details_is_maml_plus_plus():
-    """With drawn biases, scales of both signs and shifts."""
+    """Biases, shifts and scales of both signs are drawn at random."""
     details = {"slope": 0.01, "biases": True, "glorot_head": True, "inverted": True}
     variant = Conv4VariantNet(**SIZES, **details)
     theta = variant.initial(np.random.default_rng(0))

@@ -68,8 +68,8 @@ def test_search_network_has_darts_logits_and_gradients(side, nodes, groups):
 
 
 def test_search_network_has_darts_initial_weights():
-    """80 architecture weights of deviation 0.001: theirs is within a third of it (four
-    deviations: 6e-5).
+    """80 architecture weights of deviation 0.001, whose measured deviation is within a
+    third of it (four deviations: 6e-5).
     """
     model = search()
     net = model.net(input_shape=(28, 28, 1), outputs=10)
@@ -99,7 +99,7 @@ GENOTYPES = [
     ids=repr,
 )
 def test_records_of_cells_do_not_depend_on_each_other(model):
-    """Nor are their maps of mean zero: logits differ between records."""
+    """The maps are not zero on average, so logits differ between records."""
     net = model.net(input_shape=(28, 28, 1), outputs=10)
     net.refuse_record_level()
     theta = initial(net)
@@ -116,7 +116,7 @@ def normalised(maps):
 
 
 def test_cell_of_identities_by_hand():
-    """One node without normalisation between: the skips of both inputs, added up."""
+    """One node without normalisation adds the skips of both inputs."""
     settings = {
         "filters": 2,
         "cells": 1,

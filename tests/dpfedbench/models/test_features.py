@@ -18,8 +18,9 @@ def random_images(seed, count, *shape):
 
 
 def morlet(size, scale, angle, angles):
-    """Return a Morlet wavelet on a torus of size x size pixels, pixel by pixel and
-    period by period.
+    """Return a Morlet wavelet on a torus of size x size pixels.
+
+    The loop goes pixel by pixel and period by period.
     """
     deviation = 0.8 * 2**scale
     frequency = 3 * math.pi / 4 / 2**scale
@@ -43,7 +44,7 @@ def morlet(size, scale, angle, angles):
 
 
 def convolve(image, kernel):
-    """Return the convolution on a torus, as its sum."""
+    """Return the convolution on a torus."""
     return sum(
         kernel[i, j] * np.roll(image, (i, j), (0, 1))
         for i, j in np.ndindex(*kernel.shape)
@@ -51,8 +52,10 @@ def convolve(image, kernel):
 
 
 def test_scattering_is_direct_convolution():
-    """The image is reflected by four pixels at each edge, without the edge itself. In
-    single precision; further periods of the blur are below exp(-10) and left out.
+    """Each edge reflects four pixels of the image, without the edge itself.
+
+    In single precision. The reference leaves out further periods of the blur, which are
+    below exp(-10).
     """
     angles = 8
     image = random_images(0, 1, 8, 8)[0]
@@ -116,8 +119,8 @@ def test_features_of_an_image_do_not_depend_on_other_images(features):
 
 
 def test_random_features_have_the_products_of_a_gaussian_kernel():
-    """A product's deviation is at most 1 / sqrt(count) = 0.0022: five of them are
-    exceeded with a chance below 1e-6.
+    """A product's deviation is at most 1 / sqrt(count) = 0.0022. Five deviations are
+    exceeded with probability below 1e-6.
     """
     images = random_images(3, 2, 6, 6, 1)
     features = RandomFeatures(count=200_000, width=3.0, unit_length=False)
@@ -136,8 +139,9 @@ def test_features_that_do_not_fit_images_are_refused():
 
 
 def test_evened_features_follow_the_formula():
-    """By a singular value decomposition of the public rows. A map of the image alone,
-    given the public images.
+    """Reference: a singular value decomposition of the public rows.
+
+    Given the public images, the features of an image depend on that image alone.
     """
     public = random_images(2, 20, 12, 12, 1)
     images = random_images(4, 7, 12, 12, 1)
@@ -160,7 +164,7 @@ def test_evened_features_follow_the_formula():
 
 
 def test_evened_directions_of_the_public_images_have_the_roots_of_their_sizes():
-    """Up to one factor."""
+    """The sizes are equal up to one factor."""
     public = random_images(2, 20, 12, 12, 1)
     settings = {"angles": 4, "groups": 5, "unit_length": False}
     rows = Scattering(**settings)(public).reshape(20, -1).astype(np.float64)

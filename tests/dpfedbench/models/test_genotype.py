@@ -16,8 +16,9 @@ SMALL = Space(("none", "skip_connect", "sep_conv_3x3"), 2)
 
 
 def architecture(**shares):
-    """Return architecture weights of `SMALL` with these shares, by kind_node_state; the
-    shares of other edges are a third each.
+    """Return architecture weights of `SMALL` with these shares, by kind_node_state.
+
+    The shares of all other edges are a third each.
     """
     rows = np.full((2, SMALL.edges, 3), 1 / 3)
     for name, row in shares.items():
@@ -37,8 +38,8 @@ def test_space_has_the_sizes_of_darts():
 
 
 def test_genotype_keeps_the_two_strongest_inputs_and_not_none():
-    """Node 1: `none` is the strongest of all on the edge from state 0; without it the
-    other edges are stronger. Of equals the first is kept.
+    """Node 1: `none` is the strongest of all on the edge from state 0. Without it the
+    other edges are stronger. Of equal edges the first is kept.
     """
     genotype = SMALL.genotype(
         architecture(
@@ -70,8 +71,8 @@ def test_space_entropy_is_that_of_the_softmax_in_nats():
 
 
 def test_random_genotypes_are_uniform():
-    """3,000 draws of node 2's inputs: each of the 6 pairs has a share of 1/6; five
-    deviations are 0.034 (two sides: 6e-7 for each of 6 + 7 shares).
+    """3,000 draws of node 2's inputs: each of the 6 pairs has a share of 1/6. Five
+    deviations are 0.034 (two-sided 6e-7 for each of 6 + 7 shares).
     """
     space = Space(nodes=3)
     rng = np.random.default_rng(0)

@@ -74,8 +74,8 @@ def two_points(theta):
 
 
 def make_precise(net, kernels):
-    """Return gradients in double precision where the implementation has it, their type
-    and the allowed error.
+    """Return gradients, in double precision if the implementation has it, with their
+    type and the allowed error.
     """
     single = kernels and type(net.module).__name__ == "Cnn"
     dtype = torch.float32 if single else torch.float64
@@ -92,7 +92,7 @@ def assert_close(values, expected, tolerance):
 @KERNELS
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_and_products_of_tasks_equal_autograds(name, kernels):
-    """In memory that another point has left."""
+    """The memory has values of another point."""
     net = NETS[name]
     gradients, dtype, tolerance = make_precise(net, kernels)
     theta, x, y = draw_tasks(net)
@@ -206,7 +206,7 @@ def test_choose_takes_the_best_implementation(name):
     "name", ["conv4", "conv4 by record", "cnn", "group norm", "batch norm", "own loss"]
 )
 def test_tasks_all_at_once_are_as_one_by_one(name):
-    """On the CPU, as on a GPU."""
+    """The CPU computes tasks at once, as a GPU does."""
     net = NETS[name]
     gradients = TorchGradients(net, dtype=torch.float64)
     theta, x, y = draw_tasks(net)
@@ -228,7 +228,7 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
 
 
 class LinearLoss(nn.Module):
-    """A loss that is linear in one tensor and does not depend on the other."""
+    """Module whose loss is linear in one tensor and does not depend on the other."""
 
     def __init__(self):
         super().__init__()
@@ -271,7 +271,7 @@ def test_layer_without_second_derivatives_is_named():
 
 
 class Viewing(nn.Module):
-    """A module with `view`, which takes maps only in torch's memory layout."""
+    """Module with `view`, which needs maps in torch's memory layout."""
 
     def __init__(self, channels):
         super().__init__()

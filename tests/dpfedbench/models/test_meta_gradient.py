@@ -128,7 +128,7 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
 
 
 def assert_rows_close(rows, expected, net):
-    """Compare weights and rates each by their own scale: rates are few."""
+    """Compare weights and rates, each by its own scale: rates are few."""
     for row, expected_row in zip(rows, expected, strict=True):
         for part in (slice(None, net.weights), slice(net.weights, None)):
             error = 1e-8 * np.abs(expected_row[part]).max(initial=0)
@@ -216,7 +216,7 @@ def test_contribution_does_not_depend_on_other_tasks(kernels):
 def test_contributions_in_one_call_have_the_bits_of_step_by_step(
     order, steps, adapted, monkeypatch
 ):
-    """Over query sets of several sizes, so that memory is used again."""
+    """Query sets have several sizes, so memory is used again."""
     net = conv4(filters=16)
     theta = draw_theta(net).astype(np.float32)
     in_one_call = BatchConv4.through_steps
@@ -299,8 +299,8 @@ def test_equal_rates_give_the_weights_what_a_single_rate_gives(order):
 
 
 def test_first_order_reads_the_support_through_the_adapted_weights_alone():
-    """Property 11: the contribution is the query gradient at the adapted weights, which
-    second order's is not.
+    """Property 11: the contribution is the query gradient at the adapted weights. That
+    of second order is not.
     """
     theta = draw_theta(PLAIN)
     parts = draw_tasks(4)
@@ -354,7 +354,7 @@ def test_meta_gradient_with_unknown_tensors_or_other_steps_is_refused():
 
 @pytest.mark.parametrize("sizes", [(5, 15), (5, 60), (5, 5), (1, 10), (10, 10)])
 def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
-    """After five and ten images: buffers that no longer fit must not be used."""
+    """Five images, then ten: buffers of another size must not be used."""
     net = conv4(filters=3)
     kernel = Adaptation(choose(net).make())
     torch_path = Adaptation(choose(net, enabled=False).make())

@@ -103,7 +103,7 @@ def test_net_uses_the_loss_and_measure_of_its_module():
 
 
 class WithMixer(nn.Module):
-    """A module whose first layer, `mixer`, a test chooses."""
+    """Module whose first layer, `mixer`, a test chooses."""
 
     def __init__(self, layer=None):
         super().__init__()
@@ -115,7 +115,7 @@ class WithMixer(nn.Module):
 
 
 class Mixer(nn.Module):
-    """A layer that subtracts the mean over the batch, which its kind does not tell."""
+    """Layer that subtracts the mean over the batch, which its class does not show."""
 
     def forward(self, x):
         return x - x.mean(0)
@@ -246,7 +246,7 @@ number = 3
 
 @pytest.fixture
 def user_package(tmp_path, monkeypatch):
-    """A user's package in the working directory."""
+    """Write a user's package into the working directory."""
     package = tmp_path / "user_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -278,7 +278,7 @@ def test_user_module_whose_forward_pass_fails_is_refused_with_its_traceback(
 
 
 def test_model_of_text_without_losses_is_refused():
-    """Logits for each word of a record are not logits of the record."""
+    """Logits for each word of a record are no logits of the record."""
 
     class Words(nn.Module):
         def __init__(self):

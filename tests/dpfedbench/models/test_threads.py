@@ -33,7 +33,7 @@ print(torch.get_num_threads())
     sys.platform != "linux", reason="the library's file has this name on Linux"
 )
 def test_threads_products_take_no_threads_of_their_own() -> None:
-    """torch keeps its number of threads for each thread."""
+    """torch has a number of threads for each thread."""
     two = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "2")
     process = subprocess.run(
         [sys.executable, "-c", CODE],

@@ -31,7 +31,7 @@ FORMS = pytest.mark.parametrize("form", ["convolutions", "products"])
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Make the torch path compute chunks at once on a CPU too."""
+    """Let the torch path compute chunks at once on a CPU too."""
 
     def at(self, theta, x, y, out, products, into):
         labels = torch.as_tensor(y, device=self.device)
@@ -114,7 +114,7 @@ def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, d
     ids=str,
 )
 def test_convolution_as_a_product_is_the_convolution(options):
-    """Values and derivatives; sides that do not divide evenly."""
+    """Values and derivatives, for sides that are no multiple of the stride."""
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
@@ -134,8 +134,8 @@ def test_convolution_as_a_product_is_the_convolution(options):
 @DEVICES
 @pytest.mark.parametrize("name", NETS)
 def test_device_takes_several_tasks_at_once(name, device):
-    """Before anything else was computed: torch's `vmap` allows no module to be moved. A
-    GPU computes products, a CPU convolutions.
+    """No test before it computes: torch's `vmap` allows no module to move. A GPU
+    computes products, and a CPU convolutions.
     """
     gradients = torch_gradients_of(NETS[name], device)
     assert gradients._vmaps_tasks
@@ -176,7 +176,7 @@ def limit_memory(monkeypatch):
 
 
 def test_chunk_that_is_too_large_is_halved_with_a_notice(at_once, limit_memory, capsys):
-    """7, then 3, then 1 at once, and nothing larger is tried again."""
+    """The path computes 7, then 3, then 1 at once, and tries no larger chunk again."""
     net = NETS["plain"]
     parts = draw_tasks(count=7)
     expected, *_ = contributions(torch_gradients_of(net), parts)

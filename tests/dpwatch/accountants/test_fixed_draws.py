@@ -19,8 +19,10 @@ SAMPLER = {"kind": "fixed-draws", "clients": 50, "cohort": 10, "rounds": 6, "rat
 
 
 def epsilon_of_one_round(z, units, draws, contributions):
-    """Return epsilon of both orders on a grid, where one unit contributes or is
-    changed, beside others: `contributions` is (unit's, changed, others').
+    """Return epsilon of both orders on a grid.
+
+    One unit contributes or is changed, beside others: `contributions` is (unit's,
+    changed, others').
     """
     unit, changed, rest = contributions
     counts = np.arange(draws + 1)
@@ -49,7 +51,9 @@ def epsilon_of_one_round(z, units, draws, contributions):
     ("z", "units", "draws"), [(1.0, 50, 10), (2.0, 5, 5), (1.5, 200, 6)]
 )
 def test_fixed_draws_high_end_is_above_every_data_set(z, units, draws):
-    """The worst reaches most of it; the bound tells the number of draws."""
+    """The worst data set reaches most of the bound, which depends on the number of
+    draws.
+    """
     high = upper_epsilon(((z, 1),), units, draws, DELTA)
     worst = max(
         epsilon_of_one_round(z, units, draws, contributions)
@@ -76,7 +80,7 @@ def test_fixed_draws_of_one_draw_is_a_fixed_size_of_one():
 
 
 def test_fixed_draws_of_the_only_unit_are_one_gaussian():
-    """Four draws of one unit, three rounds: z / (4 sqrt(3))."""
+    """Four draws of one unit in three rounds: z / (4 sqrt(3))."""
     expected = gaussian_epsilon(10.0 / (4 * math.sqrt(3)), DELTA)
     schedule = ((10.0, 3),)
     assert upper_epsilon(schedule, 1, 4, DELTA) == pytest.approx(expected, rel=1e-6)

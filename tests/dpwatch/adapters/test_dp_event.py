@@ -81,7 +81,9 @@ MIXTURE = MixtureOfGaussiansDpEvent(0.8, [0.0, 1.0], [0.97, 0.03])
     ],
 )
 def test_account_of_a_tree_is_that_of_dp_accounting(tree, equivalent, unit, tmp_path):
-    """Also after the lines were written and read, and of the tree of the lines."""
+    """The account is the same after the lines were written and read, and for the tree
+    of the lines.
+    """
     releases = from_event(tree, units=N, unit=unit, threshold=0.5)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for release in releases:
@@ -114,9 +116,10 @@ def test_lines_of_a_tree_state_sampler_and_noise():
 
 
 def test_tree_of_a_fixed_size_is_for_replace_one():
-    """The sensitivity of the sum is 2 C. dp_accounting's Renyi bound is above; one data
-    set reaches the Poisson-sampled Gaussian of this multiplier: a contribution of C
-    becomes -C, as all others are.
+    """The sensitivity of the sum is 2 C. dp_accounting's Renyi bound is above.
+
+    One data set reaches the Poisson-sampled Gaussian of this multiplier: a contribution
+    of C becomes -C, and all others are -C.
     """
     sampled = SampledWithoutReplacementDpEvent(N, 100, GaussianDpEvent(3.0))
     tree = SelfComposedDpEvent(sampled, 30)
@@ -165,7 +168,7 @@ def test_tree_of_known_rounds_is_one_gaussian(lines, adjacency, z):
 
 
 def test_tree_of_correlated_noise_is_the_gaussian_of_its_largest_column():
-    """A banded encoder in one pass: columns of norm sqrt(1 + 0.6^2), but the last."""
+    """A banded encoder in one pass: all columns but the last have norm sqrt(1 + 0.6^2)."""
     weights = np.linalg.inv(np.eye(5) + 0.6 * np.eye(5, k=-1))
     norm = math.sqrt(1.36)
     lines = [
@@ -267,7 +270,7 @@ def test_to_event_refuses_ledgers_without_a_tree(lines, adjacency):
 
 
 def test_account_of_a_plan_of_jax_privacy_is_that_of_its_accountant():
-    """The plan was calibrated to epsilon 2; a truncated plan is refused."""
+    """The plan is calibrated to epsilon 2. A truncated plan is refused."""
     plans = pytest.importorskip("jax_privacy.experimental.execution_plan")
     config = {"iterations": 60, "epsilon": 2.0, "delta": DELTA, "sampling_prob": 0.1}
     for bands in (1, 4):

@@ -151,7 +151,7 @@ def test_flower_right_code_has_no_reason(run_lines, seed):
 
 
 def test_flower_account_of_known_cohorts_is_one_gaussian(run):
-    """Three rounds of z = 1.5 that a client may all be in."""
+    """A client may be in all of three rounds of z = 1.5."""
     entry = run(cohorts="known").account(DELTA).profiles["proven"]
     expected = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
     assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
@@ -159,7 +159,7 @@ def test_flower_account_of_known_cohorts_is_one_gaussian(run):
 
 
 def test_flower_claim_is_the_epsilon_of_its_accountant(run):
-    """Renyi divergences of three Gaussians, by dp_accounting, above the exact value."""
+    """Flower uses the Renyi divergences of three Gaussians, above the exact value."""
     module = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
     dp_accounting = pytest.importorskip("dp_accounting")
     from flwr.supercore import privacy_accounting
@@ -201,7 +201,7 @@ def test_flower_noise_of_adaptive_clipping_is_of_the_next_threshold(run_lines):
 
 
 def test_flower_denominator_of_a_larger_cohort_is_less_noise(run_lines):
-    """20 clients are stated and 10 come."""
+    """The strategy states 20 clients and 10 take part."""
     lines = run_lines(server_fixed(cohort=20))
     assert [line.noise_multiplier for line in lines] == pytest.approx([0.75] * 3)
 
@@ -224,8 +224,9 @@ def mod_for_node(node, change):
 
 
 def test_flower_sensitivity_is_the_weight_of_the_heaviest_client(tmp_path):
-    """Without its update, all else the same, the release moves by C n_max / sum n. The
-    node sends next to nothing, since Flower divides by the norm.
+    """Without its update the release moves by C n_max / sum n.
+
+    The node sends a tiny update, not zero, since Flower divides by the norm.
     """
     random.seed(1)
     heaviest = random.sample(range(NODES), COHORT)[0]
@@ -262,8 +263,8 @@ def test_flower_sensitivity_is_the_weight_of_the_heaviest_client(tmp_path):
 def test_flower_sensitivity_follows_from_bounds_of_the_examples(
     run_lines, cohorts, factor
 ):
-    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and
-    twice that for secret cohorts.
+    """10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and twice
+    that for secret cohorts.
     """
     nodes = make_nodes(examples=lambda node: 10 + node)
     lines = run_lines(nodes=nodes, examples=(10, 49), cohorts=cohorts)
@@ -353,7 +354,7 @@ def clip_each_array(param1, param2, clipping_norm):
 
 
 def clip_nothing(param1, param2, clipping_norm):
-    """The average is not clipped, if clipping comes after adding or never."""
+    """Leave the average unclipped, as if clipping came after adding, or never."""
 
 
 @pytest.mark.parametrize("fault", [clip_each_array, clip_nothing])
@@ -363,7 +364,7 @@ def test_flower_reports_a_fault_of_the_clipping(run_lines, monkeypatch, fault):
 
 
 class FirstNodes(FedAvg):
-    """A choice of nodes that the adapter does not know."""
+    """Choice of nodes that the adapter does not know."""
 
     def configure_train(self, server_round, arrays, config, grid):
         record = RecordDict({"arrays": arrays, "config": config})
@@ -434,7 +435,7 @@ def test_flower_account_refuses_an_unknown_choice_of_nodes(run):
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Flower's own arithmetic
 def test_flower_writes_a_line_whatever_a_client_sends(run_lines, value, examples):
-    """Flower clips huge updates to zero, but neither NaN nor the weights, so that these
+    """Flower clips huge updates to zero, but not NaN or the weights, so their lines
     have a reason.
     """
     mods = []
@@ -536,7 +537,7 @@ def test_flower_watch_refuses_a_clipping_norm_that_no_ledger_holds(tmp_path, cli
 
 @pytest.mark.parametrize("fault", [None, half_noise, no_noise_on_some_coordinates])
 def test_flower_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
-    """Right code is refuted once in a thousand audits."""
+    """The audit refutes correct code once in a thousand."""
     watched = run(rounds=1, cohorts="known")
     if fault:
         monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", fault)
@@ -555,8 +556,9 @@ def test_flower_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
     ids=["server", "client", "adaptive"],
 )
 def test_flower_release_of_a_strategy_clips_averages_and_noises(strategy, z):
-    """120,000 draws; the deviation is within 10 of its own. The count of the adaptive
-    strategy has noise of deviation 1/2, so that z^-2 = 0.9^-2 - 1.
+    """120,000 draws: the deviation is within ten of its deviations.
+
+    The count of the adaptive strategy has noise of deviation 1/2, so z^-2 = 0.9^-2 - 1.
     """
     rows = np.zeros((COHORT, 2000))
     rows[0, 0] = 7.0

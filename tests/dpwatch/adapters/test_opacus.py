@@ -76,7 +76,7 @@ def path(tmp_path):
 
 
 class Training:
-    """A small private training as Opacus's tutorials write it."""
+    """Small private training, written as Opacus's tutorials write it."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ def test_watch_voids_the_claim_of_the_central_limit(accountant, status, path):
 
 
 def test_watch_of_little_noise_has_a_narrow_bracket(path):
-    """z = 0.1; dp_accounting's value is never below the exact one."""
+    """z = 0.1. dp_accounting's value is never below the exact one."""
     training = Training(noise=0.1, accountant="rdp")
     watched = training.watch(path)
     training.run()
@@ -294,7 +294,9 @@ def test_watch_changes_no_bit_and_can_be_stopped(mode, path, tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_watch_of_right_code_has_no_reason(seed, path):
-    """Noise is measured at a false alarm of 1e-9 a run, the rest is exact."""
+    """The measurement of the noise has a false-alarm rate of 1e-9 a run; the rest is
+    exact.
+    """
     training = Training(seed=seed, mode="ghost" if seed % 2 else "hooks")
     watched = training.watch(path, epochs=4)
     training.run(4)
@@ -325,8 +327,8 @@ ORDERED = "min-separation"
     ],
 )
 def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path):
-    """A record is in E Gaussian releases of E epochs of disjoint batches that the
-    observer may know: one of z / sqrt(E).
+    """E epochs of disjoint batches, which the observer may know, are E Gaussian
+    releases of a record: one of z / sqrt(E).
     """
     training = Training(poisson=False, **options)
     watched = training.watch(path)
@@ -353,7 +355,7 @@ def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path)
 
 
 class UnknownBatches(BatchSampler):
-    """A batch sampler that the adapter does not know."""
+    """Batch sampler that the adapter does not know."""
 
 
 def unknown_batches(data):
@@ -414,7 +416,9 @@ def test_watch_accounts_for_noise_that_was_lowered(path):
 
 @pytest.mark.parametrize("mode", ["ghost", "hooks"])
 def test_watch_accounts_for_noise_of_another_norm_than_the_clipping(mode, path):
-    """Opacus claims what it always does; noise is half of what the clipping needs."""
+    """Opacus claims the same epsilon, while the noise is half of what the clipping
+    needs.
+    """
     training = Training(mode=mode)
     watched = training.watch(path)
     optimizer = training.optimizer
@@ -478,8 +482,8 @@ def test_watch_of_per_layer_clipping_has_a_group_for_each_tensor(path):
 
 
 def test_per_layer_noise_has_the_stated_deviation_on_every_tensor():
-    """800 draws or more of each tensor, whose deviation is within 12.5 % of 5 but for a
-    chance of 1e-6.
+    """At least 800 draws of each tensor: the deviation is within 12.5 % of 5 with
+    probability 1 - 1e-6.
     """
     release = release_of(per_layer_training().optimizer)
     noise = np.array([release(np.zeros((1, DIMENSION))) for _ in range(400)])
@@ -505,7 +509,7 @@ def test_watch_accounts_for_per_layer_thresholds_that_were_raised(path):
 @pytest.mark.parametrize("thresholds", [[1.0, 2.0, 2.0], [1.0] * 5, []])
 @pytest.mark.parametrize("later", [False, True])
 def test_watch_refuses_per_layer_thresholds_of_another_length(thresholds, later, path):
-    """Opacus would clip the first tensors alone, without a word."""
+    """Opacus would clip the first tensors alone, without a warning."""
     training = per_layer_training()
     if later:
         training.watch(path)
@@ -541,7 +545,7 @@ def use_batches_twice(training):
 
 
 def clear_marks(training):
-    """Opacus refuses the same gradients twice by a mark on the tensors."""
+    """Remove the marks by which Opacus refuses the same gradients twice."""
     training.backward(next(iter(training.loader)))
     training.optimizer.step()
     for tensor in training.optimizer.params:
@@ -749,7 +753,9 @@ def test_watch_reports_a_fault_of_the_optimiser(options, method, fault, message,
 
 
 def check_fault(training, loop, message, path):
-    """The ledger has the reason, and no epsilon is finite; Opacus's claim is void."""
+    """Check that the ledger has the reason, that no epsilon is finite, and that
+    Opacus's claim is void.
+    """
     watched = training.watch(path, epochs=30)
     loop(training)
     reasons = reasons_of(watched)
@@ -764,7 +770,7 @@ def check_fault(training, loop, message, path):
     ("run_options", "step"), [({"every": 3}, 3), ({"stop_after": 5}, 5)]
 )
 def test_watch_reports_records_that_return_too_early(run_options, step, path):
-    """The tenth batch is added to the next epoch's; or an epoch is broken off."""
+    """The tenth batch joins the next epoch, or an epoch is broken off."""
     training = Training(poisson=False)
     watched = training.watch(path)
     training.run(**run_options)
@@ -783,8 +789,8 @@ def test_watch_allows_a_poisson_epoch_that_is_broken_off(path):
 
 @pytest.mark.parametrize("value", [math.nan, 3e38, -3e38, 1e-45])
 def test_watch_writes_a_line_whatever_a_record_sends(value, path):
-    """Opacus does not clip NaN, so that the line has a reason. It counts a gradient as
-    zero whose norm single precision does not hold.
+    """Opacus does not clip NaN, so the line has a reason. It counts a gradient as zero
+    whose norm exceeds single precision.
     """
     training = Training()
     watched = training.watch(path, epochs=1)
@@ -835,14 +841,14 @@ def test_watch_refuses_more_epochs_than_planned(path):
 
 
 class Stream(IterableDataset):
-    """Records of unknown number."""
+    """Data set of an unknown number of records."""
 
     def __iter__(self):
         return iter([(torch.zeros(10), 0)] * 8)
 
 
 class UnknownOptimizer(DPOptimizer):
-    """An optimiser that the adapter does not know."""
+    """Optimiser that the adapter does not know."""
 
 
 def make_optimizer_unknown(training, path):
@@ -947,8 +953,8 @@ def test_account_refuses_an_empty_ledger_and_an_impossible_delta(delta, path):
 
 
 def test_release_of_an_optimiser_clips_adds_and_noises():
-    """Mean and deviation of 400 releases, against the clipped sum by hand; nothing of
-    the training is moved.
+    """Mean and deviation of 400 releases, against the clipped sum. The training's state
+    does not change.
     """
     training = Training()
     training.backward(next(iter(training.loader)))
@@ -987,7 +993,7 @@ def test_releases_for_an_audit_are_not_in_the_ledger(path):
 
 
 def test_audit_of_a_watched_optimiser_refutes_half_the_noise_alone(path):
-    """False alarm 1e-3."""
+    """The false-alarm rate is 1e-3."""
     training = Training()
     watched = training.watch(path)
     with pytest.raises(DpsumError, match="nothing to audit"):
@@ -1017,7 +1023,9 @@ def test_audit_of_a_watched_optimiser_refutes_half_the_noise_alone(path):
     ],
 )
 def test_audit_of_an_optimiser_refutes_planted_faults_alone(method, fault):
-    """Also clipping that is not what its name says, which the ledger cannot see."""
+    """One fault is clipping of another kind than its name, which the ledger cannot
+    show.
+    """
     training = Training()
     if fault:
         planted(method, fault)(training)

@@ -47,7 +47,7 @@ IN_TURN = {"sampler": "minimize_reuse"}
 
 
 class UnchangedModel:
-    """A model that ignores updates."""
+    """Model that ignores updates."""
 
     def apply_model_update(self, statistics):
         return self, Metrics()
@@ -146,7 +146,7 @@ def test_pfl_random_sampler_draws_users_with_replacement():
 
 
 def test_pfl_minimize_reuse_is_known_rounds_that_are_apart(run_lines):
-    """Fifty users, ten a round: a user is in each fifth round, so twice in six."""
+    """Fifty users, ten a round: a user is in each fifth round, so in two of six."""
     lines = run_lines(make_backend(**IN_TURN), users=USERS)
     separation = {"separation": 5, "participations": 2}
     assert lines[0].sampler == SAMPLER | {"kind": "min-separation"} | separation
@@ -159,8 +159,9 @@ def test_pfl_right_code_has_no_reason(run_lines, seed):
 
 
 def test_pfl_claim_names_noise_that_was_not_added(run):
-    """A cohort of 10 simulates one of 100 by a tenth of the noise. Expected: the
-    distribution of the privacy loss of six rounds of z = 1.
+    """A cohort of 10 simulates one of 100 with a tenth of the noise.
+
+    Reference: the distribution of the privacy loss of six rounds of z = 1.
     """
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
@@ -212,7 +213,7 @@ def test_pfl_approximated_local_mechanism_has_the_noise_of_all_users(run_lines):
 
 
 class FixedEncoder(BandedMatrixFactorizationMechanism):
-    """Banded noise of a query matrix that is given and not optimised."""
+    """Banded noise of a fixed query matrix, which pfl would optimise."""
 
     def __init__(self, encoder):
         GaussianMechanism.__init__(self, 0.5, 1.5)
@@ -221,7 +222,7 @@ class FixedEncoder(BandedMatrixFactorizationMechanism):
 
 
 def test_pfl_banded_noise_is_read_from_its_query_matrix(run_lines):
-    """Columns' norms, and rows of the inverse."""
+    """Norms of its columns, and rows of its inverse."""
     neighbours = np.eye(ROUNDS, k=1) + np.eye(ROUNDS, k=-1)
     encoder = np.linalg.cholesky(np.eye(ROUNDS) + 0.4 * neighbours)
     backend = make_backend(central(FixedEncoder(encoder)), **IN_TURN)
@@ -261,7 +262,7 @@ def test_pfl_query_matrix_has_columns_longer_than_one(tmp_path, monkeypatch):
 
 
 def test_pfl_account_of_known_cohorts_is_one_gaussian(run):
-    """Users in turn are in two of six rounds, as pfl's own accountant has it."""
+    """Users in turn are in two of six rounds, as in pfl's accountant."""
     accountant = PLDPrivacyAccountant(
         2, 1.0, "gaussian", noise_parameter=1.5, delta=DELTA
     )
@@ -347,7 +348,7 @@ def test_pfl_reports_a_fault_of_the_clipping(run_lines, kind):
 
 
 def test_pfl_reports_weights_that_follow_the_data(run_lines):
-    """Before clipping, their sum of weights is released without noise."""
+    """The sum of weights before clipping is released without noise."""
     line = run_lines(make_backend(weigh=WeightByDatapoints))[0]
     assert "weights other than 1" in line.reason
     assert "norm" not in line.reason
@@ -364,7 +365,7 @@ def test_pfl_reports_metrics_that_are_released(run_lines):
 
 
 def test_pfl_reports_a_user_who_returns_too_early(run_lines):
-    """Forty users are gone through in turn, where fifty are stated."""
+    """Forty users take turns, where fifty are stated."""
     lines = run_lines(make_backend(users=40, **IN_TURN), users=USERS)
     assert "came again after 4 rounds, not 5" in lines[4].reason
 
@@ -450,7 +451,7 @@ def test_pfl_account_refuses_an_unknown_sampler(run):
 
 @pytest.mark.parametrize("fault", [None, half_noise, no_noise_on_some_coordinates])
 def test_pfl_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
-    """Right code is refuted once in a thousand audits."""
+    """The audit refutes correct code once in a thousand."""
     watched = run(make_backend(**IN_TURN), users=USERS)
     if fault:
         monkeypatch.setattr(numpy_ops, "add_gaussian_noise", fault)

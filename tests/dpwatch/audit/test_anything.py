@@ -67,7 +67,7 @@ def test_audit_refutes_a_planted_fault(example, mechanism, fault):
 
 @pytest.mark.parametrize(("dimension", "period"), [(300, 1), (30, 4), (5000, 2)])
 def test_audit_refutes_noise_that_repeats(example, dimension, period):
-    """A generator that is seeded in each call, or every few calls."""
+    """The generator is seeded in each call, or in every few calls."""
     noise = 0.5 * np.random.default_rng(4).standard_normal((period, dimension))
     calls = itertools.count()
 
@@ -78,9 +78,10 @@ def test_audit_refutes_noise_that_repeats(example, dimension, period):
 
 
 def test_audit_passes_right_code_on_twenty_seeds(mechanism):
-    """At one false alarm in a thousand all twenty pass in 98 of 100 sets of seeds. The
-    bound is above the truth in one of 20: five or more of twenty in 3 of 1,000 sets. An
-    ideal attacker shows as much in half of all audits, so that the means are near.
+    """With one false alarm in a thousand, all twenty pass in 98 of 100 sets of seeds.
+
+    The bound is above the truth in one of 20: five or more of twenty in 3 of 1,000
+    sets. An ideal attacker shows as much in half of all audits, so the means are close.
     """
     audits = [audit_at_z_1(mechanism(seed=seed), seed=seed) for seed in range(20)]
     assert not any(audit.refuted for audit in audits)
@@ -126,7 +127,7 @@ def test_audit_claims_the_epsilon_of_the_participation(mechanism):
 
 
 def test_audit_calibrates_noise_from_epsilon(mechanism):
-    """Calibrated noise is 0.949, and the code has 1.0."""
+    """The calibrated noise is 0.949, and the code has 1.0."""
     plan = dpsum.Poisson(units=1000, cohort=50, rounds=50)
     audit = audited(mechanism(), dimension=200, epsilon=3.0, participation=plan)
     assert audit.claimed == 3.0
@@ -172,7 +173,7 @@ def small_plan(kind, seed=0):
     ],
 )
 def test_audit_refutes_a_participation_that_draws_otherwise(mechanism, right, wrong):
-    """Both have the same description."""
+    """Both participations have the same description."""
 
     def audit_of(kind):
         return audit_at_z_1(
@@ -209,7 +210,7 @@ def test_audit_of_a_participation_that_is_drawn_once_has_a_canary_a_coordinate(
 def test_audit_lets_a_release_divide_by_a_public_number_of_rows(
     example, adjacency, scale
 ):
-    """Half the noise is still refuted."""
+    """The audit still refutes half the noise."""
     sensitivity = 2.0 if adjacency == "replace-one" else 1.0
     noise = example["Mechanisms"](5).draw_noise
     row_counts = set()
@@ -256,7 +257,7 @@ def test_audit_of_an_undeclared_mechanism_refutes_a_larger_epsilon():
 
 
 def test_audit_refutes_a_release_that_no_mean_shows(example):
-    """The sum with a random sign tells as much of one row as the sum itself."""
+    """The sum with a random sign reveals as much about one row as the sum."""
     noise = example["Mechanisms"](0).draw_noise
     signs = np.random.default_rng(0)
 
@@ -301,8 +302,8 @@ def make_rank_test(family, coins):
 
 
 def test_false_alarms_are_as_rare_as_stated():
-    """20,000 audits of right code: 6.7 alarms are expected, and more than 20 of a
-    Poisson number have a chance of 1 in 50,000.
+    """20,000 audits of correct code: 6.7 alarms are expected, and more than 20
+    (Poisson) have probability 1 in 50,000.
     """
     test = make_rank_test(OfRounds(1.0, ALONE), 200)
     rng = np.random.default_rng(1)
@@ -313,8 +314,8 @@ def test_false_alarms_are_as_rare_as_stated():
 
 @pytest.mark.parametrize(("z", "leak"), [(1.0, math.sqrt(2)), (0.5, 2.0)])
 def test_observations_for_a_leak_have_the_stated_power(z, leak):
-    """One Gaussian of z / leak: fewer than 360 of 400 audits, where 380 are expected,
-    have a chance of 5 in 10^5.
+    """One Gaussian of z / leak: 380 of 400 audits are expected to refute, and fewer
+    than 360 have probability 5e-5.
     """
     family = OfRounds(z, ALONE)
     count = observations_for(family, leak, power=0.95, false_alarm=3e-4)
@@ -328,8 +329,8 @@ def test_observations_for_a_leak_have_the_stated_power(z, leak):
 
 
 def test_scores_are_likelihood_ratios():
-    """(x - s/2) s of independent noise; that of both coins for noise that is used twice:
-    where the second call has no canary its answer is the noise.
+    """(x - s/2) s for independent noise. For noise that is used twice, both coins
+    count: where the second call has no canary its answer is the noise.
     """
     rng = np.random.default_rng(3)
     shift = 1.5
@@ -351,8 +352,8 @@ def test_scores_are_likelihood_ratios():
 
 
 def test_undeclared_family_has_the_curve_of_its_definition():
-    """For (eps, delta) a share delta of present units is certain, the others have e^eps
-    / (1 + e^eps), and mirrored, but where it steps.
+    """For (eps, delta) a share delta of present units is certain, and the others have
+    e^eps / (1 + e^eps); mirrored, except at its steps.
     """
     posteriors = Whatever(1.0, 0.1).posteriors(2.0)
     cells = len(posteriors)
@@ -396,7 +397,7 @@ def test_audit_repeats_with_its_seed(mechanism):
 
 
 class StatefulRelease:
-    """Right code but for what it keeps from call to call."""
+    """Correct release, except for state that it keeps from call to call."""
 
     def __init__(self, kind):
         self.kind = kind
