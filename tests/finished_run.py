@@ -58,7 +58,13 @@ def script_context(
     } | changes
     folder = Path(outputs[0]).parent if outputs else Path("results")
     log = [str(folder / "logs" / f"{rule}.log")]
-    return SimpleNamespace(rule=rule, input=inputs, output=outputs, log=log, **values)
+    return SimpleNamespace(
+        rule=rule,
+        input=inputs,
+        output=outputs,
+        log=log,
+        **values,
+    )
 
 
 def run_script(rule: str, inputs: FileList, outputs: FileList, **changes: Any) -> None:

@@ -342,7 +342,11 @@ def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) 
         *rows_of(followed, "resnet9/digits"),
     ]
     units = [(row["method"], row["unit"]) for row in rows]
-    assert units == [("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record")]
+    assert units == [
+        ("dp-agr", "client"),
+        ("dp-fl", "record"),
+        ("dp-fl", "record"),
+    ]
     assert all(math.isfinite(float(row["epsilon_proven"])) for row in rows)
     runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
     kinds = [config_of(run)["model"]["kind"] for run in runs]

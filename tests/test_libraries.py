@@ -139,7 +139,13 @@ def test_libraries_table_has_its_rows(tmp_path: Path) -> None:
     }
     rows = [
         row | {"claimed": None, "proven": None, "audited": 0.25},
-        row | {"claimed": 0.5, "proven": 70308.2, "audited": None, "quote": ""},
+        row
+        | {
+            "claimed": 0.5,
+            "proven": 70308.2,
+            "audited": None,
+            "quote": "",
+        },
     ]
     path = tmp_path / "one.json"
     values = {"package": "one", "version": "1.2", "rows": rows}

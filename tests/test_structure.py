@@ -79,7 +79,12 @@ def test_modules_form_no_import_cycle(trees: dict[Path, ast.Module]) -> None:
 
 def test_find_cycles_finds_each_cycle() -> None:
     """One cycle of three modules beside a fourth, and two cycles that share a module."""
-    one_cycle = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    one_cycle = {
+        "a": {"b"},
+        "b": {"c"},
+        "c": {"a"},
+        "d": {"a"},
+    }
     assert find_cycles(one_cycle) == [{"a", "b", "c"}]
     two_cycles = {"a": {"b", "c"}, "b": {"a"}, "c": {"a"}}
     cycles = sorted(map(sorted, find_cycles(two_cycles)))

@@ -27,7 +27,12 @@ ONE = {"count": 1, "partition": "fragments", "fragments": 1}
 def runs_of(
     series: dict[str, Any], dataset: str = "glyphs", run: dict[str, Any] | None = None
 ) -> list[Any]:
-    table = {"title": "t", "tasks": ["any"], "series": series, "seeds": [0]}
+    table = {
+        "title": "t",
+        "tasks": ["any"],
+        "series": series,
+        "seeds": [0],
+    }
     experiment = {
         "title": "Mine",
         "run": TINY | (run or {}),

@@ -328,7 +328,12 @@ def test_median_of_run_shares_its_reference_run() -> None:
 
 SHAPES = {
     "reader": "image-folder",
-    "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5},
+    "options": {
+        "folder": "shapes",
+        "size": 28,
+        "channels": 1,
+        "test_images": 5,
+    },
 }
 
 

@@ -41,7 +41,11 @@ def test_configuration_folders_are_those_of_the_workflow() -> None:
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [("seeds", "&a [1, *a]"), ("run", "&a {b: *a}"), (f"{TABLE}.tasks", "[&a [[*a]]]")],
+    [
+        ("seeds", "&a [1, *a]"),
+        ("run", "&a {b: *a}"),
+        (f"{TABLE}.tasks", "[&a [[*a]]]"),
+    ],
 )
 def test_configuration_that_contains_itself_is_refused(key: str, text: str) -> None:
     """YAML's anchors let a list or a mapping contain itself."""

@@ -19,7 +19,12 @@ SKIPS = {
 NETS = {
     "7x7 maps": DartsSearch(**SMALL, pooling=4),
     "14x14 maps": DartsSearch(**SMALL, pooling=2),
-    "8x8 maps in colour, 3 nodes": DartsSearch(filters=4, cells=2, nodes=3, pooling=4),
+    "8x8 maps in colour, 3 nodes": DartsSearch(
+        filters=4,
+        cells=2,
+        nodes=3,
+        pooling=4,
+    ),
     "normal cells alone": DartsSearch(**SMALL, pooling=4, reductions=()),
     "one group": DartsSearch(**SMALL, pooling=4, groups=1),
     "two groups": DartsSearch(**SMALL, pooling=4, groups=2),

@@ -201,7 +201,12 @@ def test_fused_cnn_shows_weights_that_are_not_finite(place, value):
 
 
 @pytest.mark.parametrize(
-    ("size", "is_finite"), [(1e6, True), (1.1e6, False), (1e38, False)]
+    ("size", "is_finite"),
+    [
+        (1e6, True),
+        (1.1e6, False),
+        (1e38, False),
+    ],
 )
 def test_fused_cnn_gives_no_number_for_weights_that_could_overflow(size, is_finite):
     signs = np.random.default_rng(11).choice([-1, 1], DIMENSION).astype(np.float32)

@@ -293,7 +293,12 @@ def test_command_reports_an_error_in_one_line(
     assert not list(tmp_path.glob("**/*.part"))
 
 
-PLAN = {"--units": "1000", "--cohort": "10", "--rounds": "5", "--noise-multiplier": "1"}
+PLAN = {
+    "--units": "1000",
+    "--cohort": "10",
+    "--rounds": "5",
+    "--noise-multiplier": "1",
+}
 AUDIT_OPTIONS = (
     "--dimension --epsilon --delta --units --cohort --rounds --rows --calls"
     " --leak --power --false-alarm --seed --at-most"

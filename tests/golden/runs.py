@@ -87,14 +87,24 @@ BASE: dict[str, Any] = {
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
+    "budget": {
+        "epsilon": None,
+        "delta": 1e-3,
+        "profile": "proven",
+        "stop": True,
+    },
     "server": {
         "kind": "step",
         "rate": 0.01,
         "optimizer": {"kind": "adam"},
         "schedule": {"kind": "constant"},
     },
-    "validation": {"every": 3, "tasks": 4, "ensemble": 2, "public": True},
+    "validation": {
+        "every": 3,
+        "tasks": 4,
+        "ensemble": 2,
+        "public": True,
+    },
     "evaluation": {
         "every": 0,
         "tasks": 6,

@@ -12,7 +12,14 @@ from dpsum.audit.bounds import binomial_tail, largest_rate, least_rate
 
 @pytest.mark.parametrize(
     ("trials", "rate"),
-    [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)],
+    [
+        (1, 0.5),
+        (7, 1e-9),
+        (40, 0.3),
+        (1000, 0.004),
+        (5000, 0.9),
+        (3, 1.0),
+    ],
 )
 def test_binomial_tail_is_scipys(trials, rate):
     counts = np.arange(-1, trials + 2)

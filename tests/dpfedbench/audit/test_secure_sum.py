@@ -134,7 +134,13 @@ def largest_norm(monkeypatch, rounding):
     A contribution is clipped to 0.5, which is 8 units; a rotation makes half a unit of
     it on each coordinate.
     """
-    lattice = Lattice(granularity=1 / 16, bits=8, coordinates=256, clients=1, counted=1)
+    lattice = Lattice(
+        granularity=1 / 16,
+        bits=8,
+        coordinates=256,
+        clients=1,
+        counted=1,
+    )
     row = np.zeros(256)
     row[3] = 10.0
     monkeypatch.setattr(secure, "rounded", rounding)

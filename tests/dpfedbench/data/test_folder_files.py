@@ -20,7 +20,12 @@ from dpfedbench.data.sources import Copy, Source, decoded_image
 
 from .conftest import refusal, write_files
 
-SOURCE = Source(name="some", folders=("some",), largest=1000, total=10_000)
+SOURCE = Source(
+    name="some",
+    folders=("some",),
+    largest=1000,
+    total=10_000,
+)
 
 
 def write_pictures(folder, count=3, value=10):
@@ -37,7 +42,12 @@ def pictures(tmp_path):
 
 
 def read(local, **changes):
-    options = {"folder": "shapes", "size": 8, "channels": 1, "test_images": 1}
+    options = {
+        "folder": "shapes",
+        "size": 8,
+        "channels": 1,
+        "test_images": 1,
+    }
     return image_folder.read(local, Path(), None, **options | changes)
 
 
@@ -91,7 +101,12 @@ def test_name_that_cannot_be_printed_is_refused(pictures, name):
 
 def png(depth, colour):
     """Encode a 16-bit PNG of 8x8 pixels, which Pillow cannot write in colour."""
-    samples = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
+    samples = {
+        0: 1,
+        2: 3,
+        4: 2,
+        6: 4,
+    }[colour]
     row = b"\0" + bytes([1]) * (8 * samples * depth // 8)
 
     def chunk(kind, content):

@@ -37,7 +37,12 @@ def pictures(tmp_path: Path) -> Make:
 
 
 def options(**changes: Any) -> dict[str, Any]:
-    return {"folder": "shapes", "size": SIZE, "channels": 1, "test_images": 2} | changes
+    return {
+        "folder": "shapes",
+        "size": SIZE,
+        "channels": 1,
+        "test_images": 2,
+    } | changes
 
 
 def read_records(local: Path, **changes: Any) -> RawRecords:

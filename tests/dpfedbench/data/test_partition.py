@@ -46,7 +46,13 @@ def make_clients(dataset: ImageDataset, **change: Any) -> Partition:
 
 
 @pytest.mark.parametrize(
-    ("clients", "ways", "examples"), [(300, 5, 6), (50, 24, 2), (40, 1, 12), (1, 5, 5)]
+    ("clients", "ways", "examples"),
+    [
+        (300, 5, 6),
+        (50, 24, 2),
+        (40, 1, 12),
+        (1, 5, 5),
+    ],
 )
 def test_shared_clients_hold_distinct_training_images(
     small: ImageDataset, clients: int, ways: int, examples: int
@@ -64,7 +70,14 @@ def test_shared_clients_hold_distinct_training_images(
 
 
 @pytest.mark.parametrize(
-    ("ways", "examples"), [(5, 6), (5, 5), (24, 3), (1, 12), (13, 2)]
+    ("ways", "examples"),
+    [
+        (5, 6),
+        (5, 5),
+        (24, 3),
+        (1, 12),
+        (13, 2),
+    ],
 )
 def test_disjoint_clients_share_no_image_and_are_as_many_as_possible(
     small: ImageDataset, ways: int, examples: int
@@ -107,7 +120,15 @@ def test_clients_beyond_one_block_are_drawn_anew(small: ImageDataset) -> None:
     assert not np.array_equal(images[:4096], images[4096:8192])
 
 
-@pytest.mark.parametrize(("size", "take"), [(5, 2), (4, 2), (4, 3), (7, 3)])
+@pytest.mark.parametrize(
+    ("size", "take"),
+    [
+        (5, 2),
+        (4, 2),
+        (4, 3),
+        (7, 3),
+    ],
+)
 def test_distinct_choices_are_equally_likely(size: int, take: int) -> None:
     """Chi-squared over all ordered choices, false-alarm rate 1e-6 per case (the seed is
     fixed).

@@ -91,7 +91,14 @@ def test_fragments_are_sorted_by_label_in_any_order_of_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "fragments"), [(1, 1), (3, 6), (2, 12), (12, 12), (4, 4)]
+    ("clients", "fragments"),
+    [
+        (1, 1),
+        (3, 6),
+        (2, 12),
+        (12, 12),
+        (4, 4),
+    ],
 )
 def test_fragments_stay_whole_and_have_each_record_once(
     toy: RecordDataset, clients: int, fragments: int

@@ -44,7 +44,13 @@ def test_tasks_are_split_in_the_published_numbers(
     tasks: int, test: float, expected: list[int]
 ) -> None:
     texts = [(str(number), ["a"]) for number in range(tasks)]
-    raw = cut_into_tasks(texts, words=1, test=test, validation=0.1, called="x")
+    raw = cut_into_tasks(
+        texts,
+        words=1,
+        test=test,
+        validation=0.1,
+        called="x",
+    )
     assert split_counts(raw) == expected
 
 
@@ -54,10 +60,21 @@ def test_task_is_the_first_words_of_its_text() -> None:
         (f"text {number}", [f"{number}-{index}" for index in range(5)])
         for number in range(6)
     ]
-    raw = cut_into_tasks(texts, words=3, test=0.1, validation=0.1, called="x")
+    raw = cut_into_tasks(
+        texts,
+        words=3,
+        test=0.1,
+        validation=0.1,
+        called="x",
+    )
     assert raw.tasks == tuple((name, tuple(words[:3])) for name, words in texts)
     assert not raw.public
-    shares = {"words": 3, "test": 0.1, "validation": 0.1, "called": "plays"}
+    shares = {
+        "words": 3,
+        "test": 0.1,
+        "validation": 0.1,
+        "called": "plays",
+    }
     message = refusal(cut_into_tasks, [*texts[:2], ("short", ["x"])], **shares)
     assert "plays has 2 texts of at least 3 words" in message
 

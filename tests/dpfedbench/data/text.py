@@ -28,7 +28,13 @@ def raw_texts(
         )
         for i in range(tasks)
     ]
-    trained = cut_into_tasks(texts, words=words, test=0.1, validation=0.1, called="x")
+    trained = cut_into_tasks(
+        texts,
+        words=words,
+        test=0.1,
+        validation=0.1,
+        called="x",
+    )
     owner = trained.splits.index("train")
     texts[owner][1][: words // 2] = [SECRET] * (words // 2)
     texts.append(("short", list(letters[0] + letters[:2] + letters[1:])))

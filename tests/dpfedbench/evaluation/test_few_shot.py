@@ -92,7 +92,11 @@ def test_few_shot_measure_reads_its_own_split_alone(
 
 @pytest.mark.parametrize(
     "evaluation",
-    [{"steps": 3}, {"steps": 3, "optimizer": "adam", "batch": 2}, {"best_step": True}],
+    [
+        {"steps": 3},
+        {"steps": 3, "optimizer": "adam", "batch": 2},
+        {"best_step": True},
+    ],
 )
 @pytest.mark.parametrize("normalisation", ["batch", "record"])
 def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisation):

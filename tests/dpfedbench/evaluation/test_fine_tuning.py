@@ -16,7 +16,13 @@ from tests.dpfedbench.evaluation.conftest import (
 )
 from tests.dpfedbench.federation.conftest import make_config
 
-NICHOL = {"steps": 7, "rate": 0.02, "optimizer": "adam", "beta1": 0.0, "batch": 2}
+NICHOL = {
+    "steps": 7,
+    "rate": 0.02,
+    "optimizer": "adam",
+    "beta1": 0.0,
+    "batch": 2,
+}
 
 
 def test_minibatches_read_the_whole_set_once_in_each_pass():

@@ -42,10 +42,10 @@ def metrics_of(config, silos, folder, net, theta):
     return json.loads(metrics.read_text())
 
 
-def test_test_scores_are_of_the_records_that_validation_left(
+def test_held_out_scores_are_of_the_records_that_validation_left(
     silos, config, records, net, tmp_path
 ):
-    """And training measures the same numbers, whatever the threads."""
+    """Training measures the same numbers, with any number of threads."""
     theta = random_weights(net, 0, spread=0.05)
     metrics = metrics_of(config, silos, tmp_path, net, theta)
     images, labels = map(torch.from_numpy, held_out(config, records).test)

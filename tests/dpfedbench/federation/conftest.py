@@ -59,14 +59,24 @@ RUN = {
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
+    "budget": {
+        "epsilon": None,
+        "delta": 1e-3,
+        "profile": "proven",
+        "stop": True,
+    },
     "server": {
         "kind": "step",
         "rate": 0.01,
         "optimizer": "adam",
         "schedule": "constant",
     },
-    "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
+    "validation": {
+        "every": 4,
+        "tasks": 4,
+        "ensemble": 2,
+        "public": True,
+    },
     "evaluation": {
         "every": 0,
         "tasks": 6,

@@ -51,7 +51,11 @@ def test_shared_features_give_the_bits_of_a_run_alone(
 @pytest.mark.parametrize("kind", KINDS)
 def test_shared_features_do_not_depend_on_the_chunk(kind, silos, tmp_path, monkeypatch):
     dataset = load_records(silos[0])
-    records = [np.array([3]), np.arange(7, 60), np.array([1, 5, 90, 17])]
+    records = [
+        np.array([3]),
+        np.arange(7, 60),
+        np.array([1, 5, 90, 17]),
+    ]
     run = lots_config(HEAD, KINDS[kind])
     monkeypatch.setattr(features_module, "_PIECE", 37)
     files = compute_features(run, silos, tmp_path)

@@ -100,7 +100,13 @@ def test_coordinate_groups_are_the_tensors_or_layers_of_a_network(kind, expected
 
 
 def test_coordinate_groups_of_a_language_model_go_by_the_number_in_the_names():
-    build = functools.partial(Lstm, words=10, record=4, width=3, layers=2)
+    build = functools.partial(
+        Lstm,
+        words=10,
+        record=4,
+        width=3,
+        layers=2,
+    )
     net = Net(build, input_shape=(4,), outputs=10)
     groups = net.coordinate_groups("layers", "joint")
     assert groups.names[:3] == ("embedding", "input0", "input1")

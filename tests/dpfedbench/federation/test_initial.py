@@ -105,7 +105,12 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
         rounds_of(changed, federation, tmp_path / "changed")
 
 
-MAIL = {"kind": "file", "path": "x", "sha256": "0" * 64, "source": "mail"}
+MAIL = {
+    "kind": "file",
+    "path": "x",
+    "sha256": "0" * 64,
+    "source": "mail",
+}
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,12 @@ def test_decaying_noise_is_accounted_for_at_its_floor(silos, tmp_path):
 
 
 SLOW_DECAY = {
-    "noise": {"kind": "decaying", "multiplier": 1.4, "decay": 0.99, "falls": 3}
+    "noise": {
+        "kind": "decaying",
+        "multiplier": 1.4,
+        "decay": 0.99,
+        "falls": 3,
+    }
 }
 
 
@@ -217,7 +222,12 @@ def test_filter_chooses_its_order_before_the_first_lot():
     multipliers.pop()
 
     plan = PoissonLots(cohort=8, rounds=400)
-    sampler = plan.lots(clients=4, seed=0, steps=1, records=100).describe()
+    sampler = plan.lots(
+        clients=4,
+        seed=0,
+        steps=1,
+        records=100,
+    ).describe()
     budget = BudgetSettings(epsilon=limit, delta=delta, profile="proven")
     sum_ = SumSpec(
         name="sum",

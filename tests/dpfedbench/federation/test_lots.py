@@ -54,7 +54,12 @@ def test_round_without_noise_averages_an_adam_step_of_each_client(
     net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     plan = PoissonLots(cohort=8, rounds=12)
-    lots = plan.lots(clients=4, seed=0, steps=1, records=100)
+    lots = plan.lots(
+        clients=4,
+        seed=0,
+        steps=1,
+        records=100,
+    )
 
     def loss(weights, image, label):
         logits = net.logits(weights, image[None])

@@ -49,7 +49,12 @@ def images(tmp_path_factory):
         0, 256, size=(8, EXAMPLES, 16, 16, 1), dtype=np.uint8
     )
     names = tuple(f"class{i}" for i in range(8))
-    raw = RawImages(images=drawn, class_names=names, splits=SPLITS, versions={})
+    raw = RawImages(
+        images=drawn,
+        class_names=names,
+        splits=SPLITS,
+        versions={},
+    )
     raw.save(root / "data", {"name": "glyphs"})
     records = load_any_records(root / "data")
     partition = make_fragments(records, clients=1, fragments=1, seed=0)
@@ -88,7 +93,12 @@ def test_pretraining_without_noise_is_adam_along_the_clipped_sum(
     start = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     model = torch.nn.Parameter(start)
     optimizer = torch.optim.Adam([model], lr=0.004)
-    lots = config.participation.lots(clients=1, seed=0, steps=1, records=40)
+    lots = config.participation.lots(
+        clients=1,
+        seed=0,
+        steps=1,
+        records=40,
+    )
     for index in range(2):
         total = torch.zeros(net.dimension)
         for record in indices[lots.lot(index, 0, 0)]:

@@ -243,7 +243,12 @@ def test_processes_with_other_data_or_code_are_refused(federation):
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("tasks", 4), ("records", 4), ("model differences", 2), ("search", 4)],
+    [
+        ("tasks", 4),
+        ("records", 4),
+        ("model differences", 2),
+        ("search", 4),
+    ],
 )
 def test_more_processes_than_clients_of_a_round_are_refused(name, most):
     config = CASES[name][1]
@@ -255,7 +260,13 @@ def test_more_processes_than_clients_of_a_round_are_refused(name, most):
 
 
 @pytest.mark.parametrize(
-    ("length", "size", "count"), [(0, 8, 2), (3, 8, 2), (100, 8, 3), (1, 8, 4)]
+    ("length", "size", "count"),
+    [
+        (0, 8, 2),
+        (3, 8, 2),
+        (100, 8, 3),
+        (1, 8, 4),
+    ],
 )
 def test_blocks_cover_a_cohort_in_its_order_and_evenly(length, size, count):
     """Fixed blocks do not depend on the number of processes."""

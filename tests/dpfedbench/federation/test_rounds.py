@@ -76,7 +76,13 @@ def test_mechanism_with_the_count_noise_of_another_is_refused(create):
     rule = PrivateQuantile(count_noise=3.0)
     noise = Gaussian(multiplier=2.0)
     first, second = (
-        private_sum(name, stream=name, clipping=rule, noise=noise, budget=None)
+        private_sum(
+            name,
+            stream=name,
+            clipping=rule,
+            noise=noise,
+            budget=None,
+        )
         for name in ("first", "second")
     )
     create(first)

@@ -298,7 +298,14 @@ def test_groups_are_cut_to_the_shared_coordinates():
     assert shared.expanded(np.ones(3)).tolist() == [0, 1, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("mask", [np.zeros(6, bool), np.ones(5, bool), np.ones(6)])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.zeros(6, bool),
+        np.ones(5, bool),
+        np.ones(6),
+    ],
+)
 def test_masks_that_do_not_fit_are_refused(mask):
     with pytest.raises(BenchError, match="share"):
         SharedCoordinates(types.SimpleNamespace(dimension=6), mask)

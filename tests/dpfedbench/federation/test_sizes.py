@@ -45,7 +45,13 @@ def test_lots_of_unequal_clients_have_one_rate():
     of 2,000 lots, within four standard errors.
     """
     sizes = [30, 100, 270]
-    lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
+    lots = dpsum.RecordLots(
+        clients=3,
+        lot=20,
+        rounds=2000,
+        records=sizes,
+        seed=0,
+    )
     assert lots.rate == 0.15
     assert [lots.expected_size(client) for client in range(3)] == [4.5, 15.0, 40.5]
     for client, size in enumerate(sizes):
@@ -53,16 +59,38 @@ def test_lots_of_unequal_clients_have_one_rate():
         mean = np.mean([len(lot) for lot in drawn])
         assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
         assert max(lot.max(initial=0) for lot in drawn) < size
-    expected = {"clients": 3, "records": 400, "cohort": 60, "rounds": 2000}
+    expected = {
+        "clients": 3,
+        "records": 400,
+        "cohort": 60,
+        "rounds": 2000,
+    }
     expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
     assert dict(lots.describe()) == expected
     with pytest.raises(dpsum.DpsumError, match="on average records: a lot must be"):
-        dpsum.RecordLots(clients=3, lot=134, rounds=1, records=sizes)
+        dpsum.RecordLots(
+            clients=3,
+            lot=134,
+            rounds=1,
+            records=sizes,
+        )
 
 
 def test_lots_of_a_list_of_equal_sizes_are_those_of_the_size():
-    listed = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=[100] * 3, seed=0)
-    single = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=100, seed=0)
+    listed = dpsum.RecordLots(
+        clients=3,
+        lot=20,
+        rounds=5,
+        records=[100] * 3,
+        seed=0,
+    )
+    single = dpsum.RecordLots(
+        clients=3,
+        lot=20,
+        rounds=5,
+        records=100,
+        seed=0,
+    )
     assert listed.describe() == single.describe()
     assert np.array_equal(listed.lot(1, 0, 2), single.lot(1, 0, 2))
 

@@ -227,7 +227,14 @@ def test_two_sums_that_exceed_a_budget_are_refused(
         train(two_sums_config(z, second_z, {"epsilon": 5.0}), federation, tmp_path)
 
 
-@pytest.mark.parametrize(("z", "second_z"), [(None, 2.0), (2.0, None), (None, None)])
+@pytest.mark.parametrize(
+    ("z", "second_z"),
+    [
+        (None, 2.0),
+        (2.0, None),
+        (None, None),
+    ],
+)
 def test_two_sums_with_calibrated_noise_meet_the_budget(
     federation, tmp_path, z, second_z
 ):
@@ -294,7 +301,12 @@ def divergence_of(epsilon, delta, order):
 
 def test_decaying_noise_shares_a_filter_with_a_second_sum(silos, tmp_path):
     """A lot in the filter has both sums, at the order that is best for the first lot."""
-    decay = {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}
+    decay = {
+        "kind": "decaying",
+        "multiplier": 4.0,
+        "decay": 0.8,
+        "falls": 1,
+    }
     plan = {"kind": "poisson-lots", "cohort": 8, "rounds": 200}
     config = two_of_lots_config(noise=decay, participation=plan)
     train(config, silos, tmp_path)

@@ -50,7 +50,12 @@ RUN: dict[str, Any] = {
         "optimizer": "sgd",
     },
     "server": {"kind": "step", "rate": 1.0, "optimizer": "sgd"},
-    "evaluation": {"tasks": 2, "query_per_class": 2, "steps": 3, "rate": 0.5},
+    "evaluation": {
+        "tasks": 2,
+        "query_per_class": 2,
+        "steps": 3,
+        "rate": 0.5,
+    },
 }
 WITHIN = {
     "threshold": 0.5,

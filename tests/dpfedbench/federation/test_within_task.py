@@ -195,7 +195,12 @@ def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
 def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
     profile, federation, tmp_path
 ):
-    within = {"multiplier": None, "epsilon": 4.0, "delta": 1e-3, "profile": profile}
+    within = {
+        "multiplier": None,
+        "epsilon": 4.0,
+        "delta": 1e-3,
+        "profile": profile,
+    }
     steps = {"client_update": {"inner_steps": 3}}
     config = make_config(REPTILE, {"within_task": within}, steps)
     rounds = rounds_of(config, federation, tmp_path)

@@ -15,7 +15,12 @@ from dpfedbench.models.cell_layers import (
 )
 from dpfedbench.models.zoo.darts import DartsCells
 
-SMALL = {"filters": 2, "cells": 3, "nodes": 1, "pooling": 4}
+SMALL = {
+    "filters": 2,
+    "cells": 3,
+    "nodes": 1,
+    "pooling": 4,
+}
 
 
 def network(**settings):
@@ -102,7 +107,7 @@ def test_batch_norm_ties_no_records_in_tests():
 
 
 def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
-    """Of 40,000 records a share of 0.2 is zero (4.5 standard deviations of 0.002), and
+    """A share of 0.2 of 40,000 records is zero (4.5 standard deviations of 0.002), and
     the rest is divided by 0.8.
     """
     drop = DropPath(0.2, torch.Generator().manual_seed(0))

@@ -44,7 +44,11 @@ def torch_layers(net, theta):
 
 @pytest.mark.parametrize(
     "net",
-    [cnn(), cnn(image_shape=(26, 29, 3), classes=7), cnn(image_shape=(29, 27, 1))],
+    [
+        cnn(),
+        cnn(image_shape=(26, 29, 3), classes=7),
+        cnn(image_shape=(29, 27, 1)),
+    ],
 )
 def test_cnn_logits_equal_those_of_torch_layers(net):
     rng = np.random.default_rng(0)
@@ -61,7 +65,12 @@ def test_cnn_has_the_papers_dimension_and_torchs_initial_weights():
     assert net.dimension == 26_010
     theta = net.initial(np.random.default_rng(3))
     assert theta.dtype == np.float32
-    fan_in = {"conv1": 64, "conv2": 256, "fc1": 512, "fc2": 32}
+    fan_in = {
+        "conv1": 64,
+        "conv2": 256,
+        "fc1": 512,
+        "fc2": 32,
+    }
     for name, tensor in net.tensors(torch.from_numpy(theta)).items():
         inputs = fan_in[name.split(".")[0]]
         assert tensor.abs().max() <= 1 / math.sqrt(inputs)

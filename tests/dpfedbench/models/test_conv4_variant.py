@@ -10,7 +10,12 @@ from dpfedbench.models.conv4_variant import Conv4VariantNet
 from tests.dpfedbench.federation.conftest import make_config
 
 SIZES = {"image_shape": (28, 28, 1), "filters": 4, "ways": 3}
-PLAIN = {"slope": 0.0, "biases": False, "glorot_head": False, "inverted": False}
+PLAIN = {
+    "slope": 0.0,
+    "biases": False,
+    "glorot_head": False,
+    "inverted": False,
+}
 
 
 def filled(module, theta):
@@ -57,7 +62,12 @@ def by_layers(weights, x):
 
 def test_variant_with_all_details_is_maml_plus_plus():
     """Biases, shifts and scales of both signs are drawn at random."""
-    details = {"slope": 0.01, "biases": True, "glorot_head": True, "inverted": True}
+    details = {
+        "slope": 0.01,
+        "biases": True,
+        "glorot_head": True,
+        "inverted": True,
+    }
     variant = Conv4VariantNet(**SIZES, **details)
     theta = variant.initial(np.random.default_rng(0))
     rng = np.random.default_rng(2)

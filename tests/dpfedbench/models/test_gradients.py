@@ -386,7 +386,11 @@ def test_workers_split_tasks_evenly():
     assert workers.split(2) == [slice(0, 1), slice(1, 2)]
     workers._tasks = 4
     assert workers.split(4) == [slice(0, 2), slice(2, 4)]
-    assert workers.split(9) == [slice(0, 4), slice(4, 8), slice(8, 9)]
+    assert workers.split(9) == [
+        slice(0, 4),
+        slice(4, 8),
+        slice(8, 9),
+    ]
     assert workers.split(1) == [slice(0, 1)]
     assert workers.split(0) == []
     with workers.worker() as dimension:

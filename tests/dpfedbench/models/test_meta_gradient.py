@@ -211,7 +211,12 @@ def test_contribution_does_not_depend_on_other_tasks(kernels):
 
 @pytest.mark.parametrize(
     ("order", "steps", "adapted"),
-    [(2, 3, None), (2, 1, None), (1, 3, None), (2, 2, PLAIN.head)],
+    [
+        (2, 3, None),
+        (2, 1, None),
+        (1, 3, None),
+        (2, 2, PLAIN.head),
+    ],
 )
 def test_contributions_in_one_call_have_the_bits_of_step_by_step(
     order, steps, adapted, monkeypatch
@@ -352,7 +357,16 @@ def test_meta_gradient_with_unknown_tensors_or_other_steps_is_refused():
         MetaGradient(gradients_of(RATES), steps=2, rate=RATE)
 
 
-@pytest.mark.parametrize("sizes", [(5, 15), (5, 60), (5, 5), (1, 10), (10, 10)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (5, 15),
+        (5, 60),
+        (5, 5),
+        (1, 10),
+        (10, 10),
+    ],
+)
 def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
     """Five images, then ten: buffers of another size must not be used."""
     net = conv4(filters=3)

@@ -328,7 +328,12 @@ def test_user_module_with_an_error_in_its_file_raises_it(user_package):
 
 
 @pytest.mark.parametrize(
-    "change", [{"image_shape": (27, 28, 1)}, {"filters": 0}, {"ways": 1}]
+    "change",
+    [
+        {"image_shape": (27, 28, 1)},
+        {"filters": 0},
+        {"ways": 1},
+    ],
 )
 def test_conv4_of_impossible_shapes_is_refused(change):
     with pytest.raises(BenchError):

@@ -28,7 +28,12 @@ def test_least_delta_takes_extreme_numbers() -> None:
 @pytest.mark.parametrize("kind", ["one-pass", "poisson", "balls-and-bins"])
 def test_budget_below_the_account_of_one_round_is_refused(kind: str) -> None:
     """The limit is exact to within the margin of the account's grid."""
-    sizes = {"clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
+    sizes = {
+        "clients": 48,
+        "cohort": 4,
+        "rounds": 12,
+        "rate": 4 / 48,
+    }
     spent = epsilon_after("proven", {"kind": kind} | sizes, 1.0, 1, 1e-3)
     plan = {"participation": {"kind": kind}, "noise": {"multiplier": 1.0}}
     budget = {"delta": 1e-3, "profile": "proven"}

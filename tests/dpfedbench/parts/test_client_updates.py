@@ -22,7 +22,12 @@ def test_maml_step_weights_are_those_of_the_authors_code():
     """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, at least 3 % of
     1/5, and the last weight alone at the end.
     """
-    maml = Maml(inner_steps=5, inner_rate=0.1, order=2, multi_step_rounds=10)
+    maml = Maml(
+        inner_steps=5,
+        inner_rate=0.1,
+        order=2,
+        multi_step_rounds=10,
+    )
     np.testing.assert_allclose(maml.step_weights(0), [0.2] * 5)
     np.testing.assert_allclose(maml.step_weights(5), [0.1] * 4 + [0.6])
     np.testing.assert_allclose(maml.step_weights(9), [0.02] * 4 + [0.92])

@@ -52,7 +52,11 @@ def draw(noise, seed=0, dimension=WIDE):
 
 @pytest.mark.parametrize(
     "factorisation",
-    [SquareRoot(), SquareRoot(band=2), Optimised(workload="server")],
+    [
+        SquareRoot(),
+        SquareRoot(band=2),
+        Optimised(workload="server"),
+    ],
     ids=repr,
 )
 def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisation):

@@ -41,7 +41,14 @@ def test_fedprox_steps_by_hand():
     assert steps.tolist() == [1 - 1.375, -2 + 0.875]
 
 
-@pytest.mark.parametrize(("mu", "steps"), [(0.1, 7), (3.0, 7), (1.0, 200)])
+@pytest.mark.parametrize(
+    ("mu", "steps"),
+    [
+        (0.1, 7),
+        (3.0, 7),
+        (1.0, 200),
+    ],
+)
 def test_fedprox_on_a_quadratic_has_the_closed_form(mu, steps):
     """h has its optimum at (a b + mu w_0) / (a + mu), and each step leaves 1 - r (a +
     mu) of the distance to it.

@@ -24,7 +24,12 @@ TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("adam", {}), ("sgd", {}), ("sgd", {"momentum": 0.9})]
+    ("kind", "options"),
+    [
+        ("adam", {}),
+        ("sgd", {}),
+        ("sgd", {"momentum": 0.9}),
+    ],
 )
 def test_optimizer_steps_are_those_of_torch(kind, options):
     """The fourth step comes after a restart."""

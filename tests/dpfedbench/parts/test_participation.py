@@ -98,7 +98,11 @@ def test_fixed_size_cohorts_are_drawn_anew_without_replacement():
 
 @pytest.mark.parametrize(
     ("kind", "shuffles"),
-    [("shuffled-epochs", True), ("passes", True), ("min-separation", False)],
+    [
+        ("shuffled-epochs", True),
+        ("passes", True),
+        ("min-separation", False),
+    ],
 )
 def test_passes_take_each_client_once_and_go_on(kind, shuffles):
     """Thirty rounds of 100 of 1,200 are two passes and a half, each in its own order or
@@ -144,14 +148,24 @@ def test_denominator_is_public(kind):
     """Property 8: N/T, or L, the same for every seed and every realised cohort."""
     denominators = {make_plan(kind, seed=seed).denominator for seed in range(5)}
     assert denominators == {100.0}
-    sizes = {"clients": 1200, "cohort": 100, "rounds": 12, "rate": 100 / 1200}
+    sizes = {
+        "clients": 1200,
+        "cohort": 100,
+        "rounds": 12,
+        "rate": 100 / 1200,
+    }
     assert make_plan(kind).describe() == {"kind": kind} | sizes
 
 
 def test_lots_are_poisson():
     """Property 7: frequencies and pairs, each within its 99.99 % interval."""
     part = PoissonLots(cohort=20, rounds=4000)
-    lots = part.lots(clients=2, seed=0, steps=1, records=100)
+    lots = part.lots(
+        clients=2,
+        seed=0,
+        steps=1,
+        records=100,
+    )
     members = np.zeros((4000, 100), bool)
     for index in range(4000):
         members[index, lots.lot(index, 0, 1)] = True
@@ -168,7 +182,12 @@ def test_lots_of_a_user_have_no_analysis():
     class Fixed(PoissonLots):
         kind = "fixed-lots"
 
-    lots = Fixed(cohort=8, rounds=3).lots(clients=4, seed=0, steps=1, records=100)
+    lots = Fixed(cohort=8, rounds=3).lots(
+        clients=4,
+        seed=0,
+        steps=1,
+        records=100,
+    )
     message = r"^no analysis for gaussian noise with the sampler 'fixed-lots'"
     with pytest.raises(BenchError, match=message):
         find("gaussian", lots.describe()["kind"])
@@ -179,7 +198,12 @@ def test_lots_have_a_public_denominator_and_rate():
     takes part, and a lot may be larger than the number of clients.
     """
     part = PoissonLots(cohort=20, rounds=5)
-    lots = part.lots(clients=2, seed=0, steps=3, records=100)
+    lots = part.lots(
+        clients=2,
+        seed=0,
+        steps=3,
+        records=100,
+    )
     assert lots.denominator == 20.0
     assert lots.describe() == {
         "kind": "poisson-lots",
@@ -191,7 +215,12 @@ def test_lots_have_a_public_denominator_and_rate():
     }
     assert part.plan(clients=2, seed=0).sample_cohort(4).tolist() == [0, 1]
     with pytest.raises(BenchError, match="a client holds 19 records: a lot must be f"):
-        part.lots(clients=2, seed=0, steps=3, records=19)
+        part.lots(
+            clients=2,
+            seed=0,
+            steps=3,
+            records=19,
+        )
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,13 @@ def dp_sgd(z, rate, steps):
 
 TWO_SUMS = ComposedDpEvent([GaussianDpEvent(2.0), GaussianDpEvent(1.5)])
 TWO_NOISES = ComposedDpEvent([dp_sgd(1.0, 0.02, 10), dp_sgd(2.0, 0.02, 30)])
-NESTED = ComposedDpEvent([dp_sgd(1.0, 0.1, 2), NoOpDpEvent(), dp_sgd(1.0, 0.1, 1)])
+NESTED = ComposedDpEvent(
+    [
+        dp_sgd(1.0, 0.1, 2),
+        NoOpDpEvent(),
+        dp_sgd(1.0, 0.1, 1),
+    ]
+)
 FULL_BATCHES = SelfComposedDpEvent(GaussianDpEvent(4.0), 9)
 MIXTURE = MixtureOfGaussiansDpEvent(0.8, [0.0, 1.0], [0.97, 0.03])
 
@@ -110,7 +116,12 @@ def test_tree_is_the_same_after_a_ledger(tree):
 def test_lines_of_a_tree_state_sampler_and_noise():
     lines = from_event(dp_sgd(2.0, 0.05, 40), units=N, threshold=0.25)
     assert [line.round for line in lines] == list(range(40))
-    sampler = {"kind": "poisson-lots", "clients": 1, "records": N, "cohort": 50.0}
+    sampler = {
+        "kind": "poisson-lots",
+        "clients": 1,
+        "records": N,
+        "cohort": 50.0,
+    }
     assert lines[0].sampler == sampler | {"rounds": 40, "rate": 0.05}
     assert {(line.threshold, line.noise_std) for line in lines} == {(0.25, 0.5)}
 
@@ -140,7 +151,12 @@ def test_tree_of_a_fixed_size_is_for_replace_one():
 
 def known_rounds(kind, rounds, **changes):
     """Return lines of z = 2 of cohorts of 100."""
-    sampler = {"kind": kind, "clients": N, "cohort": 100, "rounds": rounds}
+    sampler = {
+        "kind": kind,
+        "clients": N,
+        "cohort": 100,
+        "rounds": rounds,
+    }
     return make_releases(rounds, z=2.0, sampler=sampler | {"rate": 0.1} | changes)
 
 
@@ -241,7 +257,12 @@ def test_from_event_refuses_trees_without_an_analysis(event, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"units": 0}, {"units": 2.5}, {"unit": "user"}, {"adjacency": "add-or-remove"}],
+    [
+        {"units": 0},
+        {"units": 2.5},
+        {"unit": "user"},
+        {"adjacency": "add-or-remove"},
+    ],
 )
 def test_from_event_refuses_impossible_options(options):
     with pytest.raises(DpsumError):
@@ -272,7 +293,12 @@ def test_to_event_refuses_ledgers_without_a_tree(lines, adjacency):
 def test_account_of_a_plan_of_jax_privacy_is_that_of_its_accountant():
     """The plan is calibrated to epsilon 2. A truncated plan is refused."""
     plans = pytest.importorskip("jax_privacy.experimental.execution_plan")
-    config = {"iterations": 60, "epsilon": 2.0, "delta": DELTA, "sampling_prob": 0.1}
+    config = {
+        "iterations": 60,
+        "epsilon": 2.0,
+        "delta": DELTA,
+        "sampling_prob": 0.1,
+    }
     for bands in (1, 4):
         event = plans.BandMFExecutionPlanConfig.default(
             num_bands=bands, strategy_optimization_steps=20, **config

@@ -134,7 +134,12 @@ def test_flower_fixed_clipping_has_a_line_a_round(run_lines, strategy, mods):
     """
     lines = run_lines(strategy(), make_nodes(mods=mods))
     assert [line.round for line in lines] == [0, 1, 2]
-    sampler = {"kind": "fixed-size", "clients": 40, "cohort": 10, "rounds": 3}
+    sampler = {
+        "kind": "fixed-size",
+        "clients": 40,
+        "cohort": 10,
+        "rounds": 3,
+    }
     for line in lines:
         assert line.sampler == sampler | {"rate": 0.25}
         assert line.threshold == line.sensitivity == 0.5
@@ -431,7 +436,13 @@ def test_flower_account_refuses_an_unknown_choice_of_nodes(run):
 
 @pytest.mark.parametrize(
     ("value", "examples"),
-    [(1.2e154, 10), (1e308, 10), (math.nan, 10), (None, 1e308), (None, math.inf)],
+    [
+        (1.2e154, 10),
+        (1e308, 10),
+        (math.nan, 10),
+        (None, 1e308),
+        (None, math.inf),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Flower's own arithmetic
 def test_flower_writes_a_line_whatever_a_client_sends(run_lines, value, examples):

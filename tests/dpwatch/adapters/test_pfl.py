@@ -118,7 +118,12 @@ def reasons(lines):
 
 # Right code
 
-SAMPLER = {"clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
+SAMPLER = {
+    "clients": 50,
+    "cohort": 10,
+    "rounds": 6,
+    "rate": 0.2,
+}
 
 
 def test_pfl_central_gaussian_has_a_line_a_round(run_lines):

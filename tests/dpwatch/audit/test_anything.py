@@ -65,7 +65,14 @@ def test_audit_refutes_a_planted_fault(example, mechanism, fault):
     assert audit.epsilon > EXACT_EPSILON
 
 
-@pytest.mark.parametrize(("dimension", "period"), [(300, 1), (30, 4), (5000, 2)])
+@pytest.mark.parametrize(
+    ("dimension", "period"),
+    [
+        (300, 1),
+        (30, 4),
+        (5000, 2),
+    ],
+)
 def test_audit_refutes_noise_that_repeats(example, dimension, period):
     """The generator is seeded in each call, or in every few calls."""
     noise = 0.5 * np.random.default_rng(4).standard_normal((period, dimension))
@@ -117,7 +124,13 @@ def test_audit_claims_the_epsilon_of_the_participation(mechanism):
     """z = 1 and a rate of 1 in three rounds is one Gaussian of 1/sqrt(3) (Dong, Roth
     and Su 2022), 8.50 at 1e-5.
     """
-    sampler = {"kind": "poisson", "clients": 10, "cohort": 10, "rounds": 3, "rate": 1.0}
+    sampler = {
+        "kind": "poisson",
+        "clients": 10,
+        "cohort": 10,
+        "rounds": 3,
+        "rate": 1.0,
+    }
     audit = audit_at_z_1(mechanism(), participation=sampler)
     half_mu = 3**0.5 / 2
     position = audit.claimed / 3**0.5
@@ -161,7 +174,12 @@ class InTwoBlocks(dpsum.OnePass):
 
 
 def small_plan(kind, seed=0):
-    return kind(units=400, cohort=40, rounds=10, seed=seed)
+    return kind(
+        units=400,
+        cohort=40,
+        rounds=10,
+        seed=seed,
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +260,13 @@ def laplace_release(seed, epsilon):
 @pytest.mark.parametrize("seed", range(3))
 def test_audit_of_an_undeclared_mechanism_passes_its_epsilon(seed):
     release = laplace_release(seed, 1.0)
-    audit = audited(release, dimension=20, epsilon=1.0, mechanism=None, seed=seed)
+    audit = audited(
+        release,
+        dimension=20,
+        epsilon=1.0,
+        mechanism=None,
+        seed=seed,
+    )
     assert not audit.refuted
     assert 0.2 < audit.epsilon < 1.0
 
@@ -523,7 +547,12 @@ def test_audit_with_a_fixed_number_of_rows_passes_right_noise(
     audit = audited(
         release,
         dimension=4,
-        participation=kind(units=units, cohort=cohort, rounds=rounds, seed=0),
+        participation=kind(
+            units=units,
+            cohort=cohort,
+            rounds=rounds,
+            seed=0,
+        ),
         noise_multiplier=2.0,
         adjacency=adjacency,
         cohort=rows,
