@@ -228,10 +228,8 @@ def disturbed(
     )["resumed"]
     assert resumed == 1, f"the retry started from round 0: resumed {resumed}"
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
-        retry, undisturbed = (
-            folder / subfolder / Path(run).with_name(name)
-            for subfolder in (".", "undisturbed")
-        )
+        retry = folder / Path(run).with_name(name)
+        undisturbed = folder / "undisturbed" / Path(run).with_name(name)
         assert content(retry) == content(undisturbed), (
             f"{name} differs from the undisturbed run's"
         )

@@ -754,9 +754,9 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the hash of each of `PARTS` of a case's files, and numbers for people."""
     ledger = _ledger(folder / "ledger.jsonl")
     history = _history(folder / "history.csv")
-    metrics, privacy, audited = (
-        _json(folder / f"{name}.json") for name in ("metrics", "privacy", "audit")
-    )
+    metrics = _json(folder / "metrics.json")
+    privacy = _json(folder / "privacy.json")
+    audited = _json(folder / "audit.json")
     hashed = {
         "model": _weights(folder / "model.safetensors"),
         "ledger": ledger,

@@ -58,9 +58,8 @@ def test_account_script_passes_the_search_and_the_partition(
         return read_json(path)["profiles"]
 
     assert {"tuning", "image_level"}.isdisjoint(profiles_of(ledger, None))
-    few, nine = (
-        profiles_of(with_clients, {"runs": runs, "data": "private"}) for runs in (2, 9)
-    )
+    few = profiles_of(with_clients, {"runs": 2, "data": "private"})
+    nine = profiles_of(with_clients, {"runs": 9, "data": "private"})
     proven = few["proven"]["epsilon_high"]
     assert proven < few["tuning"]["epsilon_high"] < nine["tuning"]["epsilon_high"]
     assert few["image_level"]["epsilon_high"] > proven

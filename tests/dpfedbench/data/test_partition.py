@@ -113,9 +113,8 @@ def test_client_depends_on_the_seed_and_on_nothing_else(
 
 
 def test_clients_beyond_one_block_are_drawn_anew(small: ImageDataset) -> None:
-    images, fewer = (
-        image_numbers(make_clients(small, clients=clients)) for clients in (9000, 4100)
-    )
+    images = image_numbers(make_clients(small, clients=9000))
+    fewer = image_numbers(make_clients(small, clients=4100))
     assert np.array_equal(images[:4100], fewer)
     assert not np.array_equal(images[:4096], images[4096:8192])
 

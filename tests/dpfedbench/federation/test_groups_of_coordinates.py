@@ -325,7 +325,8 @@ def test_within_task_sums_by_tensor_have_the_account_of_their_noise(
         assert line.noise_multiplier == pytest.approx(multiplier)
         assert line.counted_multiplier == pytest.approx(2.0)
     (records,) = accounted(config, tmp_path, federation[1])["also"]
-    claimed, proof = (records["profiles"][name] for name in ("claimed", "proven"))
+    claimed = records["profiles"]["claimed"]
+    proof = records["profiles"]["proven"]
     assert proof["epsilon_high"] == pytest.approx(gaussian_epsilon(multiplier, 1e-5))
     assert claimed["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert claimed["status"] == status

@@ -301,8 +301,7 @@ def test_initial_weights_determine_the_first_threshold(silos, tmp_path):
     started = lots_config(base, start_from(first, public=True))
     train(lots_config(base), silos, tmp_path / "random")
     train(started, silos, tmp_path / "started", references={model.name: model})
-    random_threshold, started_threshold = (
-        ledger_in(tmp_path / name)[0].threshold[0] for name in ("random", "started")
-    )
+    random_threshold = ledger_in(tmp_path / "random")[0].threshold[0]
+    started_threshold = ledger_in(tmp_path / "started")[0].threshold[0]
     assert random_threshold != started_threshold
     assert min(random_threshold, started_threshold) > 0

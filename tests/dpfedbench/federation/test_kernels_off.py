@@ -99,9 +99,8 @@ def initial_weights(config, data):
 def movement_and_distance(config, data, folder, other_folder):
     """Return how far the first run's model moved, and how far the other's is from it."""
     net, initial = initial_weights(config, data)
-    (model,), (other_model,) = (
-        load_members(path / "model.safetensors", net) for path in (folder, other_folder)
-    )
+    (model,) = load_members(folder / "model.safetensors", net)
+    (other_model,) = load_members(other_folder / "model.safetensors", net)
     return np.linalg.norm(model - initial), np.linalg.norm(model - other_model)
 
 

@@ -291,9 +291,8 @@ def test_lots_without_noise_and_clipping_are_the_plain_method(
     remove_noise(monkeypatch)
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     train(lots_config(DP_FL), silos, tmp_path / "off")
-    plain, off = (
-        load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off")
-    )
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    off = load_file(tmp_path / "off" / "model.safetensors")
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
 
 

@@ -83,10 +83,8 @@ def test_training_has_the_columns_with_any_number_of_threads(apart, tmp_path):
     run = make_config(TESTED)
     train(run, apart, tmp_path / "one")
     train(run, apart, tmp_path / "three", threads=3)
-    first, second = (
-        {name: training_in(tmp_path / folder)[name] for name in COLUMNS}
-        for folder in ("one", "three")
-    )
+    first = {name: training_in(tmp_path / "one")[name] for name in COLUMNS}
+    second = {name: training_in(tmp_path / "three")[name] for name in COLUMNS}
     assert first == second
     assert first["personal_clients"] == 4
 

@@ -270,7 +270,8 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
         assert line.data_dependent_threshold
         assert line.reason == run.breaches[0].reason
     result = accounted(run, tmp_path, silos[1])
-    claim, proof = (result["profiles"][name] for name in ("claimed", "proven"))
+    claim = result["profiles"]["claimed"]
+    proof = result["profiles"]["proven"]
     assert result["unit"] == "record"
     assert claim["status"] == proof["status"] == "void"
     assert proof["epsilon_high"] == "inf"

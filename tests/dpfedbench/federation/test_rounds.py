@@ -75,15 +75,11 @@ def test_mechanism_with_the_count_noise_of_another_is_refused(create):
     """The difference of two counts would have no noise at all."""
     rule = PrivateQuantile(count_noise=3.0)
     noise = Gaussian(multiplier=2.0)
-    first, second = (
-        private_sum(
-            name,
-            stream=name,
-            clipping=rule,
-            noise=noise,
-            budget=None,
-        )
-        for name in ("first", "second")
+    first = private_sum(
+        "first", stream="first", clipping=rule, noise=noise, budget=None
+    )
+    second = private_sum(
+        "second", stream="second", clipping=rule, noise=noise, budget=None
     )
     create(first)
     with pytest.raises(BenchError, match=r"from the stream 'count-noise'"):

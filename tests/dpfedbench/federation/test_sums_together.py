@@ -402,9 +402,8 @@ def test_composition_groups_separate_disjoint_records_alone():
             [sum_.name for sum_ in group.sums] for group in composition_groups(sums)
         ]
 
-    left_sum, right_sum = (
-        private_sum(part, unit="record", part=part) for part in ("left", "right")
-    )
+    left_sum = private_sum("left", unit="record", part="left")
+    right_sum = private_sum("right", unit="record", part="right")
     plain = SumSpec(name="c", unit="client", observer="everyone")
     first = private_sum("a")
     assert names(left_sum, right_sum) == [["left"], ["right"]]

@@ -56,10 +56,8 @@ def test_times_are_written_only_where_participation_is_public(
     """
     run = (SECRET | PUBLIC)[name]
     folders = silos if run.client_data == "records" else federation
-    first, second = (
-        files_of(run, folders, tmp_path / str(seed), monkeypatch, capsys, seed=seed)
-        for seed in (1, 2)
-    )
+    first = files_of(run, folders, tmp_path / "1", monkeypatch, capsys, seed=1)
+    second = files_of(run, folders, tmp_path / "2", monkeypatch, capsys, seed=2)
     training = json.loads(first["training.json"])
     times = {key: training[key] for key in training if "second" in key}
     assert len(times) == 3

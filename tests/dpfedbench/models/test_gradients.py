@@ -183,9 +183,8 @@ def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, ker
     expected_norms = by_rows.add(torch.from_numpy(rows))
     assert measured.losses == pytest.approx(losses, rel=1e-5)
     assert norms == pytest.approx(expected_norms, rel=1e-5)
-    release, expected = (
-        sum_.release(np.zeros(net.dimension)) for sum_ in (total, by_rows)
-    )
+    release = total.release(np.zeros(net.dimension))
+    expected = by_rows.release(np.zeros(net.dimension))
     np.testing.assert_allclose(release, expected, atol=1e-4)
     buffer = np.empty((5, net.dimension), np.float32)
     pieces = [

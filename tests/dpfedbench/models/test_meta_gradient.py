@@ -344,9 +344,8 @@ def test_adaptation_at_rates_of_zero_changes_nothing():
     theta = draw_theta(net)
     theta[net.weights :] = 0
     adaptation = Adaptation(gradients_of(net))
-    adapted, initial = (
-        adaptation.logits(theta, *parts[:3], steps=steps, rate=9.0) for steps in (1, 0)
-    )
+    adapted = adaptation.logits(theta, *parts[:3], steps=1, rate=9.0)
+    initial = adaptation.logits(theta, *parts[:3], steps=0, rate=9.0)
     assert np.array_equal(adapted, initial)
 
 
