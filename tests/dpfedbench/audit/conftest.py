@@ -60,6 +60,7 @@ def audited_sum(config):
 
 def experiment(config, *, canaries=400, seed=0, **values):
     """Run once with canaries, under the audit's seed number `seed`."""
+    records = RECORDS if config.client_data == "records" else 0
     return one_run(
         config,
         audited_sum(config),
@@ -67,7 +68,7 @@ def experiment(config, *, canaries=400, seed=0, **values):
         canaries=canaries,
         rounds=config.participation.rounds,
         threshold=config.clipping.threshold or 1.0,
-        records=RECORDS if config.client_data == "records" else 0,
+        records=records,
         **values,
     )
 

@@ -118,6 +118,8 @@ def count_score(config):
     def score(present, seed):
         run = config.replace(seed=seed)
         plan = run.participation.plan(clients=run.clients.count, seed=seed)
+        if not present:
+            plan = Without(plan, 0)
         spread = Spread()
         units = Units.without_canaries(np.zeros((run.clients.count, 1)))
         run_rounds(
@@ -125,7 +127,7 @@ def count_score(config):
             ClientSource(spread.net, units),
             spread,
             rounds=run.participation.rounds,
-            plan=plan if present else Without(plan, 0),
+            plan=plan,
         )
         return [-float(np.min(spread.rounds))]
 

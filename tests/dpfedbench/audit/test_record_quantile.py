@@ -75,11 +75,11 @@ class View:
 
 def canary_units(size):
     """Return the records of a client: a canary of this size, and no other gradients."""
-    return Units(
-        np.array([0, *[-1] * (RECORDS - 1)]),
-        np.float32([size] + [0] * (RECORDS - 1)),
-        np.zeros((RECORDS, 1), np.float32),
-    )
+    coordinates = np.full(RECORDS, -1)
+    coordinates[0] = 0
+    sizes = np.zeros(RECORDS, np.float32)
+    sizes[0] = size
+    return Units(coordinates, sizes, np.zeros((RECORDS, 1), np.float32))
 
 
 def run_experiment(*, lot=2, z=Z, inserted=True):

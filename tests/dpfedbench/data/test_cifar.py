@@ -57,10 +57,11 @@ def batches() -> Batches:
 
     Red is the label, green the file, blue the row.
     """
+    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
     content = {}
-    for number in range(6):
-        name = "test_batch" if number == 5 else f"data_batch_{number + 1}"
-        labels = np.repeat(np.arange(9, -1, -1), 2 if number == 5 else 1)
+    for number, name in enumerate(names):
+        examples = 2 if name == "test_batch" else 1
+        labels = np.repeat(np.arange(9, -1, -1), examples)
         images = np.zeros((len(labels), 3, 32, 32), np.uint8)
         images[:, 0] = labels[:, None, None]
         images[:, 1] = number
@@ -261,8 +262,10 @@ def test_cifar_10_pictures_are_read(tmp_path: Path, form: str) -> None:
         with zipfile.ZipFile(local / "cifar-10-images.zip", "w") as archive:
             for file in sorted(source.rglob("*.jpg")):
                 archive.write(file, file.relative_to(source))
+    elif form == "folder":
+        draw_pictures(local / "cifar-10-images")
     else:
-        draw_pictures(local / "cifar-10-images" if form == "folder" else local)
+        draw_pictures(local)
     raw = read_cifar_10_jpeg(tmp_path / "local", tmp_path, examples=EXAMPLES)
     assert raw.train_images.shape == (50, 32, 32, 3)
     assert raw.test_images.shape == (20, 32, 32, 3)

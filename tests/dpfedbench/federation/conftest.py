@@ -446,13 +446,15 @@ def rounds_without_data(config):
         labels=[np.zeros(50, np.int64)] * clients,
         gather=gather,
     )
-    sends_rows = getattr(config.client, "kind", "") == "model-difference" or (
-        not config.client_sums and config.client_data == "tasks"
-    )
+    sends_differences = getattr(config.client, "kind", "") == "model-difference"
+    sends_gradients = not config.client_sums and config.client_data == "tasks"
+    fixed_clients = None
+    if sends_differences or sends_gradients:
+        fixed_clients = FixedClients(np.zeros((clients, 3)))
     return rounds_in_memory(
         config,
         3,
-        clients=FixedClients(np.zeros((clients, 3))) if sends_rows else None,
+        clients=fixed_clients,
         held=held,
         gradients=Choice("zero", ZeroGradients, "cpu"),
     )

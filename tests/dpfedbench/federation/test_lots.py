@@ -226,18 +226,18 @@ def test_decaying_noise_follows_the_validation_loss_alone(
     """The test loss moves the other way. The fifth validation is the first after three
     decreases.
     """
-    down = [float(12 - index) for index in range(12)]
-    up = [float(index) for index in range(12)]
-    validation = iter(down if decreases else up)
-    test = iter(up if decreases else down)
-    monkeypatch.setattr(
-        HeldOutMeasures,
-        "validate",
-        lambda self, theta: {"validation_loss": next(validation)},
-    )
-    monkeypatch.setattr(
-        HeldOutMeasures, "test", lambda self, theta: {"test_loss": next(test)}
-    )
+    down = iter([float(12 - index) for index in range(12)])
+    up = iter([float(index) for index in range(12)])
+    validation_losses, test_losses = (down, up) if decreases else (up, down)
+
+    def validate(self, theta):
+        return {"validation_loss": next(validation_losses)}
+
+    def test(self, theta):
+        return {"test_loss": next(test_losses)}
+
+    monkeypatch.setattr(HeldOutMeasures, "validate", validate)
+    monkeypatch.setattr(HeldOutMeasures, "test", test)
     train(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
     expected = [2.0] * 12
@@ -256,11 +256,10 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
     train(config, silos, tmp_path)
     assert json.loads((tmp_path / "metrics.json").read_text())["records"] == 80
     held = held_out(config, load_records(silos[0]))
-    validation, test = (
-        {image.tobytes() for image in images}
-        for images, _ in (held.validation, held.test)
-    )
-    assert not validation & test
+    validation_images, _ = held.validation
+    test_images, _ = held.test
+    validation = {image.tobytes() for image in validation_images}
+    assert validation.isdisjoint(image.tobytes() for image in test_images)
     with pytest.raises(BenchError, match="lower it"):
         rounds_of(lots_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
 

@@ -142,7 +142,8 @@ def check_algorithm_1(silos, folder):
             total = 0.0
             for party in range(4):
                 order = stream(0, "halves", party).permutation(100)
-                records = np.sort(order[:50] if block == "weights" else order[50:])
+                half_order = order[:50] if block == "weights" else order[50:]
+                records = np.sort(half_order)
                 draws = stream(0, f"lot/{half}", index, 0, party).random(50)
                 lot = np.sort(partition.records[party])[records][draws < 8 / 50]
                 if not len(lot):

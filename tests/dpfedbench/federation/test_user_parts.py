@@ -145,10 +145,10 @@ def test_noise_of_an_unknown_mechanism_has_no_epsilon():
 def test_noise_is_drawn_by_the_users_part():
     """All gradients are zero, so the releases are noise, less half of the round before."""
     independent = make_config({"clipping": {"kind": "constant"}})
-    correlated, fresh = (
-        [float(means[0][0]) for _, means in releases_of(run, np.zeros((48, 3)))]
-        for run in (run_of(UserNoise), independent)
-    )
+    zeros = np.zeros((48, 3))
+    fresh = [float(means[0][0]) for _, means in releases_of(independent, zeros)]
+    releases = releases_of(run_of(UserNoise), zeros)
+    correlated = [float(means[0][0]) for _, means in releases]
     expected = [after - 0.5 * before for before, after in itertools.pairwise(fresh)]
     assert correlated == pytest.approx([fresh[0], *expected])
 

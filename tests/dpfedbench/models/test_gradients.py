@@ -319,13 +319,11 @@ def test_tasks_of_other_sizes_are_refused(name, change, kernels):
         "y": (2, 5),
         "out": (2, None),
     }
-    arguments = [
-        np.zeros(
-            [net.weights if side is None else side for side in shape],
-            np.int64 if key == "y" else np.float32,
-        )
-        for key, shape in (shapes | change).items()
-    ]
+    arguments = []
+    for key, shape in (shapes | change).items():
+        sides = [net.weights if side is None else side for side in shape]
+        dtype = np.int64 if key == "y" else np.float32
+        arguments.append(np.zeros(sides, dtype))
     with pytest.raises(ValueError):
         choose(net, enabled=kernels).make().task_gradients(*arguments)
 
