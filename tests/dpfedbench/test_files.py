@@ -31,8 +31,8 @@ def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     assert ".part" in partial.name
     assert not path.exists()
     process = partial.name.split(".")[-3]
-    # Files of this process, which has ended with its own write, are removed as well.
-    # Whether a process of another machine is alive is unknown here.
+    # This process writes to a file of this name, and renames it. Whether a process of
+    # another machine is alive is unknown here.
     of_this_process = tmp_path / partial.name.replace(process, str(os.getpid()))
     foreign = [
         tmp_path / ".b.json.part.json",
