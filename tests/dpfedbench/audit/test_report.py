@@ -208,7 +208,8 @@ def test_headline_is_of_the_sum_that_leaks_more(multipliers, server_leaks):
     """At z = 0.5 and 4 the difference is clear: 10.0 and 0.93 are proven at 1e-5."""
     audited = audit(*sample_level(**multipliers), canaries=600)
     (quieter,) = audited["also"]
-    assert audited["epsilon"] > 5 > 1 > quieter["epsilon"]
+    assert audited["epsilon"] > 5
+    assert quieter["epsilon"] < 1
     assert (audited["clients_audited"] is None) == server_leaks
 
 

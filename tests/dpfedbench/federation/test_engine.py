@@ -61,7 +61,8 @@ def test_ledger_has_the_values_of_each_release(federation, tmp_path, monkeypatch
         assert line.noise_multiplier == total.noise_multiplier
         assert line.threshold == line.sensitivity == total.threshold
         assert line.noise_std == total.noise_multiplier * total.threshold
-        assert line.sampler["cohort"] == line.denominator == total.count == 4
+        assert line.sampler["cohort"] == 4
+        assert line.denominator == total.count == 4
     assert len({line.threshold for line in ledger}) > 1  # the clipping rule moved it
     noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
     assert noises == [line.noise_stream for line in ledger]

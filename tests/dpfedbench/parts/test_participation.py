@@ -115,7 +115,8 @@ def test_passes_take_each_client_once_and_go_on(kind, shuffles):
     repeats = [
         np.array_equal(cohorts[index], cohorts[index + 12]) for index in range(18)
     ]
-    assert not any(repeats) if shuffles else all(repeats)
+    assert any(repeats) != shuffles
+    assert all(repeats) != shuffles
 
 
 def test_passes_have_an_analysis_if_their_plan_is_known():
