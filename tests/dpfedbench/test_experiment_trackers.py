@@ -51,8 +51,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def wanted(method: str) -> dict[str, list[tuple[int, float]]]:
-    """What the files say, by hand: empty cells and empty columns are no points; 1.5 and
-    4.887 are `write_run`'s ε.
+    """Return the points of the files: empty cells and empty columns are no points.
+
+    1.5 and 4.887 are the ε of `write_run`.
     """
     points = {
         "threshold": [(1, 0.5), (2, 0.25)],
