@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.data.records import load_any_records
+from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
@@ -26,7 +26,7 @@ from dpfedbench.settings.merge import fit, merge
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
-from tests.partitions import make_fragments
+from tests.partitions import make_dirichlet, make_fragments
 
 RUN = {
     "method": "dp-agr",
@@ -458,6 +458,23 @@ def rounds_without_data(config):
         held=held,
         gradients=Choice("zero", ZeroGradients, "cpu"),
     )
+
+
+UNEQUAL = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
+
+
+@pytest.fixture(scope="session")
+def unequal(silos, tmp_path_factory):
+    """Deal 400 records unequally to four clients: (data folder, clients folder)."""
+    folder = tmp_path_factory.mktemp("unequal")
+    partition = make_dirichlet(
+        load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
+    )
+    sizes = partition.summary["records_per_client"]
+    assert len(set(sizes)) > 2
+    assert sum(sizes) == 400
+    partition.save(folder)
+    return silos[0], folder
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from dpfedbench.federation import engine
 from .conftest import (
     PLAIN,
     RESULT_FILES,
+    UNEQUAL,
     difference_config,
     forking,
     history_in,
@@ -27,7 +28,6 @@ from .conftest import (
 from .test_lots import DECAY, RAW, SCALAR, VECTOR
 from .test_record_quantile import QUANTILE as RECORD_QUANTILE
 from .test_search import cells_config, search_config
-from .test_sizes import CLIENTS, unequal  # noqa: F401
 from .test_within_task import AGRLR, LOCAL, PLAIN_REPTILE, REPTILE, SAMPLE
 
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
@@ -58,7 +58,7 @@ CASES = {
     "dp-fl, fresh optimisers": ("silos", lots_config({"method": "dp-fl"}, FORGETFUL)),
     "dp-fl, unequal clients": (
         "unequal",
-        lots_config({"method": "dp-fl", "clients": CLIENTS}),
+        lots_config({"method": "dp-fl", "clients": UNEQUAL}),
     ),
     "fedavg": ("silos", lots_config(FEDAVG)),
     "dp-fedavg": ("silos", difference_config()),

@@ -13,30 +13,13 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.randomness import stream
-from tests.partitions import make_dirichlet
 
-from .conftest import accounted, ledger_in, lots_config, proven, train
+from .conftest import UNEQUAL, accounted, ledger_in, lots_config, proven, train
 from .test_differences import examples, trained_weights
-
-CLIENTS = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
-
-
-@pytest.fixture(scope="module")
-def unequal(silos, tmp_path_factory):
-    """Deal 400 records unequally to four clients: (data folder, clients folder)."""
-    folder = tmp_path_factory.mktemp("unequal")
-    partition = make_dirichlet(
-        load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
-    )
-    sizes = partition.summary["records_per_client"]
-    assert len(set(sizes)) > 2
-    assert sum(sizes) == 400
-    partition.save(folder)
-    return silos[0], folder
 
 
 def make_config(*overlays):
-    base = {"method": "dp-fl", "clients": CLIENTS, "evaluation": {"every": 0}}
+    base = {"method": "dp-fl", "clients": UNEQUAL, "evaluation": {"every": 0}}
     return lots_config(base, *overlays)
 
 
