@@ -12,7 +12,6 @@ from scipy import stats
 
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
-from tests.dpfedbench.parts.conftest import ZeroNoise
 
 from .conftest import LOTS, audit_mutant, make_config
 
