@@ -33,7 +33,7 @@ from dpfedbench.settings.part import Section, Settings, setting
 from dpfedbench.settings.plugin_sources import digest_classes
 from dpfedbench.settings.schema import fields_of
 from dpfedbench.settings.sections import Evaluation, PartitionScheme, Task, Validation
-from dpfedbench.settings.yaml_files import check_text
+from dpfedbench.settings.yaml_files import load_yaml
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.sums import SumSpec
 
@@ -664,10 +664,6 @@ def read_run_file(path: Path | str) -> Method:
     return run
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Safe loader by libyaml, where PyYAML was built with it; it is faster."""
-
-
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the plain values of a run's config.yaml.
 
@@ -676,16 +672,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     text = text_of(path)
     try:
-        values = yaml.load(text, Loader=_LOADER)
-        check_text(text, str(path))
+        values = load_yaml(text, str(path))
         check_plain(values, "")
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
-        reason = " ".join(str(error).split())
+    except BenchError as error:
         raise BenchError(
-            f"{path} is not valid YAML ({reason}): delete it and run the workflow again"
+            f"{path} is damaged ({error}): delete it and run the workflow again"
         ) from error
-    if not isinstance(values, Mapping):
-        raise BenchError(
-            f"{path} holds no configuration: delete it and run the workflow again"
-        )
-    return dict(values)
+    return values
