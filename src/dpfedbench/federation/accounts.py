@@ -1,8 +1,8 @@
 """Account of a finished run, from its ledger, its settings and its partition."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -139,60 +139,51 @@ def account_of(
     Raises:
         BenchError: the ledger is inconsistent, or delta out of bounds.
     """
-    records = run.client_data == "records"
-    each_at_one_client = records or run.task.text is not None
-    shared = bool(releases) and not each_at_one_client and clients_dir is not None
-    budgeted = [sum_ for sum_ in run.sums() if sum_.private and sum_.budget is not None]
-    noise: Any = next(
-        (
-            sum_.noise
-            for sum_ in budgeted
-            if sum_.noise is not None and sum_.noise.follows_loss
-        ),
-        None,
-    )
-    follows = noise is not None
-    context = AccountContext(
-        images=(
-            image_use(run, clients_dir) if shared and clients_dir is not None else None
-        ),
-        no_images=(
-            "each record is at one client, whose account is what is proven"
-            if each_at_one_client
-            else "the run's partition was not given"
-        ),
+    images = None
+    no_images = "the run's partition was not given"
+    if run.client_data == "records" or run.task.text is not None:
+        no_images = "each record is at one client, whose account is what is proven"
+    elif releases and clients_dir is not None:
+        images = image_use(run, clients_dir)
+    context = dataclasses.replace(
+        _context_of(run),
+        images=images,
+        no_images=no_images,
         search=search,
-        own_streams=run.streams == "own",
-        chosen=run.validation.every > 0
-        and (not budgeted or budgeted[0].unit == "client" or not records),
-        budget=budgeted[0].budget if budgeted else None,
-        adaptive=follows,
-        groups=next(
-            (
-                groups
-                for sum_ in run.sums()
-                if (groups := getattr(sum_.within_task, "groups", ()))
-            ),
-            (),
-        ),
         before=tuple(before),
-        decay_step=(
-            (
-                noise.decay,
-                run.validation.every * getattr(run.client_update, "inner_steps", 1),
-            )
-            if follows
-            else None
-        ),
     )
     own_delta = run.own_delta if delta is None else delta
-    chosen = (run.delta or 1e-6) if delta is None else delta
+    if delta is None:
+        delta = run.delta or 1e-6
     return account(
         releases,
-        delta=chosen,
+        delta=delta,
         claims=run.counted_claims,
         own_delta=own_delta,
         context=context,
+    )
+
+
+def _context_of(run: Method) -> AccountContext:
+    """Return what an account reads of a run's configuration."""
+    specs = run.sums()
+    budgeted = [spec for spec in specs if spec.private and spec.budget is not None]
+    following = [spec.noise for spec in budgeted if spec.noise.follows_loss]
+    decay_step = None
+    if following:
+        lots = getattr(run.client_update, "inner_steps", 1)
+        decay_step = following[0].decay, run.validation.every * lots
+    group_sizes = [getattr(spec.within_task, "groups", ()) for spec in specs]
+    # Runs that protect records validate on records of no client.
+    of_clients = not budgeted or budgeted[0].unit == "client"
+    validates_on_clients = of_clients or run.client_data != "records"
+    return AccountContext(
+        own_streams=run.streams == "own",
+        chosen=run.validation.every > 0 and validates_on_clients,
+        budget=budgeted[0].budget if budgeted else None,
+        adaptive=bool(following),
+        groups=next(filter(None, group_sizes), ()),
+        decay_step=decay_step,
     )
 
 
