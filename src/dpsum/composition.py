@@ -145,12 +145,13 @@ class Composition:
             private: the private mechanisms by name, in the order of registration.
         """
         names = [spec.name for spec in group.sums]
-        first, *others = (private[name] for name in names if name in private)
-        for other in others:
-            if other.sampler != first.sampler:
+        members = [private[name] for name in names if name in private]
+        first = members[0]
+        for member in members[1:]:
+            if member.sampler != first.sampler:
                 spec = first.spec
                 raise DpsumError(
-                    cannot_compose(spec.name, other.spec.name, spec.unit, spec.part)
+                    cannot_compose(spec.name, member.spec.name, spec.unit, spec.part)
                 )
         has_private_rules = all(
             spec.clipping is not None and spec.clipping.private for spec in group.sums

@@ -203,6 +203,36 @@ def test_mechanism_begins_no_round_before_the_last_is_in_the_ledger(make):
     assert [line.round for line in dpsum.read_ledger(mechanism.ledger.path)] == [0, 1]
 
 
+def test_mechanism_of_holders_writes_one_line_a_round(make):
+    """Each client keeps its own threshold, and nobody can release one sum alone."""
+    mechanism = make(
+        participation=dpsum.RecordLots(clients=2, records=9, lot=3, rounds=4, seed=0),
+        unit="record",
+        clipping=dpsum.NormOfRelease(0.5),
+        holders=2,
+    )
+    totals = [mechanism.begin_round(0, holder=client) for client in range(2)]
+    with pytest.raises(dpsum.DpsumError, match="is a sum of each holder"):
+        mechanism.release(totals[0])
+    for client, total in enumerate(totals):
+        total.add(np.full((3, D), 1.0 + client))
+        mechanism.finish(total)
+    mechanism.write(0)
+    (line,) = dpsum.read_ledger(mechanism.ledger.path)
+    assert line.threshold == [0.5, 0.5]
+    thresholds = {state["threshold"] for state in mechanism.states}
+    assert len(thresholds) == 2
+
+
+def test_mechanism_reads_the_sampler_and_denominator_of_a_sampling(make):
+    sampling = dpsum.OnePass(units=40, cohort=10, rounds=4, seed=0).describe()
+    mechanism = make(participation=sampling)
+    run_rounds(mechanism)
+    lines = dpsum.read_ledger(mechanism.ledger.path)
+    assert {line.denominator for line in lines} == {10.0}
+    assert all(line.sampler == sampling for line in lines)
+
+
 def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(make):
     first = make()
     with pytest.raises(dpsum.DpsumError, match="is there already: name a new file"):
