@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,11 +34,18 @@ from dpsum.composition import Composition
 from dpsum.errors import DpsumError, NoAccountWarning
 from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
-from dpsum.participation import PoissonLots, check_name
+from dpsum.participation import Participation, PoissonLots, RecordLots, check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh
 from dpsum.sampling import Sampling
 from dpsum.sums import SumSpec
+
+
+class ReleaseLog(Protocol):
+    """Anything to which a mechanism may append its releases, such as a `Ledger`."""
+
+    def append(self, release: Release, /) -> None:
+        """Append a release."""
 
 
 class Mechanism:
@@ -93,9 +100,9 @@ class Mechanism:
         self,
         spec: SumSpec,
         *,
-        participation: Any,
+        participation: Participation | RecordLots | Mapping[str, Any],
         dimension: int,
-        ledger: Any,
+        ledger: ReleaseLog | Path | str,
         seed: Seed = None,
         composition: Composition | None = None,
         denominator: float | None = None,
@@ -582,7 +589,7 @@ class Mechanism:
             plan.restore(state["budget"])
 
 
-def _check_participation(spec: SumSpec, participation: Any) -> None:
+def _check_participation(spec: SumSpec, participation: object) -> None:
     """Refuse a participation whose name or units are not those of the sum's account."""
     check_name(participation)
     if spec.private and isinstance(participation, PoissonLots):
@@ -639,7 +646,7 @@ def _groups_line(total: PrivateSum) -> dict[str, Any] | None:
     return line
 
 
-def _opened(ledger: Any) -> Any:
+def _opened(ledger: ReleaseLog | Path | str) -> ReleaseLog:
     """Return a ledger; a path names a new file."""
     if not isinstance(ledger, (str, Path)):
         return ledger
