@@ -89,7 +89,7 @@ class Composition:
         if self._is_final:
             raise DpsumError(
                 f"{mechanism.spec.name} comes after the noise of all sums was fixed:"
-                " enter it with the others"
+                " create it with the others"
             )
         for shared in mechanism.stream_purposes & set[str]().union(
             *(member.stream_purposes for member in self.mechanisms)

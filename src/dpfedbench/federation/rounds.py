@@ -156,7 +156,7 @@ class Rounds:
                     mechanism.spec.name for mechanism in self.composition.mechanisms
                 ],
             )
-        self.server = self._enter_server(setup)
+        self.server = self._create_server_mechanism(setup)
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
         self.further = [
@@ -253,7 +253,7 @@ class Rounds:
             **options,
         )
 
-    def _enter_server(self, setup: Setup) -> Mechanism:
+    def _create_server_mechanism(self, setup: Setup) -> Mechanism:
         first = setup.first
         denominator = self.plan.denominator * self.clients.contributions_per_client
         server_sum = self.run.server_sum
