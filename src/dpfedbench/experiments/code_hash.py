@@ -43,7 +43,12 @@ _REPORT = (
 
 PACKAGES = {
     # Compares the ledger with the sums of the run's method and parts, computes ε.
-    "account": (*_ACCOUNT, "dpfedbench/data"),
+    "account": (
+        *_ACCOUNT,
+        "dpfedbench/data",
+        "dpfedbench/models/initial",
+        "dpfedbench/models/model_settings.py",
+    ),
     # Trains a few rounds of the run with canaries in them.
     "audit": (*_ACCOUNT, *_TEST, "dpfedbench/audit"),
     # Adapts a trained model and measures it.
