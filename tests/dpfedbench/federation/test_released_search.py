@@ -304,5 +304,7 @@ def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
     ],
 )
 def test_released_search_refuses_what_the_code_does_not_do(overlay, message):
+    """The overlay replaces sections of the released search."""
+    released = {key: RELEASED[key] for key in RELEASED if key not in overlay}
     with pytest.raises(BenchError, match=message):
-        make_config(overlay)
+        lots_config(SEARCH, released, overlay)
