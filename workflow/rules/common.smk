@@ -38,7 +38,7 @@ try:
         Configuration,
         check_folder,
         check_names,
-        given,
+        explicit_values,
     )
     from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.code_hash import hash_with_scripts
@@ -66,7 +66,7 @@ except Exception:
     sys.exit(1)
 
 # Scripts get numbers where `--config` gave text.
-config.update(given(CONFIGURATION))
+config.update(explicit_values(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
 PLANNED = Planned(CONFIGURATION, PLAN)

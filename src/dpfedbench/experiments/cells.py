@@ -17,10 +17,10 @@ from dpfedbench.experiments.configuration import (
     Series,
     TableSettings,
     XAxis,
-    given,
+    explicit_values,
 )
 from dpfedbench.experiments.datasets import check_holdings, known_name
-from dpfedbench.experiments.overlays import Methods, check_given
+from dpfedbench.experiments.overlays import Methods, check_method_and_seed
 from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
 from dpfedbench.settings.merge import fit, leaves, merge, set_key
@@ -146,7 +146,7 @@ class Cell:
         item.known.check_dataset(values["dataset"], f"{item.where} (task {self.task})")
         values = self._with_other_runs(values)
         try:
-            check_given(overlay, f"experiments.{item.paper}")
+            check_method_and_seed(overlay, f"experiments.{item.paper}")
             runs = self._read_runs(method, values)
             tests = self._tests_of(runs)
             for run in (runs[0], *tests[:1]):
@@ -297,7 +297,7 @@ class Cell:
 
     def _start_run(self) -> Method:
         """Return the run that the runs of the series start from."""
-        settings = given(self.series.start) if self.series.start else {}
+        settings = explicit_values(self.series.start) if self.series.start else {}
         settings.pop("public", None)
         series = Series.read(settings, f"{self._where}.start")
         return Cell(self.item, self.task, f"{self.name}.start", series).plan().runs[0]
@@ -334,12 +334,14 @@ class Cell:
         spec = self.item.spec
         settings = [spec.test if isinstance(spec, FigureSettings) else None]
         settings.append(self.series.test)
-        test = merge(*(given(section) for section in settings if section is not None))
+        test = merge(
+            *(explicit_values(section) for section in settings if section is not None)
+        )
         if self.x is not None and self._swept_key.startswith(_TEST):
             test[self._swept_key.removeprefix(_TEST)] = _whole(self.x)
         if not test:
             return ()
-        checked = given(MetaTest.read(test, f"{self.item.where}.test"))
+        checked = explicit_values(MetaTest.read(test, f"{self.item.where}.test"))
         return tuple(run.tested_at(**checked) for run in runs)
 
     # Labels

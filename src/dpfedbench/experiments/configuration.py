@@ -502,24 +502,9 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
                 file_of[name] = path
 
 
-def given(section: Settings) -> dict[str, Any]:
+def explicit_values(section: Settings) -> dict[str, Any]:
     """Return the plain values of the keys of a section that were set, at all depths."""
-    # In the order of the class: the order of a set differs between processes.
-    return {
-        key: _given(getattr(section, key))
-        for key in type(section).model_fields
-        if key in section.model_fields_set
-    }
-
-
-def _given(value: Any) -> Any:
-    if isinstance(value, Settings):
-        return given(value)
-    if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items()}
-    return (
-        [_given(item) for item in value] if isinstance(value, (list, tuple)) else value
-    )
+    return section.model_dump(mode="json", exclude_unset=True)
 
 
 def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.configuration import Configuration, given
+from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.method import Method
 from dpfedbench.settings.messages import nearest
 from dpfedbench.settings.part import Settings
@@ -90,7 +90,7 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
         text = digest_module(module) if module else ""
-        stated = given(entry) | ({"text": text} if text else {})
+        stated = explicit_values(entry) | ({"text": text} if text else {})
         known[name] = json.dumps(stated, sort_keys=True)
     return known
 

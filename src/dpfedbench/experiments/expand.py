@@ -17,7 +17,7 @@ from dpfedbench.experiments.configuration import (
     SearchSpace,
     Series,
     TableSettings,
-    given,
+    explicit_values,
 )
 from dpfedbench.experiments.datasets import CALLED, known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
@@ -161,7 +161,11 @@ def _plan_item(item: ItemContext, name: str) -> PlannedItem:
             f" {item.where} to null"
         )
     return PlannedItem(
-        paper=item.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells)
+        paper=item.paper,
+        name=name,
+        kind=kind,
+        spec=explicit_values(spec),
+        cells=tuple(cells),
     )
 
 

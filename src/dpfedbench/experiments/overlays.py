@@ -28,7 +28,7 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
     for where, overlay, method in overlays(configuration):
         if method:
             known_name(method, methods, where, "method")
-        check_given(overlay, where)
+        check_method_and_seed(overlay, where)
         check([methods[method]] if method else everything, overlay, where)
 
 
@@ -57,7 +57,7 @@ def overlays(
                     )
 
 
-def check_given(overlay: Mapping[str, Any], where: str) -> None:
+def check_method_and_seed(overlay: Mapping[str, Any], where: str) -> None:
     """Refuse an overlay that sets the method or the seed of a run."""
     for key in ("method", "seed"):
         if key in overlay:

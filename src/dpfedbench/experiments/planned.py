@@ -2,11 +2,11 @@
 of scripts, labels for the report.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.experiments.configuration import Configuration, given
+from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.experiments.plan import Plan, PlannedItem
 from dpfedbench.method import Method
 
@@ -17,7 +17,11 @@ Input = Callable[[Wildcards], list[str]]
 """Input function of a rule: returns the files that a job with given wildcards needs."""
 
 RUNS = "results/runs"
-_TOGETHER = 8
+_SHOWN = (("tables", ".csv"), ("figures", ".png"))
+"""Folders and endings of the targets that a page shows."""
+_ACCOUNTED = ("config.yaml", "metrics.json", "privacy.json", "training.json")
+"""Files of each run that tables read."""
+_BATCH_SIZE = 8
 """Audits of a batch. Most audits take less time than the start of Python and torch."""
 
 
@@ -52,22 +56,24 @@ class Planned:
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
         self._tests = plan.tests
         self._searches = plan.searches
-        audited: dict[
-            str, dict[str, None]
-        ] = {}  # papers whose table of privacy needs the audit of a run
+        self.batches = self._make_batches()
+
+    def _make_batches(self) -> dict[tuple[str, str], list[str]]:
+        """Return the folders of audited runs, by method and number of the batch."""
+        papers_of: dict[str, dict[str, None]] = {}
         for paper, audited_runs in self.audited_runs.items():
             for folder in audited_runs.values():
-                audited.setdefault(folder, {})[paper] = None
+                papers_of.setdefault(folder, {})[paper] = None
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for folder, papers in audited.items():
-            groups.setdefault((plan.runs[folder].method, tuple(papers)), []).append(
-                folder
-            )
-        self.batches: dict[tuple[str, str], list[str]] = {}
+        for folder, papers in papers_of.items():
+            key = self.plan.runs[folder].method, tuple(papers)
+            groups.setdefault(key, []).append(folder)
+        batches: dict[tuple[str, str], list[str]] = {}
         for (method, _), folders in groups.items():
-            for start in range(0, len(folders), _TOGETHER):
-                number = 1 + sum(name == method for name, _ in self.batches)
-                self.batches[method, str(number)] = folders[start : start + _TOGETHER]
+            for start in range(0, len(folders), _BATCH_SIZE):
+                number = 1 + sum(name == method for name, _ in batches)
+                batches[method, str(number)] = folders[start : start + _BATCH_SIZE]
+        return batches
 
     # Targets
 
@@ -80,36 +86,35 @@ class Planned:
 
         They include the table of privacy and its figure.
         """
-        of = f"{paper}/" if paper else ""
+        folder = f"{paper}/" if paper else ""
         tables = [f"{item.paper}/{item.name}" for item in self.plan.tables(paper)]
         figures = [f"{item.paper}/{item.name}" for item in self.plan.figures(paper)]
         if self.audited_runs[paper or ""]:
-            tables += [f"{of}answer", f"{of}privacy"]
-            figures.append(f"{of}privacy")
+            tables += [f"{folder}answer", f"{folder}privacy"]
+            figures.append(f"{folder}privacy")
         if paper is None and self._frontiers:
             tables.append("frontier")
         return [
-            f"{self.report}/tables/{name}.{kind}"
-            for name in tables
-            for kind in ("csv", "md")
-        ] + [
-            f"{self.report}/figures/{name}.{kind}"
-            for name in figures
-            for kind in ("png", "csv")
+            *_product(
+                [f"{self.report}/tables/{name}" for name in tables], ".csv", ".md"
+            ),
+            *_product(
+                [f"{self.report}/figures/{name}" for name in figures], ".png", ".csv"
+            ),
         ]
 
     def frontiers(self, *kinds: str) -> list[str]:
         """Return the files of the given kinds of all frontier figures."""
-        stems = [
-            f"{self.report}/figures/{item.paper}/{item.name}"
-            for item in self._frontiers
-        ]
-        return [f"{stem}.{kind}" for stem in stems for kind in kinds]
+        folder = f"{self.report}/figures"
+        stems = [f"{folder}/{item.paper}/{item.name}" for item in self._frontiers]
+        return _product(stems, *(f".{kind}" for kind in kinds))
 
     def frontier_targets(self) -> list[str]:
         """Return all frontier figures, and their table if there is a figure."""
-        table = [f"{self.report}/tables/frontier.{kind}" for kind in ("csv", "md")]
-        return self.frontiers("png", "csv") + table * bool(self._frontiers)
+        if not self._frontiers:
+            return []
+        table = _product([f"{self.report}/tables/frontier"], ".csv", ".md")
+        return self.frontiers("png", "csv") + table
 
     # Pages
 
@@ -118,10 +123,7 @@ class Planned:
         items = []
         for target in self.targets(paper):
             path = Path(target).relative_to(self.report)
-            if (path.parts[0], path.suffix) in (
-                ("tables", ".csv"),
-                ("figures", ".png"),
-            ):
+            if (path.parts[0], path.suffix) in _SHOWN:
                 item = self.plan.items.get((path.parent.name, path.stem))
                 description = item and item.describe(self.audited_runs[paper or ""])
                 items.append({"path": path.as_posix(), "item": description})
@@ -129,43 +131,26 @@ class Planned:
 
     def files_for_page(self, paper: str | None = None) -> list[str]:
         """Return the files of runs that a page shows, of one paper or of all."""
-        items = [
-            item for item in self.plan.items.values() if paper in (None, item.paper)
-        ]
-        runs = (
-            self.plan.runs
-            if paper is None
-            else {run for item in items for run in item.runs}
-        )
-        names = (
-            "config.yaml",
-            "history.csv",
-            "ledger.jsonl",
-            "metrics.json",
-            "privacy.json",
-            "training.json",
-        )
-        audited = sorted(set(self.audited_runs[paper or ""].values()))
-        audits = [f"{run}/audit.json" for run in audited]
-        return [
-            f"{RUNS}/{file}"
-            for file in (
-                *(f"{run}/{name}" for run in sorted(runs) for name in names),
-                *audits,
-            )
-        ]
+        runs = set(self.plan.runs)
+        if paper is not None:
+            items = [item for item in self.plan.items.values() if item.paper == paper]
+            runs = {run for item in items for run in item.runs}
+        names = sorted([*_ACCOUNTED, "history.csv", "ledger.jsonl"])
+        audits = self._audits_of(self.audited_runs[paper or ""])
+        return _files_of(sorted(runs), *names) + audits
 
     def files_to_collect(self) -> list[str]:
         """Return the files that the frame of all runs is read from."""
-        names = ("config.yaml", "metrics.json", "privacy.json", "training.json")
-        files = [
-            f"{RUNS}/{run}/{name}" for run in sorted(self.plan.runs) for name in names
+        return [
+            *_files_of(sorted(self.plan.runs), *_ACCOUNTED),
+            *_tests_of(sorted(self._tests)),
+            *self._audits_of(self.audited_runs[""]),
         ]
-        files += [
-            f"{RUNS}/{run}/tests/{test}.json" for run, test in sorted(self._tests)
-        ]
-        audited = set(self.audited_runs[""].values())
-        return [*files, *(f"{RUNS}/{run}/audit.json" for run in sorted(audited))]
+
+    @staticmethod
+    def _audits_of(audited_runs: Mapping[str, str]) -> list[str]:
+        """Return the audits that represent private runs. Several runs share one."""
+        return _files_of(sorted(set(audited_runs.values())), "audit.json")
 
     def cell_records(self, paper: str = "") -> list[dict[str, Any]]:
         """Return the records of the cells of one paper, or of all."""
@@ -173,14 +158,10 @@ class Planned:
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
         """Return titles and sources of papers, in the order of the configuration."""
-        shown = {
-            name: paper
-            for name, paper in self.configuration.experiments.items()
-            if name in names and paper
-        }
         return {
             name: {"title": paper.title, "source": paper.source}
-            for name, paper in shown.items()
+            for name, paper in self.configuration.experiments.items()
+            if name in names and paper
         }
 
     def stand_ins(self) -> dict[str, str]:
@@ -212,24 +193,15 @@ class Planned:
         Seeds share one audit, and some configurations do too.
         """
         audited_runs = self.audited_runs_of(wildcards)
-        names = (
-            "config.yaml",
-            "metrics.json",
-            "privacy.json",
-            "training.json",
-            "ledger.jsonl",
-        )
-        files = [f"{RUNS}/{run}/{name}" for run in audited_runs for name in names]
-        audited = sorted(set(audited_runs.values()))
-        return [*files, *(f"{RUNS}/{run}/audit.json" for run in audited)]
+        files = _files_of(audited_runs, *_ACCOUNTED, "ledger.jsonl")
+        return files + self._audits_of(audited_runs)
 
     # Runs
 
     def run_of(self, wildcards: Wildcards) -> Method:
         """Return the run whose folder the wildcards name."""
-        return self.plan.runs[
-            "{method}/{dataset}/{task}/{key}/seed{seed}".format(**wildcards)
-        ]
+        folder = "{method}/{dataset}/{task}/{key}/seed{seed}"
+        return self.plan.runs[folder.format(**wildcards)]
 
     def test_of(self, wildcards: Wildcards) -> dict[str, Any]:
         """Return the values of the wildcards' meta-test that replace the run's own."""
@@ -246,9 +218,10 @@ class Planned:
         Else it is the search that the configuration declares for its method, or None.
         """
         declared = self.configuration.tuning.get(run.method)
-        return self._searches.get(run.folder) or (
-            None if declared is None else given(declared)
-        )
+        search = self._searches.get(run.folder)
+        if search is None and declared is not None:
+            return explicit_values(declared)
+        return search
 
     def references_of(self, wildcards: Wildcards) -> list[str]:
         """Return the files of other runs that the run in the wildcards needs."""
@@ -302,15 +275,9 @@ class Planned:
     def batch_of(self, wildcards: Wildcards) -> str:
         """Return the batch in which a run is audited."""
         folder = self.run_of(wildcards).folder
-        alone = f"{wildcards.key}-seed{wildcards.seed}"
-        number = next(
-            (
-                number
-                for (_, number), folders in self.batches.items()
-                if folder in folders
-            ),
-            alone,
-        )
+        batches = self.batches.items()
+        numbers = [number for (_, number), folders in batches if folder in folders]
+        number = numbers[0] if numbers else f"{wildcards.key}-seed{wildcards.seed}"
         return f"{self.report}/audits/{wildcards.method}-{number}"
 
     def checksums_of_batch(self, wildcards: Wildcards) -> str:
@@ -320,9 +287,7 @@ class Planned:
 
     def files_of_batch(self, name: str) -> Input:
         """Return an input function: the named file of every run of an audit batch."""
-        return lambda wildcards: [
-            f"{RUNS}/{folder}/{name}" for folder in self.audited_together(wildcards)
-        ]
+        return lambda wildcards: _files_of(self.audited_together(wildcards), name)
 
     # Tables and figures
 
@@ -336,18 +301,11 @@ class Planned:
 
     def files_of_runs(self, *names: str) -> Input:
         """Return an input function: the named files of every run of an item."""
-        return lambda wildcards: [
-            f"{RUNS}/{run}/{name}"
-            for run in self.item_of(wildcards).runs
-            for name in names
-        ]
+        return lambda wildcards: _files_of(self.item_of(wildcards).runs, *names)
 
     def tests_of_runs(self, wildcards: Wildcards) -> list[str]:
         """Return the files of the figure's meta-tests that are not the runs' own."""
-        return [
-            f"{RUNS}/{run}/tests/{test}.json"
-            for run, test in self.item_of(wildcards).tests
-        ]
+        return _tests_of(self.item_of(wildcards).tests)
 
     # Labels of `snakemake --report`
 
@@ -374,6 +332,21 @@ class Planned:
         """Return the labels of the table of frontiers in the report."""
         data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
         return _labels("frontier", "The frontier: accuracy over the proven ε", data)
+
+
+def _product(stems: Iterable[str], *endings: str) -> list[str]:
+    """Return each stem with each ending."""
+    return [f"{stem}{ending}" for stem in stems for ending in endings]
+
+
+def _files_of(runs: Iterable[str], *names: str) -> list[str]:
+    """Return the named files of each run, given its folder."""
+    return [f"{RUNS}/{run}/{name}" for run in runs for name in names]
+
+
+def _tests_of(tests: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the files of meta-tests, given by the run's folder and the test's name."""
+    return [f"{RUNS}/{run}/tests/{test}.json" for run, test in tests]
 
 
 def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:
