@@ -126,10 +126,10 @@ def _faults_at(
     if value in (None, "null") and any(key.nullable for key in keys):
         return
     kinds = sorted(filter(None, map(kind_of, sections)))
-    if not kinds:
+    tag = tag_of(sections)
+    if not kinds or (tag != "kind" and not isinstance(value, Mapping)):
         yield from _faults(sections, value, where)
         return
-    tag = tag_of(sections)
     values = with_kind(value) if tag == "kind" else value
     if isinstance(values, Mapping) and values.get(tag, kinds[0]) in kinds:
         yield from _faults(sections, values, where)

@@ -117,7 +117,7 @@ def unknown_key(where: str, key: str, known: str | None, kinds: str = "") -> str
     """
     message = f"unknown key {dotted(where, key)}"
     if kinds:
-        return f"{message}: the kinds that have it are {kinds}"
+        return f"{message}: kinds with this key: {kinds}"
     if known:
         return f"{message}: the nearest known key is {dotted(where, known)}"
     return message

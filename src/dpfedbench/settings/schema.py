@@ -351,5 +351,6 @@ def nearest_key(classes: Sequence[Model], key: str) -> str | None:
             for inner in accepted.classes:
                 inner_names |= {key: dotted(name, key) for key in fields_of(inner)}
     if key == "kind":
-        return None
+        tag = tag_of(classes)
+        return tag if tag != key else None
     return nearest(key, names, cutoff=0.6) or inner_names.get(key)
