@@ -1,5 +1,4 @@
-"""Draw a frontier of the docs from its CSV file, in the format of
-`results.frontier.tidy`.
+"""Draw a frontier of the docs from its CSV file, in the format of the workflow's figure.
 
 `uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes
 the picture beside the table. A table may combine the rows of several CSV files: each
@@ -23,9 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def read_points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
-    """Convert rows of `frontier.tidy` to the points that `frontier.draw` takes."""
+    """Convert rows of such a file to the points that `frontier.draw` takes."""
     cells = {cell.series: cell for cell in item.cells}
-    over = table["unit"].map({"record": "records"}).fillna("tasks")
     return table.rename(
         columns={
             "epsilon_asked": "x",
@@ -35,7 +33,6 @@ def read_points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
             "high": "accuracy_high",
         }
     ).assign(
-        interval_over=over.where(table["seeds"] == 1, "seeds"),
         label=[cells[series].label for series in table["series"]],
         notices=[cells[series].runs[0].notices for series in table["series"]],
     )

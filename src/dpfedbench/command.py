@@ -100,7 +100,7 @@ def _compare(given: Sequence[str]) -> int:
     """Print the differences of two archives or results folders; return 1 if any."""
     if len(given) != 2:
         raise BenchError(USAGE)
-    from dpfedbench.results.archive import compare
+    from dpfedbench.verification import compare
 
     lines = list(compare(*given))
     print("\n".join(lines) or "no cell differs beyond its interval")

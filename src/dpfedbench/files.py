@@ -82,6 +82,13 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
+def checked_path(folder: Any) -> str:
+    """Return a folder's path as text; BenchError where it is no path."""
+    if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
+        raise BenchError(f"the folder is {folder!r}: give its path")
+    return os.fspath(folder)
+
+
 def check_file(path: str | os.PathLike[str]) -> None:
     """Refuse a pipe, a socket or a device, because opening one may block for ever.
 

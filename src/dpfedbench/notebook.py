@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from dpfedbench.audit.findings import mark, read_audits, with_excess
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
-from dpfedbench.files import read_group
+from dpfedbench.federation.accounts import (
+    account_of,
+    ledger_before,
+    ledger_of,
+    read_account,
+)
+from dpfedbench.federation.history import read_history
+from dpfedbench.files import checked_path, read_group
 from dpfedbench.manifests import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.results.audits import mark, with_excess
-from dpfedbench.results.curves import read_history
-from dpfedbench.results.load import checked_path
-from dpfedbench.results.runs_table import read_account, read_audits
 from dpfedbench.results_format import refuse_newer
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.profiles import Entry
@@ -144,7 +147,7 @@ class FinishedRun:
     def account(self) -> Account:
         """Account that the workflow computed.
 
-        Its statuses show where the run's own audit exceeds it (`results.audits`).
+        Its statuses show where the run's own audit exceeds it (`audit.findings`).
         """
         return self._marked(read_account(checked(self.folder / "privacy.json")))
 
@@ -366,7 +369,7 @@ def _mark_account(
 
     Args:
         account: account of one run.
-        audits: audits by unit and observer, as `runs_table.read_audits` returns them.
+        audits: audits by unit and observer, as `findings.read_audits` returns them.
     """
     proven = account.profiles.get("proven")
     audit = None if proven is None else audits.get((proven.unit, proven.observer))
@@ -380,8 +383,8 @@ def _mark_account(
                     math.inf,
                     entry.status,
                     bound=audit["epsilon"],
-                    chance=audit.get("chance", 1 - audit["confidence"]),
-                    proven_at_audit=float(audit.get("epsilon_proven", math.inf)),
+                    chance=audit["chance"],
+                    proven_at_audit=float(audit["epsilon_proven"]),
                     count=1,
                 )
             )

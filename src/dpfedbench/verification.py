@@ -1,21 +1,44 @@
-"""Checks of a results folder: files against manifests, accounts against ledgers."""
+"""Checks of a results folder: files against manifests, accounts against ledgers, and
+results against those of another folder.
+"""
 
+import io
 import math
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
+from dpfedbench.federation.accounts import (
+    account_of,
+    ledger_before,
+    ledger_of,
+    read_account,
+)
 from dpfedbench.manifests import FOLDER, checked, listed, mend
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.results.runs_table import read_account
+from dpfedbench.results.formats import format_range
+from dpfedbench.results.load import load_cells, load_runs
+from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
+from dpfedbench.results.summary import summarize
 from dpfedbench.results_format import NAME
 from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 
+_CELL = ["paper", "item", "series", "dataset", "tested", "x"]
+"""Columns that say which cell of a table or figure a row is."""
+_QUANTITIES = {
+    "accuracy": ("accuracy_low", "accuracy_high", 0.0),
+    "claimed ε": ("epsilon_claimed_low", "epsilon_claimed", 0.01),
+    "proven ε": ("epsilon_proven_low", "epsilon_proven_high", 0.01),
+}
+"""Columns with the ends of what is compared, and the share by which they may be apart."""
 _NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
 """Folders without results: no rule reads them."""
 
@@ -164,3 +187,72 @@ def _fault(path: Path, check: Callable[[Path], object]) -> str | None:
             message = f"{path} cannot be checked: {type(error).__name__}: {message}"
         return " ".join(message.encode("utf-8", "backslashreplace").decode().split())
     return None
+
+
+def compare(first: str | Path, second: str | Path) -> Iterator[str]:
+    """Yield one line for each cell of a table or figure that differs between two
+    results: an archive or a folder each.
+
+    Accuracies differ where their 95 % intervals do not overlap. Two ε differ where
+    the gap between their ranges, from low to high end, is more than 1 % of the smaller.
+    Cells that only one of the two has are named together at the end.
+
+    Raises:
+        BenchError: one of them is no archive or results folder.
+    """
+    rows = [read_cells(path).set_index(_CELL) for path in (first, second)]
+    shared = rows[0].index.intersection(rows[1].index, sort=False)
+    for name in shared:
+        cells = [frame.loc[name] for frame in rows]
+        for quantity, (low, high, slack) in _QUANTITIES.items():
+            ends = [(cell[low], cell[high]) for cell in cells]
+            if not _overlap(ends[0], ends[1], slack):
+                cell_name = ", ".join(str(part) for part in name if not pd.isna(part))
+                values = [format_range(*pair).text for pair in ends]
+                yield f"{cell_name}: {quantity} {' and '.join(values)}"
+    for path, frame in zip((first, second), rows, strict=True):
+        alone = frame.index.difference(shared)
+        items = sorted({f"{paper} {item}" for paper, item, *_ in alone})
+        if items:
+            yield f"only in {path}: {len(alone)} cells of {', '.join(items)}"
+
+
+def read_cells(path: str | Path) -> pd.DataFrame:
+    """Return one row for each cell of an archive or results folder, as
+    `summary.summarize`.
+
+    Raises:
+        BenchError: it is no archive or results folder.
+    """
+    if Path(path).is_dir():
+        runs = load_runs(path)
+        cells = load_cells(path)
+    else:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                runs, cells = (
+                    pd.read_parquet(io.BytesIO(archive.read(name)))
+                    for name in (RUNS_FILE, CELLS_FILE)
+                )
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise BenchError(
+                f"{path} is no archive of results ({error}): make one with `snakemake"
+                " --cores all all results/results.zip`"
+            ) from error
+    rows = summarize(cells, runs).drop_duplicates(_CELL)
+    # An accuracy without an interval is a range of one number.
+    for end in ("accuracy_low", "accuracy_high"):
+        rows[end] = rows[end].fillna(rows["accuracy"])
+    return rows
+
+
+def _overlap(
+    left: tuple[float, float], right: tuple[float, float], slack: float
+) -> bool:
+    """Whether two ranges overlap, or are apart by at most a share of the smaller upper
+    end. Two missing ranges overlap; a missing and a known one do not.
+    """
+    highs = [left[1], right[1]]
+    if np.isnan(highs).any():
+        return bool(np.isnan(highs).all())
+    return max(left[0], right[0]) <= min(highs) * (1 + slack)

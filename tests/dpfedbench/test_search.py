@@ -14,8 +14,8 @@ from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.federation.accounts import account_of, account_run
+from dpfedbench.federation.history import read_history
 from dpfedbench.results import tables
-from dpfedbench.results.curves import read_history
 from dpfedbench.results.items import Item
 from dpfedbench.results.runs_table import collect_runs
 from dpsum.accounting.tuning import Search

@@ -37,6 +37,9 @@ _TEST = (
 _REPORT = (
     "dpsum",
     "dpfedbench/results",
+    "dpfedbench/audit/findings.py",
+    "dpfedbench/federation/accounts.py",
+    "dpfedbench/federation/history.py",
     "dpfedbench/evaluation",
     "dpfedbench/papers",
 )

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.history import read_history
 from dpfedbench.manifests import checked
-from dpfedbench.results.curves import read_history
 from dpfedbench.results.load import load_runs
 
 _RESULTS = {

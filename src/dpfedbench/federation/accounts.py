@@ -1,21 +1,28 @@
 """Account of a finished run, from its ledger, its settings and its partition."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import read_group, text_of, write_json
+from dpfedbench.files import read_group, read_json, text_of, write_json
 from dpfedbench.method import Method
 from dpsum.accounting.account import Account, account
+from dpsum.accounting.calibration import delta_after
+from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import Release, read_ledger
+
+_POINTS = 25
+"""Rounds at which δ over the rounds is computed."""
 
 
 def finished_ledger(folder: Path) -> tuple[list[Release], int]:
@@ -64,6 +71,15 @@ def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
     except BenchError as error:
         raise BenchError(f"{path}: {error}") from error
     return releases
+
+
+def read_account(path: Path | str) -> Account:
+    """Return a run's privacy.json.
+
+    Raises:
+        BenchError: the file is missing or damaged.
+    """
+    return Account.from_json(read_json(path), str(path))
 
 
 def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
@@ -233,3 +249,67 @@ def account_run(
         run, releases, clients_dir=clients_dir, search=search, before=before
     )
     write_json(out_path, account.to_json())
+
+
+def planned_deltas(
+    cells: Iterable[Mapping[str, Any]],
+    figure: Mapping[str, Any],
+    claims: Mapping[str, Claims],
+) -> pd.DataFrame:
+    """Return δ of runs that are planned and not trained, by accounting alone.
+
+    Args:
+        cells: cells of a figure of accounts, each with its `mechanism`.
+        figure: the figure's section of the experiment file: each series has a `profile`
+            and an `epsilon`. Over the column "round" δ is computed after several
+            numbers of rounds, over a swept value after all rounds.
+        claims: what the paper of each method claims.
+
+    Returns:
+        The columns of the cells, with `x`, `value` (δ) and `is_dashed` (for a claim),
+        one row for each point.
+    """
+    points = []
+    for cell in cells:
+        series = figure["series"][cell["series"]]
+        total = int(cell["mechanism"]["sampler"]["rounds"])
+        rounds_by_x = {cell["x"] or 0.0: total}
+        if "column" in figure["x"]:
+            spaced = np.linspace(1, total, min(_POINTS, total)).round()
+            rounds_by_x = {float(rounds): int(rounds) for rounds in spaced}
+        is_claim = series["profile"] == "claimed"
+        for x, rounds in rounds_by_x.items():
+            delta = _planned_delta(
+                cell["mechanism"],
+                series["profile"],
+                rounds,
+                series["epsilon"],
+                claims=claims[cell["method"]],
+            )
+            points.append({**cell, "x": x, "value": delta, "is_dashed": is_claim})
+    return pd.DataFrame(points)
+
+
+def _planned_delta(
+    mechanism: Mapping[str, Any],
+    profile: str,
+    rounds: int,
+    epsilon: float,
+    *,
+    claims: Claims,
+) -> float:
+    """Return δ after some rounds; 1 without noise, and under `proven` where the clipping
+    threshold reads raw norms.
+    """
+    multiplier = mechanism["noise_multiplier"]
+    if multiplier is None or (profile == "proven" and not mechanism["counted"]):
+        return 1.0
+    return delta_after(
+        profile,
+        mechanism["sampler"],
+        multiplier,
+        rounds,
+        epsilon,
+        claims=claims,
+        mechanism=mechanism["mechanism"],
+    )

@@ -5,10 +5,8 @@ Properties select these configurations, never a method's name: the paper of a me
 the claim that a series repairs, and the accounts.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,10 @@ from dpfedbench.papers import METHODS
 from dpfedbench.results.formats import Listing, format_number
 from dpfedbench.results.privacy import appearances
 from dpfedbench.results.summary import each_row
-from dpfedbench.results.table_columns import csv_columns, listing_of
+from dpfedbench.results.table_columns import listing_of
 
 TITLE = "What papers claim, and what is proven"
-_NOTES = (
+_NOTES = [
     (
         "Claimed ε: the paper's accounting, applied to the run made here. Printed: the"
         " number in the paper, at the paper's scale. Proven ε: what is proved for the"
@@ -44,7 +42,7 @@ _NOTES = (
         " excess is too large for chance, so that nothing is proved. The table of"
         " privacy has the bounds."
     ),
-)
+]
 NO_CLAIM = (
     "There is no row, since no paper here has a method of its own in its tables that"
     " claims a finite ε. The table of privacy has the proven ε of every private"
@@ -62,13 +60,13 @@ def read(rows: pd.DataFrame) -> pd.DataFrame:
     is proven the two may be the same.
 
     Args:
-        rows: the table of privacy, as `privacy.read`.
+        rows: the table of privacy, as `privacy.explain`.
     """
     rows = rows.assign(own_paper=[METHODS[name].paper for name in rows["method"]])
     cells = appearances(rows)
-    repaired = set(zip(cells["paper"], cells["item"], cells["repairs"], strict=True))
-    series = zip(cells["paper"], cells["item"], cells["series"], strict=True)
-    cells["has_repair"] = [cell in repaired for cell in series]
+    series = pd.MultiIndex.from_frame(cells[["paper", "item", "series"]])
+    repaired = pd.MultiIndex.from_frame(cells[["paper", "item", "repairs"]])
+    cells["has_repair"] = series.isin(repaired)
     claims = cells.join(rows[["own_paper", "repaired", "epsilon_claimed"]])
     claims = claims[
         (claims["paper"] == claims["own_paper"])
@@ -83,7 +81,9 @@ def read(rows: pd.DataFrame) -> pd.DataFrame:
         # Configurations with a repair come before the others.
         published = rows.loc[of_paper["has_repair"].idxmax()].copy()
         valid = rows[(rows["own_paper"] == paper) & _is_valid(rows, published)]
-        best = valid.loc[valid["accuracy"].idxmax()] if len(valid) else published[[]]
+        best = pd.Series(dtype=object)
+        if len(valid):
+            best = valid.loc[valid["accuracy"].idxmax()]
         published["of_paper"] = paper
         answers.append(pd.concat([published, best.add_prefix("repair_")]))
     columns = [*rows, "of_paper", *rows.add_prefix("repair_")]
@@ -105,18 +105,20 @@ def _is_valid(rows: pd.DataFrame, published: pd.Series) -> pd.Series:
     )
 
 
-def tidy(answer: pd.DataFrame) -> pd.DataFrame:
-    """Return the table for programs."""
-    return csv_columns(answer, "answer")
-
-
 def listing(answer: pd.DataFrame, titles: Mapping[str, str]) -> Listing:
     """Return the table for readers; a paper without a title keeps its name."""
     answer = answer.assign(of_paper=answer["of_paper"].replace(dict(titles)))
     for name, text in _TEXTS.items():
         answer[name] = [text(row) for row in each_row(answer)]
-    notes = _NOTES if len(answer) else [NO_CLAIM]
-    return listing_of(answer, "answer", title=TITLE, notes=notes)
+    notes = [NO_CLAIM]
+    if len(answer):
+        notes = _NOTES
+    return listing_of(
+        answer,
+        "answer",
+        title=TITLE,
+        notes=notes,
+    )
 
 
 def _configuration(row: Any) -> str:
@@ -125,18 +127,10 @@ def _configuration(row: Any) -> str:
 
 
 def _claim_note(row: Any) -> str:
-    printed = "" if math.isnan(row.printed) else f"printed: {row.printed:g}"
-    return _joined([printed, row.claimed_note])
-
-
-def _proven_note(row: Any) -> str:
-    return _joined(
-        [
-            "no finite ε" if math.isinf(row.epsilon_proven_low) else "",
-            "refuted" if row.proven_status == "refuted" else "",
-            row.proven_excess,
-        ]
-    )
+    printed = ""
+    if not math.isnan(row.printed):
+        printed = f"printed: {row.printed:g}"
+    return ", ".join(filter(None, [printed, row.claimed_note]))
 
 
 def _repair(row: Any) -> str:
@@ -144,8 +138,6 @@ def _repair(row: Any) -> str:
         return "none here"
     if row.repair_folder == row.folder:
         return "none needed: the claim is proven"
-    if row.repair_method == row.method:
-        return str(row.repair_variant)
     return _name(row.repair_title, row.repair_method, row.repair_variant)
 
 
@@ -153,21 +145,16 @@ def _repair_note(row: Any) -> str:
     if not isinstance(row.repair_folder, str):
         return ""
     epsilon = format_number(row.repair_epsilon_proven_high).text
-    return _joined([f"proven ε = {epsilon}", row.repair_proven_excess])
+    return ", ".join(filter(None, [f"proven ε = {epsilon}", row.repair_proven_excess]))
 
 
 _TEXTS = {
     "configuration": _configuration,
     "claim_note": _claim_note,
-    "objections": _proven_note,
     "repair": _repair,
     "repair_note": _repair_note,
 }
 """Texts of the table for readers."""
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ", ".join(filter(None, texts))
 
 
 def _name(title: str, method: str, variant: str) -> str:

@@ -42,5 +42,10 @@ def run_columns() -> list[str]:
     privacy = [
         f"{prefix}{name}" for prefix in UNIT_PREFIXES for name in names("privacy")
     ]
-    tested = [*names("test"), *names("personal")]
-    return [*names("identity"), *tested, *privacy, *names("training")]
+    return [
+        *names("identity"),
+        *names("test"),
+        *names("personal"),
+        *privacy,
+        *names("training"),
+    ]

@@ -30,11 +30,10 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     figure where no table does. It has the seeds of all, and `shown_in`: (paper, item,
     kind, series, repairs) of each of its cells.
     """
-    trained = [cell for cell in cells if cell["kind"] != "account"]
-    trained.sort(key=lambda cell: not cell["kind"].endswith("table"))
     by_folder: dict[str, list[Mapping[str, Any]]] = {}
-    for cell in trained:
-        by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
+    for cell in sorted(cells, key=lambda cell: not cell["kind"].endswith("table")):
+        if cell["kind"] != "account":
+            by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
     records = []
     for number, of_folder in enumerate(by_folder.values()):
         first = of_folder[0]
@@ -47,10 +46,15 @@ def configurations(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "variant": first["variant"] or first["label"],
             "shown_in": tuple(dict.fromkeys(appearances)),
         }
-        seeds = {cell["seed"]: cell["run"] for cell in of_folder}
-        records += [
-            {**shared, "seed": seed, "run": seeds[seed]} for seed in sorted(seeds)
-        ]
+        runs = {cell["seed"]: cell["run"] for cell in of_folder}
+        for seed in sorted(runs):
+            records.append(
+                {
+                    **shared,
+                    "seed": seed,
+                    "run": runs[seed],
+                }
+            )
     return records
 
 
@@ -71,7 +75,14 @@ def read_configurations(
     records = configurations(cells)
     if not records:
         return pd.DataFrame()
-    return with_groups(read_rows(results, records, by_unit=True, runs=runs))
+    return with_groups(
+        read_rows(
+            results,
+            records,
+            by_unit=True,
+            runs=runs,
+        )
+    )
 
 
 def load_configurations(results: str | Path = "results") -> pd.DataFrame:

@@ -1,30 +1,24 @@
 """The numbers that figures draw: accuracy over a swept value, quantities over the
 rounds, δ by accounting alone.
 
-Each query returns one row for each point, with the columns of the figure's CSV,
-`is_dashed`, and further columns of its row. The rows of a curve have the same `series` and `curve`.
-A level line, whose value does not depend on what the axis shows, has the x NaN.
+Each query returns one row for each point: `x`, `value` with `low` and `high`, `curve`,
+`label`, `is_dashed`, and the columns of its cell. The rows of a curve have the same
+`series`, `curve` and `label`. A level line, whose value does not depend on what the
+axis shows, has the x NaN.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import reading
+from dpfedbench.federation.accounts import planned_deltas
+from dpfedbench.federation.history import read_history
 from dpfedbench.papers import METHODS
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row
-from dpsum.accounting.calibration import delta_after
-
-_OF_ROW = ["dataset", "task", "series", "label", "epsilon_claimed", "delta", "unit"]
-_POINTS = 25
-"""Rounds at which δ over the rounds is computed."""
 
 
 def each_curve(points: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -40,17 +34,22 @@ def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
     Over an ε, a series that claims no privacy is a level line. A point without a finite
     proven ε lies at infinity: the CSV has it, and the axis has no place for it.
     """
+    columns = {"value": "x", "epsilon_proven": "epsilon_proven_high"}
+    shown = item.spec["x"].get("show", "value")
     points = rows.assign(
+        x=rows[columns.get(shown, shown)],
         curve="accuracy",
         value=rows["accuracy"],
         low=rows["accuracy_low"],
         high=rows["accuracy_high"],
-        epsilon_proven=rows["epsilon_proven_high"],
-        source="measured",
-        number=pd.factorize(rows["series"])[0],
     )
-    points["x"] = points[item.spec["x"].get("show", "x").replace("value", "x")]
-    points["is_dashed"] = points["x"].isna()
+    return _in_order(points.assign(is_dashed=points["x"].isna()))
+
+
+def _in_order(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of each series from left to right."""
+    number = pd.factorize(points["series"])[0]
+    points = points.assign(number=number)
     return points.sort_values(["number", "x"], ignore_index=True)
 
 
@@ -73,39 +72,28 @@ def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.Da
         for column, curve in series.get("curves", item.spec.get("curves", {})).items():
             per = curve.get("per")
             seeds = _aligned(paths, axis, column, per)
-            low, high = seeds.min(axis=1), seeds.max(axis=1)
+            low = seeds.min(axis=1)
+            high = seeds.max(axis=1)
             if "band" in curve:
                 low, high = (
                     _aligned(paths, axis, name, per).mean(axis=1)
                     for name in curve["band"]
                 )
             points = pd.DataFrame(
-                {"value": seeds.mean(axis=1), "low": low, "high": high}
+                {
+                    "value": seeds.mean(axis=1),
+                    "low": low,
+                    "high": high,
+                }
             )
-            shared = {name: getattr(row, name) for name in _OF_ROW} | {
-                "curve": column,
-                "label": curve.get("label", row.label),
-                "epsilon_proven": row.epsilon_proven_high,
-                "source": "measured",
-                "is_dashed": curve.get("dashed", False),
-            }
-            curves.append(points.assign(**shared, x=points.index))
-    return pd.concat(curves, ignore_index=True)
-
-
-def read_history(path: Path) -> pd.DataFrame:
-    """Read a run's history.csv, one row for each round.
-
-    Raises:
-        BenchError: it is missing, or is no CSV with a column `round`.
-    """
-    try:
-        with reading(path):
-            return pd.read_csv(path).astype({"round": int})
-    except (ValueError, KeyError) as error:
-        raise BenchError(
-            f"{path} cannot be read ({error}): delete it and run the workflow again"
-        ) from error
+            points["x"] = points.index
+            points["cell"] = row.cell
+            points["curve"] = column
+            points["label"] = curve.get("label", row.label)
+            points["is_dashed"] = curve.get("dashed", False)
+            curves.append(points)
+    cells = rows.drop(columns=["x", "label"])
+    return pd.concat(curves, ignore_index=True).merge(cells, on="cell")
 
 
 def _aligned(
@@ -119,19 +107,16 @@ def _aligned(
     """
     curves = []
     for path in paths:
-        history = read_history(path).dropna(axis="columns", how="all")
-        for name in filter(None, (column, per, axis)):
-            if name not in history:
-                raise BenchError(
-                    f"{path} has no {name} to draw: name one of {', '.join(map(str, history))}"
-                )
-        values = history[column] / (history[per] if per else 1)
-        values.index = history[axis]
+        history = read_history(path).set_index(axis)
+        values = history.get(column, pd.Series(dtype=float))
+        if per:
+            values = values / history[per]
         curves.append(values.dropna())
+        if curves[-1].empty:
+            raise BenchError(f"{path} has no {column} to draw")
     shortest = min((curve.index for curve in curves), key=max)
-    return pd.DataFrame(
-        [np.interp(shortest, curve.index, curve) for curve in curves], columns=shortest
-    ).T
+    seeds = [np.interp(shortest, curve.index, curve) for curve in curves]
+    return pd.DataFrame(np.transpose(seeds), index=shortest)
 
 
 def account_points(item: Item) -> pd.DataFrame:
@@ -141,46 +126,14 @@ def account_points(item: Item) -> pd.DataFrame:
     Over a swept value it is δ after all rounds, over the column "round" δ after so
     many.
     """
-    points = []
-    for cell in item.cells:
-        series = item.spec["series"][cell["series"]]
-        total = int(cell["mechanism"]["sampler"]["rounds"])
-        rounds_by_x = {cell["x"] or 0.0: total}
-        if "column" in item.spec["x"]:
-            spaced = np.linspace(1, total, min(_POINTS, total)).round()
-            rounds_by_x = {float(rounds): int(rounds) for rounds in spaced}
-        points += [
-            {
-                **{name: cell[name] for name in ("dataset", "task", "series", "label")},
-                "x": x,
-                "value": _delta(cell, series["profile"], rounds, series["epsilon"]),
-                "is_dashed": series["profile"] == "claimed",
-            }
-            for x, rounds in rounds_by_x.items()
-        ]
-    frame = pd.DataFrame(points).assign(
-        curve="delta", source="measured", low=np.nan, high=np.nan
-    )
-    frame["number"] = pd.factorize(frame["series"])[0]
-    return frame.sort_values(["number", "x"], ignore_index=True)
-
-
-def _delta(cell: Any, profile: str, rounds: int, epsilon: float) -> float:
-    """Return δ after some rounds; 1 without noise, and under `proven` where the clipping
-    threshold reads raw norms.
-    """
-    mechanism = cell["mechanism"]
-    multiplier = mechanism["noise_multiplier"]
-    if multiplier is None or (profile == "proven" and not mechanism["counted"]):
-        return 1.0
-    return delta_after(
-        profile,
-        mechanism["sampler"],
-        multiplier,
-        rounds,
-        epsilon,
-        claims=METHODS[cell["method"]].claims,
-        mechanism=mechanism["mechanism"],
+    claims = {name: method.claims for name, method in METHODS.items()}
+    frame = planned_deltas(item.cells, item.spec, claims)
+    return _in_order(
+        frame.assign(
+            curve="delta",
+            low=np.nan,
+            high=np.nan,
+        )
     )
 
 

@@ -2,8 +2,6 @@
 notes below the axes.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,7 +26,6 @@ styled = matplotlib.style.context(str(Path(__file__).with_name("figures.mplstyle
 # the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-SIGNS = "●■▲◆▼✚"
 DPI = 160
 
 
@@ -37,20 +34,41 @@ def draw_curve(axes: Axes, curve: pd.DataFrame, marker: str, **look: Any) -> Non
 
     A curve without any x is a level line. A point at infinity has no place on the axis.
     """
-    band = {"color": look["color"], "alpha": 0.18, "linewidth": 0}
+    band = {
+        "color": look["color"],
+        "alpha": 0.18,
+        "linewidth": 0,
+    }
     if curve["x"].isna().all():
         first = curve.iloc[0]
         axes.axhline(first["value"], **look)
         axes.axhspan(first["low"], first["high"], **band)
         return
-    shown = curve[np.isfinite(curve["x"])].astype({"value": float})
-    xs, values, low, high = (shown[name] for name in ("x", "value", "low", "high"))
-    axes.plot(xs, values, marker=marker, **look)
+    numbers = curve[["x", "value", "low", "high"]].astype(float)
+    shown = numbers[np.isfinite(numbers["x"])]
+    axes.plot(
+        "x",
+        "value",
+        data=shown,
+        marker=marker,
+        **look,
+    )
+    axes.fill_between(
+        "x",
+        "low",
+        "high",
+        data=shown,
+        **band,
+    )
     if len(shown) == 1:
-        ends = [values - low, high - values]
-        axes.errorbar(xs, values, ends, capsize=3, ecolor=look["color"])
-    else:
-        axes.fill_between(xs, low.astype(float), high.astype(float), **band)
+        ends = [shown["value"] - shown["low"], shown["high"] - shown["value"]]
+        axes.errorbar(
+            shown["x"],
+            shown["value"],
+            ends,
+            capsize=3,
+            ecolor=look["color"],
+        )
 
 
 def set_log_axis(axis: Any) -> None:
@@ -83,26 +101,23 @@ def wrapped(sentences: Iterable[str], width: int = 94) -> str:
     return "\n".join(lines).replace("\u00a0", " ")
 
 
-def legend_below(
-    figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float
-) -> Legend:
+def legend_below(figure: Figure, handles: Sequence[Any], notes: str) -> Legend:
     """Put a legend below the axes of a figure, with notes in small print above its
     entries.
 
-    It has as many columns as the figure is wide enough for, and `columns` at the most;
-    `size` is the text's, in points.
+    It has as many columns as the figure is wide enough for, and four at the most.
     """
-    for count in range(columns, 0, -1):
+    for columns in (4, 3, 2, 1):
         legend = figure.legend(
             handles=handles,
             loc="outside lower left",
-            ncols=count,
-            fontsize=size,
+            ncols=columns,
+            fontsize=8,
             title=notes,
-            title_fontsize=size - 0.5,
+            title_fontsize=7.5,
             alignment="left",
         )
-        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
             break
         legend.remove()
     return legend
@@ -113,4 +128,8 @@ def save_pdf(figure: Figure, path: Path) -> None:
     """Write a figure as PDF, for a paper to include unchanged: with fonts as publishers
     want them (TrueType), and no date, so that it has the same bytes each time.
     """
-    figure.savefig(path, format="pdf", metadata={"CreationDate": None})
+    figure.savefig(
+        path,
+        format="pdf",
+        metadata={"CreationDate": None},
+    )

@@ -1,13 +1,10 @@
 """Figures of a paper, each with a table of its numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,14 +22,13 @@ from dpfedbench.results.figure_style import (
     COLOURS,
     DPI,
     MARKERS,
-    SIGNS,
     draw_curve,
     legend_below,
     set_log_axis,
     styled,
     wrapped,
 )
-from dpfedbench.results.formats import format_range, notice_sentences, plural
+from dpfedbench.results.formats import format_number, notice_sentences, plural
 from dpfedbench.results.items import Item
 from dpfedbench.results.published import read_published
 from dpfedbench.results.summary import each_row, read_rows
@@ -42,8 +38,6 @@ PUBLISHED = "#000000"
 WIDTH = 5.6
 HEIGHT = 3.7
 """Inches: of a figure, and of what stands above its legend."""
-STILL = 0.001
-"""Curves that move by no more than this share of their value are drawn as level."""
 
 
 @styled
@@ -61,16 +55,18 @@ def make(
         BenchError: a file of a run is missing or damaged.
     """
     if item.kind == "frontier":
-        return frontier.make(item, results)
+        points = frontier.read(item, results)
+        return frontier.draw(item, points), csv_columns(points, "frontier")
     rows = pd.DataFrame()
-    if item.kind != "account":
-        rows = read_rows(results, item.cells)
     if item.kind == "account":
         points = account_points(item)
-    elif item.kind == "sweep":
-        points = sweep_points(item, rows)
     else:
-        points = history_points(item, rows, results)
+        rows = read_rows(results, item.cells)
+        if item.kind == "sweep":
+            points = sweep_points(item, rows)
+        else:
+            points = history_points(item, rows, results)
+    points = points.assign(source="measured")
     printed = read_published(published, item.paper, item.name)
     if item.spec["x"].get("show", "value") != "value":  # printed over the swept value
         printed = printed[printed["x"].isna()]
@@ -94,12 +90,18 @@ def draw(item: Item, points: pd.DataFrame, printed: pd.DataFrame, notes: str) ->
     has_marks = item.kind == "sweep" or "key" in item.spec["x"]
     for index, curve in enumerate(each_curve(points)):
         first = curve.iloc[0]
+        marker = ""
+        if has_marks:
+            marker = MARKERS[index % len(MARKERS)]
+        linestyle = "-"
+        if first["is_dashed"]:
+            linestyle = "--"
         draw_curve(
             axes,
             curve,
-            MARKERS[index % len(MARKERS)] if has_marks else "",
+            marker,
             color=COLOURS[index % len(COLOURS)],
-            linestyle="--" if first["is_dashed"] else "-",
+            linestyle=linestyle,
             # Each thinner than the one below it, so that curves that coincide are seen.
             linewidth=max(1.4, 3.4 - 0.9 * index),
             label=first["label"],
@@ -110,12 +112,8 @@ def draw(item: Item, points: pd.DataFrame, printed: pd.DataFrame, notes: str) ->
     _set_axes(axes, item, points)
     axes.set_ylabel(wrapped([item.spec["y"]["label"]], 40))
     axes.set_title(wrapped([item.title], 56))
-    low = points["value"].min()
-    high = points["value"].max()
-    if item.kind == "history" and 0 <= high - low <= STILL * high:
-        axes.set_ylim(0.98 * low, 1.02 * high)
     handles = axes.get_legend_handles_labels()[0]
-    legend = legend_below(figure, handles, notes, columns=3, size=8)
+    legend = legend_below(figure, handles, notes)
     figure.set_figheight(HEIGHT + legend.get_window_extent().height / DPI)
     return figure
 
@@ -132,32 +130,9 @@ def _set_axes(axes: Axes, item: Item, points: pd.DataFrame) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter("{x:,.0f}")
     elif item.kind == "sweep" and x.get("show", "value") == "value":
-        _set_swept_ticks(axes, points)
-
-
-def _set_swept_ticks(axes: Axes, points: pd.DataFrame) -> None:
-    """Put a tick at each swept value, and below it the claimed and proven ε of each
-    curve whose privacy the axis moves.
-    """
-    labels = {x: f"{x:g}" for x in sorted(points["x"].dropna())}
-    moved = []
-    for index, curve in enumerate(each_curve(points)):
-        if (
-            curve["epsilon_proven"].nunique() < 2
-            and curve["epsilon_claimed"].nunique() < 2
-        ):
-            continue
-        sign = SIGNS[index % len(SIGNS)]
-        moved.append(sign)
-        for row in each_row(curve):
-            claimed = format_range(row.epsilon_claimed_low, row.epsilon_claimed)
-            proven = format_range(row.epsilon_proven_low, row.epsilon_proven_high)
-            labels[row.x] += f"\n{sign} {claimed.text} / {proven.text}"
-    axes.set_xticks(list(labels), list(labels.values()))
-    axes.minorticks_off()
-    if moved:
-        axes.tick_params(axis="x", labelsize=8)
-        axes.set_xlabel(f"{axes.get_xlabel()}\n{' '.join(moved)} claimed ε / proven ε")
+        swept = sorted(points["x"].dropna().unique())
+        axes.set_xticks(swept, [f"{x:g}" for x in swept])
+        axes.minorticks_off()
 
 
 def _draw_published(axes: Axes, number: Any, *, is_comparable: bool) -> None:
@@ -169,10 +144,29 @@ def _draw_published(axes: Axes, number: Any, *, is_comparable: bool) -> None:
         label += ", not comparable"
     look: dict[str, Any] = {"color": PUBLISHED, "label": label}
     if math.isnan(number.x):
-        axes.axhline(number.value, linestyle=":", linewidth=1.2, **look)
+        axes.axhline(
+            number.value,
+            linestyle=":",
+            linewidth=1.2,
+            **look,
+        )
         return
     face = PUBLISHED if is_comparable else "none"
-    axes.plot(number.x, number.value, "*", ms=12, mfc=face, **look)
+    axes.plot(
+        number.x,
+        number.value,
+        "*",
+        ms=12,
+        mfc=face,
+        **look,
+    )
+
+
+_ACCOUNT_NOTE = (
+    "Accounting only, nothing was trained: every point is at the scale that axis and"
+    " title name."
+)
+_NO_DELTA_NOTE = "δ = 1: the clipping threshold reads raw norms, so no smaller δ holds."
 
 
 def _notes(
@@ -183,7 +177,7 @@ def _notes(
     """
     if item.kind == "account":
         sentences = [_ACCOUNT_NOTE]
-        if any((curve["value"] == 1).all() for curve in each_curve(points)):
+        if (points.groupby("series")["value"].min() == 1).any():
             sentences.append(_NO_DELTA_NOTE)
         return wrapped(sentences)
     sentences = [_measured_note(item, rows)]
@@ -194,38 +188,30 @@ def _notes(
     return wrapped([*sentences, *notice_sentences(rows["label"], rows["notices"])])
 
 
-_ACCOUNT_NOTE = (
-    "Accounting only, nothing was trained: every point is at the scale that axis and"
-    " title name."
-)
-_NO_DELTA_NOTE = "δ = 1: the clipping threshold reads raw norms, so no smaller δ holds."
-
-
 def _measured_note(item: Item, rows: pd.DataFrame) -> str:
     tested = rows.groupby("dataset", sort=False)["tested"].unique()
     data = ", ".join(f"{name} {', '.join(tasks)}" for name, tasks in tested.items())
     note = f"Measured on {data}, {plural(rows['seeds'].max(), 'seed')}."
     if item.kind == "sweep":
-        over = rows["interval_over"].iloc[0]
-        over = over if over == "seeds" else f"the {over} of one seed"
-        return f"{note} Bands: 95 % t intervals over {over}."
+        return f"{note} Bands: 95 % t intervals over seeds; of one seed over its tasks."
     if rows["seeds"].max() > 1:
         note += " Lines: means over seeds. Bands, unless named: lowest to highest seed."
     return note
 
 
 def _epsilon_notes(rows: pd.DataFrame, points: pd.DataFrame) -> Iterator[str]:
-    """Yield what the ε of a sweep are: their δ, and which are not proved or finite."""
+    """Yield the ε of each line of a sweep, in the order of its points, and their δ."""
     deltas = sorted({f"{delta:g}" for delta in rows["delta"].dropna()})
-    yield f"ε at δ = {', '.join(deltas)}." if deltas else "No line claims privacy."
-    for curve in each_curve(points):
-        label = curve["label"].iloc[0]
-        without = int(np.isinf(curve["x"]).sum())
-        if curve["x"].isna().all():
+    if deltas:
+        yield f"ε at δ = {', '.join(deltas)}."
+    for label, curve in points.groupby("label", sort=False):
+        if (curve["unit"] == "").all():
             yield f"{label}: claims no privacy."
-        elif without:
-            yield f"{label}: no finite ε for {plural(without, 'point')}, which the CSV has."
-    for name in ("claimed", "proven"):
-        notes = points.groupby(f"{name}_note", sort=False)["label"].unique()
-        for note, labels in notes.drop("", errors="ignore").items():
-            yield f"{name.capitalize()} ε {note}: {', '.join(labels)}."
+            continue
+        pairs = []
+        for row in each_row(curve):
+            claimed = format_number(row.epsilon_claimed, note=row.claimed_note)
+            proven = format_number(row.epsilon_proven_high, note=row.proven_note)
+            pairs.append(f"{claimed.line} / {proven.line}")
+        texts = ", ".join(dict.fromkeys(pairs))
+        yield f"{label}: claimed ε / proven ε = {texts}."

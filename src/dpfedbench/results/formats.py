@@ -5,6 +5,7 @@ Markdown.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -26,27 +27,33 @@ class Formatted:
     @property
     def line(self) -> str:
         """Text and note in one line."""
-        return f"{self.text} ({self.note})" if self.note else self.text
+        if self.note:
+            return f"{self.text} ({self.note})"
+        return self.text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listing:
     """A table for readers: in each row a value for each heading, and notes below.
 
-    `numeric` are the headings of numbers, which the page aligns to the right.
+    `numeric` are the headings of numbers, which the page aligns to the right, and
+    `sources` the rows that were formatted.
     """
 
     title: str
     rows: Sequence[Mapping[str, Formatted]]
     notes: Sequence[str]
     numeric: frozenset[str] = frozenset()
+    sources: Sequence[Any] = ()
 
     def markdown(self, command: str) -> str:
         """Return the table in Markdown, with the command that makes it; without rows
         only the notes.
         """
         texts = [[value.line for value in row.values()] for row in self.rows]
-        table = [*markdown_table(list(self.rows[0]), texts), ""] if self.rows else []
+        table = []
+        if self.rows:
+            table = [*markdown_table(list(self.rows[0]), texts), ""]
         notes = [
             f"- {escaped(note)}" for note in (*self.notes, f"Made by `{command}`.")
         ]
@@ -55,15 +62,25 @@ class Listing:
 
 def format_text(text: str, note: str = "") -> Formatted:
     """Format a text, which is sorted by itself."""
-    return Formatted(text=text or NOTHING, note=note, key=text or None)
+    return Formatted(
+        text=text or NOTHING,
+        note=note,
+        key=text or None,
+    )
 
 
 def format_number(value: float, form: str = ".3g", note: str = "") -> Formatted:
     """Format a number."""
     if math.isnan(value):
         return Formatted(text=NOTHING, note=note)
-    text = "∞" if math.isinf(value) else f"{value:{form}}"
-    return Formatted(text=text, note=note, key=float(value))
+    text = f"{value:{form}}"
+    if math.isinf(value):
+        text = "∞"
+    return Formatted(
+        text=text,
+        note=note,
+        key=float(value),
+    )
 
 
 def format_range(low: float, high: float, note: str = "") -> Formatted:
@@ -93,11 +110,6 @@ def format_interval(
     if not math.isnan(low):
         interval = f"{max(low, 0):{form}} to {min(high, limit):{form}}"
     return format_number(value, form, note=note or interval)
-
-
-def format_percent(value: float, low: float, high: float, note: str = "") -> Formatted:
-    """Format a percentage and its interval, which is cut at 0 and 100 %."""
-    return format_interval(value, low, high, ".1f", limit=100, note=note)
 
 
 def with_epsilon_texts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -155,7 +167,9 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
     """
 
     def cell(value: object) -> object:
-        return str(value).lower() if isinstance(value, bool) else defused(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return defused(value)
 
     texts = table.select_dtypes(exclude="number").astype(object).map(cell)
     return str(

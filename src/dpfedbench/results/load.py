@@ -1,13 +1,11 @@
 """Load the frames of a results folder, for notebooks and scripts."""
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import reading
+from dpfedbench.files import checked_path, reading
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
 
 
@@ -48,7 +46,7 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
         papers = {name: method.paper for name, method in METHODS.items()}
         runs = finished_runs(runs_folder)
         frame = collect_runs(runs_folder.parent, runs, papers=papers)
-    frame["folder"] = [str(runs_folder / run) for run in frame["run"]]
+    frame["folder"] = f"{runs_folder}/" + frame["run"]
     return frame
 
 
@@ -81,10 +79,3 @@ def load_cells(results: str | Path = "results") -> pd.DataFrame:
     path = Path(checked_path(results), CELLS_FILE)
     with reading(path):
         return pd.read_parquet(path)
-
-
-def checked_path(folder: Any) -> str:
-    """Return a folder's path as text; BenchError where it is no path."""
-    if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
-        raise BenchError(f"the folder is {folder!r}: give its path")
-    return os.fspath(folder)

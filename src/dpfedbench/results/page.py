@@ -29,7 +29,11 @@ from dpfedbench.results.items import Item
 from dpfedbench.results.summary import collect_runs_of, each_row
 from dpfedbench.results.table_columns import listing_of
 
-GENERAL = {"answer": answer.TITLE, "privacy": privacy.TITLE, "frontier": "Frontiers"}
+GENERAL = {
+    "answer": answer.TITLE,
+    "privacy": privacy.TITLE,
+    "frontier": "Frontiers",
+}
 """Titles of the tables and figures of all papers."""
 
 RUNS_NOTES = (
@@ -63,25 +67,16 @@ class Product:
         return re.sub(r"[^\w-]+", "-", str(Path(self.path).with_suffix("")))
 
     @property
-    def is_leading(self) -> bool:
-        """Whether it stands at the head of the page, as a frontier does."""
-        return self.item is not None and self.item.kind == "frontier"
-
-    @property
     def title(self) -> str:
         """The title for readers."""
-        return self.item.title if self.item else GENERAL[Path(self.path).stem]
+        if self.item is None:
+            return GENERAL[Path(self.path).stem]
+        return self.item.title
 
-    def links(self, folder: Path) -> list[tuple[str, str]]:
-        """Return its files in several formats, as links from the page's folder."""
-        files = [
-            Path(self.path).with_suffix(f".{kind}") for kind in ("csv", "md", "png")
-        ]
-        return [
-            (file.suffix[1:].upper(), file.as_posix())
-            for file in files
-            if (folder / file).exists()
-        ]
+    @property
+    def csv(self) -> str:
+        """The file of its numbers."""
+        return Path(self.path).with_suffix(".csv").as_posix()
 
 
 def make(
@@ -118,27 +113,25 @@ def make(
     items = [product.item for product in products if product.item is not None]
     of_items = [cell for item in items for cell in item.cells if cell["run"]]
     runs = collect_runs_of(results, [*cells, *of_items])
-    rows = read_configurations(cells, results, runs)
-    answers = answer.read(privacy.explain(rows, results, published))
-    audit_count = count_audits(rows)
-    rows = mark_rows(rows, audit_count)
+    configurations = read_configurations(cells, results, runs)
+    audit_count = count_audits(configurations)
+    rows = mark_rows(configurations, audit_count)
     rows["is_first"] = ~rows.duplicated("folder")
     shown_tables = []
     for product in products:
         if product.path == "tables/answer.csv":
+            answers = answer.read(privacy.explain(configurations, results, published))
             titles = {name: paper["title"] for name, paper in papers.items()}
-            listing = answer.listing(answers, titles)
-            shown_tables.append(_table(listing, answers, product))
+            shown_tables.append((product, answer.listing(answers, titles)))
         elif product.item is not None and product.item.kind == "table":
             table = tables.read(
                 product.item,
                 results,
                 published,
-                marked=True,
                 audit_count=audit_count,
                 runs=runs,
             )
-            shown_tables.append(_table(tables.listing(table), table.rows, product))
+            shown_tables.append((product, tables.listing(table)))
     shown_figures = [
         _figure(product, folder)
         for product in products
@@ -154,7 +147,7 @@ def make(
     return environment.get_template("page.html").render(
         tables=shown_tables,
         figures=shown_figures,
-        configurations=_table(_configurations(rows), rows),
+        configurations=_configurations(rows),
         rows=list(each_row(rows)),
         runs_folder=os.path.relpath(Path(results, "runs"), folder),
         seconds=rows["seconds"].sum(),
@@ -163,7 +156,6 @@ def make(
         provenance=read_json(provenance or folder / "provenance.json"),
         made=made,
         products=products,
-        folder=folder,
     )
 
 
@@ -172,31 +164,16 @@ def _configurations(rows: pd.DataFrame) -> Listing:
     the methods.
     """
     is_named = (rows["variant"] == rows["title"]) | (rows["variant"] == rows["method"])
-    items = [
-        dict.fromkeys(f"{cell[0]} {cell[1]}" for cell in cells)
-        for cells in rows["shown_in"]
-    ]
     rows = rows.assign(
         variant_note=rows["variant"].mask(is_named, ""),
         data=rows["dataset"] + ", " + rows["tested"],
-        items=[", ".join(names) for names in items],
     )
-    title = "All configurations"
-    return listing_of(rows, "configurations", title=title, notes=RUNS_NOTES)
-
-
-def _table(
-    listing: Listing, rows: pd.DataFrame, product: Product | None = None
-) -> dict[str, Any]:
-    """Return what the template needs of a table.
-
-    Args:
-        listing: the table as text.
-        rows: the frame that its rows are of.
-        product: its file; None for the table of all configurations.
-    """
-    pairs = list(zip(listing.rows, each_row(rows), strict=True))
-    return {"product": product, "listing": listing, "rows": pairs}
+    return listing_of(
+        rows,
+        "configurations",
+        title="All configurations",
+        notes=RUNS_NOTES,
+    )
 
 
 def _figure(product: Product, folder: Path) -> dict[str, Any]:
@@ -225,7 +202,13 @@ def _embedded(path: Path) -> tuple[str, int, int]:
     """
     packed = io.BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").save(packed, "WEBP", lossless=True, method=1, quality=20)
+        image.convert("RGB").save(
+            packed,
+            "WEBP",
+            lossless=True,
+            method=1,
+            quality=20,
+        )
         width, height = image.size
     data = base64.b64encode(packed.getvalue()).decode()
     return f"data:image/webp;base64,{data}", width, height

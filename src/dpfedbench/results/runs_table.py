@@ -3,38 +3,33 @@
 import contextlib
 import json
 import math
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dpfedbench.audit.findings import read_audits
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_group, read_json, write_text
+from dpfedbench.files import atomic_path, read_group, write_text
 from dpfedbench.method import read_yaml
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
 from dpfedbench.results_format import refuse_newer
-from dpsum.accounting.account import Account
 
 RUNS_FILE = "runs.parquet"
 CELLS_FILE = "cells.parquet"
 SEPARATOR = " | "
 """Stands between the notices of a run."""
-
-_AUDIT_DEFAULTS = {
-    **dict.fromkeys(("status", "method", "reason", "epsilon_ideal")),
-    "epsilon_proven": math.inf,
-    "another_mechanism": False,
-}
-"""Values that an audit need not have."""
+_NONE: Mapping[str, str] = types.MappingProxyType({})
 
 
 def collect_runs(
     results: str | Path,
     runs: Iterable[str],
     *,
-    papers: Mapping[str, str] | None = None,
-    audited_runs: Mapping[str, str] | None = None,
+    papers: Mapping[str, str] = _NONE,
+    audited_runs: Mapping[str, str] = _NONE,
 ) -> pd.DataFrame:
     """Read the folders of runs into a frame with one row for each run.
 
@@ -43,8 +38,8 @@ def collect_runs(
         runs: folders of runs below `results/runs`, such as
             `dp-agr/glyphs/5way-1shot/0123456789/seed0`.
         papers: the paper that each method belongs to.
-        audited_runs: for a run, the run whose audit stands for it. Without an entry the
-            run's own audit counts, if there is one.
+        audited_runs: for a run, the run whose audit stands for it. Without an entry, or
+            with an empty one, the run's own audit counts, if there is one.
 
     Returns:
         The columns of `columns.run_columns`, and then one column for each value of the
@@ -55,11 +50,9 @@ def collect_runs(
     """
     rows = []
     for run in sorted(set(runs)):
-        audited_run = (audited_runs or {}).get(run, run)
         with _naming(Path(results, "runs", run)):
-            row = _read_run(Path(results, "runs"), run, audited_run)
-        row["paper"] = (papers or {}).get(row["method"], "")
-        rows.append(row)
+            row = _read_run(Path(results, "runs"), run, audited_runs.get(run) or run)
+        rows.append({**row, "paper": papers.get(row["method"], "")})
     settings = sorted({name for row in rows for name in row} - set(run_columns()))
     columns = {
         name: _typed_column([row.get(name) for row in rows])
@@ -89,7 +82,9 @@ def _read_run(runs: Path, run: str, audited_run: str) -> dict[str, Any]:
     method, dataset, task, key, seed = Path(run).parts
     identity = [run, "", method, dataset, task, key, int(seed.removeprefix("seed"))]
     audit_path = runs / audited_run / "audit.json"
-    audits = read_audits(audit_path) if audit_path.exists() else {}
+    audits = {}
+    if audit_path.exists():
+        audits = read_audits(audit_path)
     return {
         **dict(_flatten(read_yaml(runs / run / "config.yaml"))),
         **dict(zip(names("identity"), identity, strict=True)),
@@ -107,8 +102,9 @@ def _flatten(
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name}.")
         else:
-            is_list = isinstance(value, list)
-            yield f"{prefix}{name}", json.dumps(value) if is_list else value
+            if isinstance(value, list):
+                value = json.dumps(value)
+            yield f"{prefix}{name}", value
 
 
 def _read_test(path: Path) -> dict[str, Any]:
@@ -153,14 +149,13 @@ def _read_privacy(
     for prefix, unit in zip(UNIT_PREFIXES, units, strict=False):
         observer = unit["profiles"].get("proven", {}).get("observer", "")
         if audit := audits.get((unit.get("unit"), observer)):
-            chance = {"chance": 1 - audit["confidence"]}
-            unit["audit"] = {**_AUDIT_DEFAULTS, **chance, **audit, "run": audited_run}
+            unit["audit"] = {**audit, "run": audited_run}
         values = _values(unit, "privacy")
         if unit.get("unit"):
             reasons = unit.get("reasons", {})
-            for name, profile in (("claimed", "claimed"), ("proven", "proven")):
+            for name in ("claimed", "proven"):
                 column = f"{name}_explanation"
-                values[column] = values[column] or reasons.get(profile)
+                values[column] = values[column] or reasons.get(name)
         row |= {f"{prefix}{name}": value for name, value in values.items()}
     return row
 
@@ -183,45 +178,22 @@ def _value(content: Mapping[str, Any], source: str) -> Any:
     return math.inf if value == "inf" else value
 
 
-def read_account(path: Path | str) -> Account:
-    """Return a run's privacy.json.
-
-    Raises:
-        BenchError: the file is missing or damaged.
-    """
-    return Account.from_json(read_json(path), str(path))
-
-
-def read_audits(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the audits of a run by unit and observer.
-
-    Raises:
-        BenchError: the file is missing or damaged.
-    """
-    audit = read_group(path)
-    try:
-        if audit["epsilon"] is None:
-            return {}
-        audits = [*audit.get("also", ()), audit]
-        return {(entry["unit"], entry["observer"]): entry for entry in audits}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BenchError(
-            f"{path} is no audit ({error}): delete it and run the workflow again"
-        ) from error
-
-
 def _typed_column(values: list[Any]) -> pd.Series:
     """Return values as a column of one type; missing values stay missing.
 
     Whole numbers become Int64, other numbers float64, truth values boolean. A column
     with text beside numbers becomes text.
     """
-    types = {type(value) for value in values if value is not None}
-    dtypes = {bool: "boolean", int: "Int64", list: "object"}
-    if len(types) == 1 and (dtype := dtypes.get(next(iter(types)))):
-        return pd.Series(values, dtype=dtype)
-    if types <= {int, float}:
+    kinds = {type(value) for value in values if value is not None}
+    dtypes = {
+        bool: "boolean",
+        int: "Int64",
+        list: "object",
+    }
+    if kinds <= {int, float} and kinds != {int}:
         return pd.Series(values, dtype="float64")
+    if len(kinds) == 1 and kinds <= set(dtypes):
+        return pd.Series(values, dtype=dtypes[kinds.pop()])
     texts = [
         value if value is None or isinstance(value, str) else json.dumps(value)
         for value in values
@@ -265,5 +237,11 @@ def collect_cells(
             path = folder / "tests" / f"{cell['test']}.json"
             with _naming(path):
                 test = _read_test(path)
-        rows.append({**dict.fromkeys(names("cells")), **cell, **test})
+        rows.append(
+            {
+                **dict.fromkeys(names("cells")),
+                **cell,
+                **test,
+            }
+        )
     return pd.DataFrame(rows).astype({"x": "float64", "test_count": "Int64"})

@@ -12,8 +12,8 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
 - `parameters`, `seconds`: means over seeds; NaN where a seed has no value. `rounds`:
   the mean number of rounds that were run. `cohort`: configured clients or records a
   round.
-- `unit`, `delta`, `adjacency`, `observer` and each ε with status and explanation: those
-  of the seed with the largest ε, since seeds differ where one stopped earlier.
+- `unit`, `delta`, each ε and all other columns of the account and the audit: those of
+  the seed with the largest ε, since seeds differ where one stopped earlier.
 - `claimed_excess`, `proven_excess`: what an audit says against an ε (`audits.mark`).
 - `notices`: remarks of the runs.
 """
@@ -34,15 +34,6 @@ from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 
 _KEY = ["paper", "item", "cell"]
 """Columns that the seeds of one cell share and no other cell has."""
-_OF_LARGEST = {
-    "epsilon_claimed": ["epsilon_claimed_low", "claimed_status", "claimed_explanation"],
-    "epsilon_proven_high": [
-        *("adjacency", "observer", "epsilon_proven_low"),
-        *("proven_status", "proven_explanation"),
-    ],
-    "epsilon_image_level": ["image_level_explanation"],
-}
-"""Each ε, and the columns that are those of the seed with the largest."""
 _COHORT = "participation.cohort"
 
 
@@ -78,12 +69,8 @@ def collect_runs_of(
     Raises:
         BenchError: a file of a run is missing or damaged.
     """
-    audited_runs = {cell["run"]: cell.get("audited_run") for cell in cells}
-    return collect_runs(
-        results,
-        audited_runs,
-        audited_runs={run: name for run, name in audited_runs.items() if name},
-    )
+    audited_runs = {cell["run"]: cell.get("audited_run", "") for cell in cells}
+    return collect_runs(results, audited_runs, audited_runs=audited_runs)
 
 
 def summarize(
@@ -104,42 +91,65 @@ def summarize(
     cells = cells.drop(columns="audited_run", errors="ignore")
     of_runs = [name for name in [*run_columns(), _COHORT] if name not in cells]
     seeds = _filled(cells.merge(runs.reindex(columns=["run", *of_runs]), on="run"))
-    rows = _over_seeds(seeds)
-    units = []
-    for prefix in UNIT_PREFIXES if by_unit else UNIT_PREFIXES[:1]:
-        privacy = _privacy_of_unit(seeds, prefix)
-        unit = rows.drop(columns=privacy.columns, errors="ignore").join(privacy)
-        units.append(unit if not prefix else unit[unit["unit"] != ""])
-    by_cell = pd.concat(units).sort_values("number", kind="stable", ignore_index=True)
+    seeds["number"] = range(len(seeds))
+    units = [_over_seeds(seeds)]
+    for prefix in UNIT_PREFIXES[1:] if by_unit else ():
+        of_unit = seeds[seeds[f"{prefix}unit"] != ""].drop(columns=names("privacy"))
+        columns = {f"{prefix}{name}": name for name in names("privacy")}
+        if len(of_unit):
+            units.append(_over_seeds(of_unit.rename(columns=columns)))
+    by_cell = pd.concat(units).sort_values(
+        "number",
+        kind="stable",
+        ignore_index=True,
+    )
     return with_epsilon_texts(by_cell.infer_objects())
 
 
 def _filled(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame in which a missing text is empty and a missing number NaN."""
     texts = DICTIONARY.loc[DICTIONARY["type"] == "text", "name"]
-    missing = {f"{prefix}{name}": "" for prefix in UNIT_PREFIXES for name in texts}
-    frame = frame.astype(object).where(frame.notna(), math.nan)
-    present = {name: text for name, text in missing.items() if name in frame}
-    return frame.fillna(present).infer_objects()
+    empty = {f"{prefix}{name}": "" for prefix in UNIT_PREFIXES for name in texts}
+    objects = frame.astype(object).where(frame.notna(), math.nan)
+    return objects.fillna(empty).infer_objects()
 
 
 def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each cell, with the privacy of its first seed."""
+    """Return the row of each cell, with account and audit of its worst seed."""
     times = seeds["milliseconds_per_client"].fillna(seeds["milliseconds_per_record"])
     seeds = seeds.assign(milliseconds=times)
     groups = seeds.groupby(_KEY, sort=False)
-    rows = seeds.drop_duplicates(_KEY).set_index(_KEY, drop=False)
-    rows["number"] = range(len(rows))
-    rows["seeds"] = groups.size()
-    rows["runs"] = groups["run"].agg(tuple)
+    differ = groups[["unit", "delta"]].nunique().max(axis=1) > 1
+    if differ.any():
+        raise BenchError(
+            f"the seeds of {differ.idxmax()} differ in delta or unit: delete the folders"
+            " of its runs and run again"
+        )
+    combined = groups.agg(
+        number=("number", "min"),
+        seeds=("run", "size"),
+        runs=("run", tuple),
+        test_count=("test_count", "sum"),
+        rounds=("rounds_run", "mean"),
+        parameters=("parameters", _mean),
+        seconds=("seconds", _mean),
+        accuracies=("accuracy", tuple),
+        notices=("notices", _different_notices),
+    )
+    order = ["epsilon_proven_high", "epsilon_claimed", "epsilon_image_level"]
+    ordered = seeds.sort_values(
+        order,
+        ascending=False,
+        kind="stable",
+    )
+    worst = ordered.drop_duplicates(_KEY).set_index(_KEY, drop=False)
+    rows = worst.loc[combined.index].assign(**combined)
     rows["folder"] = rows["run"].str.rpartition("/")[0]
-    rows["test_count"] = groups["test_count"].sum()
-    rows["rounds"] = groups["rounds_run"].mean()
     rows["cohort"] = rows[_COHORT]
-    rows["accuracies"] = groups["accuracy"].agg(tuple)
-    rows["notices"] = groups["notices"].agg(_different_notices)
-    for name in ("parameters", "seconds"):
-        rows[name] = groups[name].agg(lambda values: values.mean(skipna=False))
+    rows["delta"] = rows["delta"].where(rows["unit"] != "")
+    for name in ("claimed", "proven"):
+        rows[f"{name}_status"] = rows[f"{name}_status"].replace("", "none")
+        rows[f"{name}_excess"] = ""
     for name in ("milliseconds", "validation_accuracy", "accuracy"):
         intervals = pd.DataFrame(
             [interval_columns(name, values) for _, values in groups[name]], rows.index
@@ -150,6 +160,11 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     over = rows["test_unit"] + "s"
     rows["interval_over"] = over.mask(rows["seeds"] > 1, "seeds")
     return rows
+
+
+def _mean(values: pd.Series) -> float:
+    """Return the mean, or NaN where a value is missing."""
+    return float(values.mean(skipna=False))
 
 
 def _different_notices(notices: Iterable[str]) -> tuple[str, ...]:
@@ -168,33 +183,6 @@ def interval_columns(name: str, values: Iterable[float]) -> dict[str, float]:
         f"{name}_low": interval.low,
         f"{name}_high": interval.high,
     }
-
-
-def _privacy_of_unit(seeds: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """Return the privacy columns of one unit for each cell, of the worst seed for each
-    ε.
-    """
-    columns = {f"{prefix}{name}": name for name in names("privacy")}
-    accounts = seeds[[*columns]].rename(columns=columns).join(seeds[_KEY])
-    groups = accounts.groupby(_KEY, sort=False)
-    protected = accounts[accounts["unit"] != ""]
-    differ = protected.groupby(_KEY)[["unit", "delta"]].nunique().max(axis=1) > 1
-    if differ.any():
-        raise BenchError(
-            f"the seeds of {differ.idxmax()} differ in delta or unit: delete the folders"
-            " of its runs and run again"
-        )
-    rows = accounts.drop_duplicates(_KEY).set_index(_KEY)
-    rows["delta"] = rows["delta"].where(rows["unit"] != "")
-    rows["accounted_multiplier"] = groups["accounted_multiplier"].min()
-    for largest, further in _OF_LARGEST.items():
-        ordered = accounts.sort_values(largest, ascending=False, kind="stable")
-        worst = ordered.drop_duplicates(_KEY).set_index(_KEY)
-        rows[[largest, *further]] = worst[[largest, *further]]
-    for name in ("claimed", "proven"):
-        rows[f"{name}_status"] = rows[f"{name}_status"].replace("", "none")
-        rows[f"{name}_excess"] = ""
-    return rows
 
 
 def each_row(frame: pd.DataFrame) -> Iterator[Any]:

@@ -6,6 +6,7 @@ them in small print; how they are formatted; and the option with which a table h
 if not always.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from dpfedbench.results.formats import (
     Listing,
     format_interval,
     format_number,
-    format_percent,
     format_range,
     format_text,
 )
@@ -28,8 +28,7 @@ _LINES = pd.read_csv(Path(__file__).with_suffix(".csv"), keep_default_na=False)
 
 def csv_columns(rows: pd.DataFrame, table: str, *options: str) -> pd.DataFrame:
     """Return the columns of rows that the CSV of a table has, by their names there."""
-    lines = _lines(table, options)
-    lines = lines[lines["csv"] != ""]
+    lines = _lines(table, options, "csv")
     columns = lines["column"].str.split().str[0]
     return rows.reindex(columns=columns).set_axis(lines["csv"].to_list(), axis=1)
 
@@ -52,27 +51,37 @@ def listing_of(
         notes: what stands below it.
         words: what stands in headings for {names} in braces.
     """
-    lines = _lines(table, options)
-    lines = lines[lines["heading"] != ""]
+    lines = _lines(table, options, "heading")
     headings = lines["heading"].map(lambda heading: heading.format(**words))
     lines = lines.assign(heading=headings)
+    sources = list(each_row(rows))
     listed = [
         {line.heading: _formatted(row, line) for line in each_row(lines)}
-        for row in each_row(rows)
+        for row in sources
     ]
-    numeric = frozenset(lines.loc[lines["format"] != "text", "heading"])
-    return Listing(title=title, rows=listed, notes=notes, numeric=numeric)
+    return Listing(
+        title=title,
+        rows=listed,
+        notes=notes,
+        numeric=frozenset(lines.loc[lines["format"] != "text", "heading"]),
+        sources=sources,
+    )
 
 
-def _lines(table: str, options: Iterable[str]) -> pd.DataFrame:
-    is_shown = _LINES["option"].isin(["", *options])
+def _lines(table: str, options: Iterable[str], shown: str) -> pd.DataFrame:
+    """Return the lines of a table that have a name in the CSV, or a heading."""
+    is_shown = _LINES["option"].isin(["", *options]) & (_LINES[shown] != "")
     return _LINES[(_LINES["table"] == table) & is_shown]
 
 
 _FORMATS: dict[str, Callable[..., Formatted]] = {
     "text": format_text,
     "range": format_range,
-    "percent interval": format_percent,
+    "percent interval": functools.partial(
+        format_interval,
+        form=".1f",
+        limit=100,
+    ),
     "time interval": format_interval,
 }
 

@@ -44,11 +44,8 @@ _TIME_NOTE = (
 )
 _EPSILON_NOTE = (
     "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range"
-    " the CSV has the upper end."
-)
-_UNMARKED_NOTE = (
-    "A proven ε is proved unless another word stands beside it. The table of privacy"
-    " and the page say whether an audit exceeds it."
+    " the CSV has the upper end. An ε is proved unless another word stands beside it;"
+    " the table of privacy and the page say whether an audit exceeds it."
 )
 
 
@@ -65,24 +62,20 @@ class Table:
             where settings are searched).
         quantity: what `value` is: `accuracy`, `share` (of the accuracy of a reference
             method), `milliseconds`, or `validation_accuracy` of a search.
-        marked: whether an ε is marked where its audit exceeds it.
+        reference: in a table of shares, title of the method whose accuracy is the whole.
     """
 
     item: Item
     rows: pd.DataFrame
     quantity: str
-    marked: bool
-
-    @property
-    def reference(self) -> str:
-        """Title of the method whose accuracy the others are shown as shares of."""
-        rows = self.rows[self.rows["series"] == self.item.spec.get("share_of")]
-        return str(rows["title"].iloc[0]) if len(rows) else ""
+    reference: str
 
     @property
     def options(self) -> list[str]:
         """Options of its columns in `table_columns.csv`."""
-        unit = "milliseconds" if self.quantity == "milliseconds" else "percent"
+        unit = "percent"
+        if self.quantity == "milliseconds":
+            unit = "milliseconds"
         return [unit, self.quantity, *self.item.spec.get("columns", ())]
 
 
@@ -91,7 +84,6 @@ def read(
     results: str | Path,
     published: str | Path,
     *,
-    marked: bool = False,
     audit_count: int | None = None,
     runs: pd.DataFrame | None = None,
 ) -> Table:
@@ -101,20 +93,20 @@ def read(
         item: the description of the table.
         results: the results folder.
         published: the file of published numbers.
-        marked: whether to mark an ε that its audit exceeds. The audits must be there
-            then; without them a note says where they are.
-        audit_count: audits shown in the same place; None: those of this table.
+        audit_count: audits shown in the same place, which must be there: an ε that its
+            audit exceeds is marked. None: no ε is marked.
         runs: the frame of its runs, where it has been collected already.
 
     Raises:
         BenchError: a file is missing or damaged, or a run has no value to show.
     """
     rows = read_rows(results, item.cells, runs=runs)
-    if marked:
+    if audit_count is not None:
         rows = mark_rows(rows, audit_count)
     quantity = _quantity(item, rows)
+    references = rows[rows["series"] == item.spec.get("share_of")]
     if quantity == "share":
-        values = _shares(item, rows)
+        values = _shares(rows, references)
     else:
         ends = [quantity, f"{quantity}_low", f"{quantity}_high"]
         values = rows[ends].set_axis(["value", "value_low", "value_high"], axis=1)
@@ -129,7 +121,12 @@ def read(
     rows = _with_published(rows, printed, is_time=quantity == "milliseconds")
     best = rows.groupby(["series", "dataset", "task"])["value"].idxmax()
     rows["chosen"] = rows.index.isin(best) & (rows["searched"] > 0)
-    return Table(item=item, rows=rows, quantity=quantity, marked=marked)
+    return Table(
+        item=item,
+        rows=rows,
+        quantity=quantity,
+        reference=str(references["title"].max()),
+    )
 
 
 def _quantity(item: Item, rows: pd.DataFrame) -> str:
@@ -140,14 +137,13 @@ def _quantity(item: Item, rows: pd.DataFrame) -> str:
     return str(item.spec.get("value", "accuracy"))
 
 
-def _shares(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
+def _shares(rows: pd.DataFrame, references: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies as shares of the reference's on the same data, seed by seed."""
-    of_reference = rows[rows["series"] == item.spec["share_of"]]
-    references = of_reference.set_index(["dataset", "task"])["accuracies"]
+    by_data = references.set_index(["dataset", "task"])["accuracies"]
     shares = []
     for row in each_row(rows):
         # As many seeds as both have.
-        pairs = zip(row.accuracies, references[row.dataset, row.task], strict=False)
+        pairs = zip(row.accuracies, by_data[row.dataset, row.task], strict=False)
         values = [100 * accuracy / whole for accuracy, whole in pairs]
         shares.append(interval_columns("value", values))
     return pd.DataFrame(shares)
@@ -163,7 +159,11 @@ def _with_published(
         columns={"dataset": "published_dataset", "value": "published"}
     ).drop(columns=["x", "source"])
     keys = ["published_dataset", "task", "method", "variant"]
-    rows = rows.merge(printed.drop_duplicates(keys), on=keys, how="left")
+    rows = rows.merge(
+        printed.drop_duplicates(keys),
+        on=keys,
+        how="left",
+    )
     is_same = rows["published"].notna() & (rows["mismatch"] == "")
     return rows.assign(comparable=is_same & (not is_time))
 
@@ -200,7 +200,9 @@ def listing(table: Table) -> Listing:
 
 
 def _published_note(row: Any) -> str:
-    notes = [] if math.isnan(row.spread) else [f"± {row.spread:g}"]
+    notes = []
+    if not math.isnan(row.spread):
+        notes.append(f"± {row.spread:g}")
     if not math.isnan(row.published) and not row.comparable:
         notes.append("not comparable")
     return ", ".join(notes)
@@ -219,8 +221,6 @@ def _notes(table: Table) -> Iterator[str]:
     else:
         yield from _accuracy_notes(table)
     yield _EPSILON_NOTE
-    if not table.marked and (rows["unit"] != "").any():
-        yield _UNMARKED_NOTE
     for row in each_row(rows):
         if row.claimed_explanation:
             yield f"Claimed ε, {row.title}: {row.claimed_explanation}."

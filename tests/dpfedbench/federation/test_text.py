@@ -16,11 +16,11 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.cells import named
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.federation.engine import train
+from dpfedbench.federation.history import read_history
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
 from dpfedbench.models.members import load_by_word, load_members, save_members
 from dpfedbench.papers import read_run
-from dpfedbench.results.curves import read_history
 from dpsum.accounting.account import Account
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.randomness import stream

@@ -11,6 +11,7 @@ import pytest
 
 from dpfedbench.results import answer
 from dpfedbench.results.formats import Listing, with_epsilon_texts
+from dpfedbench.results.table_columns import csv_columns
 
 
 def row(
@@ -77,7 +78,7 @@ def listing(rows: Rows, titles: dict[str, str] | None = None) -> Listing:
 
 
 def tidy(rows: Rows) -> pd.DataFrame:
-    return answer.tidy(read(rows))
+    return csv_columns(read(rows), "answer")
 
 
 PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)
@@ -189,7 +190,7 @@ def test_answer_row_has_claim_range_accuracy_and_repair() -> None:
         "proven ε": "4.8 to 4.9",
         "reaches, %": "85.0 (84.0 to 86.0)",
         "repair reaches, %": "70.0 (69.0 to 71.0)",
-        "best valid repair": "low (proven ε = 1.5)",
+        "best valid repair": "DP-AGR, low (proven ε = 1.5)",
     }
     (record,) = tidy(rows).to_dict("records")
     assert (

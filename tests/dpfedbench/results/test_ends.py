@@ -13,7 +13,9 @@ import pytest
 
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.results import formats, privacy, tables
+from dpfedbench.results.configurations import read_configurations
 from dpfedbench.results.summary import each_row
+from dpfedbench.results.table_columns import csv_columns
 from tests.dpfedbench.results.conftest import (
     Cells,
     Site,
@@ -76,9 +78,12 @@ def test_table_csv_has_high_ends_and_its_listing_both(
 
 
 def test_privacy_table_has_both_ends(site: Site, entry: Cells, changed: Path) -> None:
-    row = privacy.tidy(privacy.read(entry, changed, site.arguments["published"])).iloc[
-        0
-    ]
+    row = csv_columns(
+        privacy.explain(
+            read_configurations(entry, changed), changed, site.arguments["published"]
+        ),
+        "privacy",
+    ).iloc[0]
     ends = (
         "epsilon_claimed",
         "epsilon_proven_low",
@@ -117,7 +122,10 @@ def test_privacy_table_has_account_and_audit_of_each_unit(
                 "epsilon_high": epsilon,
             }
         account.write_text(json.dumps(content), encoding="utf-8")
-    rows = privacy.tidy(privacy.read(entry, tmp_path, published)).set_index("unit")
+    rows = csv_columns(
+        privacy.explain(read_configurations(entry, tmp_path), tmp_path, published),
+        "privacy",
+    ).set_index("unit")
     columns = [
         "epsilon_claimed",
         "epsilon_proven_high",

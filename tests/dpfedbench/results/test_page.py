@@ -161,7 +161,7 @@ def test_all_configurations_have_each_epsilon(reader: PageReader) -> None:
     """The fixture's accounts: one exact, one with a range, one without an upper end,
     whose name is no markup.
     """
-    table = reader.table_with("audited ε", "shown in")
+    table = reader.table_with("audited ε", "observer")
     heads = ["method", "accuracy, %", "claimed ε", "proven ε", "audited ε"]
     columns = [table[0].index(name) for name in heads]
     shown = {row[0]: [row[column] for column in columns[2:]] for row in table[1:]}

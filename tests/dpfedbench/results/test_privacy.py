@@ -18,8 +18,12 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.results import formats, privacy, privacy_figure
-from dpfedbench.results.configurations import configurations
+from dpfedbench.results.configurations import (
+    configurations,
+    read_configurations,
+)
 from dpfedbench.results.summary import each_row
+from dpfedbench.results.table_columns import csv_columns
 from dpsum.ledger import Ledger, Release
 
 from .conftest import (
@@ -33,12 +37,12 @@ from .conftest import (
 
 
 def csv_text(rows: pd.DataFrame) -> str:
-    return formats.csv_text(privacy.tidy(rows), "none")
+    return formats.csv_text(csv_columns(rows, "privacy"), "none")
 
 
 def read(entries: list[Cells], results: Path, published: Path) -> pd.DataFrame:
     cells = [cell for entry in entries for cell in entry]
-    return privacy.read(cells, results, published)
+    return privacy.explain(read_configurations(cells, results), results, published)
 
 
 def in_table(entry: Cells) -> bool:
@@ -106,13 +110,15 @@ def test_privacy_table_has_a_row_for_each_unit(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     table = read(entries, results, published)
-    rows = privacy.tidy(table).loc[lambda table: table["method"] == "dp-agrlr"]
+    rows = csv_columns(table, "privacy").loc[
+        lambda table: table["method"] == "dp-agrlr"
+    ]
     assert (
         set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")}
         and two_fold(entries) > 1
     )
     assert set(
-        privacy.drawn_numbers(table).loc[
+        csv_columns(privacy.rows_of_figure(table), "privacy figure").loc[
             lambda shown: shown["method"] == "dp-agrlr", "unit"
         ]
     ) == {
@@ -125,7 +131,7 @@ def test_privacy_table_has_no_empty_cell(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     rows = read(entries, results, published)
-    table = privacy.tidy(rows)
+    table = csv_columns(rows, "privacy")
     assert len(table) == len(entries) + two_fold(entries)
     csv_rows = pd.read_csv(
         io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str
@@ -146,8 +152,8 @@ def test_privacy_table_has_no_empty_cell(
     )
     assert row["epsilon_ideal"] == 0.9
     # The paper prints an epsilon for z = 1 alone, and none for a repair.
-    assert table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"] == "not printed"
-    assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
+    assert math.isnan(table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"])
+    assert table[table["role"] == "repaired"]["epsilon_printed"].isna().all()
 
 
 def test_privacy_table_gives_the_reason_of_an_infinite_epsilon(
@@ -288,27 +294,26 @@ def test_privacy_figure_draws_the_first_task_of_each_table(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     table = read(entries, results, published)
-    figure = privacy_figure.draw(table)
+    figure = privacy_figure.draw(table, {})
     shown = first_task(entries)
     assert len(shown) < sum(map(in_table, entries))
     (axes,) = figure.axes
     assert (
         len(axes.get_yticks())
         == len(shown) + two_fold(shown)
-        == len(privacy.drawn_numbers(table))
+        == len(csv_columns(privacy.rows_of_figure(table), "privacy figure"))
     )
-    # Each repair stands directly below the published variant.
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    repairs = [number for number, label in enumerate(labels) if label.startswith("↳")]
-    assert len(repairs) == sum(map(is_repaired, shown)) == 3
-    assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
+    assert labels[0] == "dp-agr"
+    repaired = [label for label in labels if label.endswith("(repaired)")]
+    assert len(repaired) == sum(map(is_repaired, shown)) == 3
 
 
-def test_privacy_figure_of_all_papers_is_one_screen(
+def test_privacy_figure_has_a_panel_for_each_paper(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
-    """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by
-    800 pixels.
+    """As many rows as the default run has: 50 of seven papers, whose labels do not
+    touch.
     """
     row = next(each_row(read(entries, results, published)))._asdict()
     counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
@@ -319,11 +324,8 @@ def test_privacy_figure_of_all_papers_is_one_screen(
     ).drop(columns="Index")
     figure = privacy_figure.draw(table, {"a": "Paper A"})
     figure.draw_without_rendering()
-    width, height = figure.get_size_inches()
-    assert height * 1280 / width <= 800
-    assert sorted(len(axes.get_yticks()) for axes in figure.axes) == sorted(
-        counts.values()
-    )
+    rows = [len(axes.get_yticks()) for axes in figure.axes]
+    assert rows == list(counts.values())
     headings = [axes.get_title() for axes in figure.axes]
     assert headings[0].startswith("Paper A, ") and headings[1].startswith("b, ")
     for axes in figure.axes:
@@ -333,37 +335,15 @@ def test_privacy_figure_of_all_papers_is_one_screen(
         )
 
 
-def test_privacy_figure_draws_the_first_task_of_a_paper_without_tables(
+def test_privacy_figure_draws_a_paper_without_tables(
     entries: list[Cells], results: Path, published: Path
 ) -> None:
     alone = [in_figures_alone(entry) for entry in entries]
-    table = read(alone, results, published)
-    figure, shown = (
-        privacy_figure.draw(table),
-        [
-            entry
-            for entry in alone
-            if (entry[0]["dataset"], entry[0]["task"]) == LETTERS
-        ],
-    )
-    first = alone[0][0]
-    assert 0 < len(shown) < len(alone)
-    assert (first["dataset"], first["task"]) == LETTERS
-    (axes,) = figure.axes
-    assert (
-        len(axes.get_yticks())
-        == len(shown) + two_fold(shown)
-        == len(privacy.drawn_numbers(table))
-    )
-
-
-def test_privacy_figure_draws_repairs_without_their_target(
-    entries: list[Cells], results: Path, published: Path
-) -> None:
-    """As where a configuration leaves the published series out of the table."""
-    repairs = [entry for entry in first_task(entries) if is_repaired(entry)]
-    (axes,) = privacy_figure.draw(read(repairs, results, published)).axes
-    assert len(axes.get_yticks()) == len(repairs) == 3
+    cells = [cell for entry in alone for cell in entry]
+    table = privacy.explain(read_configurations(cells, results), results, published)
+    (axes,) = privacy_figure.draw(table, {}).axes
+    names = ["variant", "unit", "observer", "accounted_multiplier"]
+    assert len(axes.get_yticks()) == len(table[["method", *names]].drop_duplicates())
 
 
 def test_privacy_figure_draws_each_epsilon_in_its_row(
@@ -373,8 +353,8 @@ def test_privacy_figure_draws_each_epsilon_in_its_row(
     table = read(entries, results, published)
     table["epsilon_claimed"] = 1.0 + table.index
     table.loc[0, "epsilon_proven_high"] = math.inf
-    (axes,) = privacy_figure.draw(table).axes
-    shown = privacy.drawn_numbers(table)
+    (axes,) = privacy_figure.draw(table, {}).axes
+    shown = csv_columns(privacy.rows_of_figure(table), "privacy figure")
     lines = {line.get_label(): line for line in axes.lines}
     claimed = lines["claimed ε"]
     assert list(claimed.get_xdata()) == list(shown["epsilon_claimed"])

@@ -1,0 +1,23 @@
+"""Reader of history.csv, the rounds of a finished run."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import reading
+
+
+def read_history(path: Path) -> pd.DataFrame:
+    """Read a run's history.csv, one row for each round.
+
+    Raises:
+        BenchError: it is missing, or is no CSV with a column `round`.
+    """
+    try:
+        with reading(path):
+            return pd.read_csv(path).astype({"round": int})
+    except (ValueError, KeyError) as error:
+        raise BenchError(
+            f"{path} cannot be read ({error}): delete it and run the workflow again"
+        ) from error
