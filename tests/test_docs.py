@@ -423,6 +423,7 @@ def refusals(copy: Path, trained: str, *changes: dict[str, object]) -> list[str]
 
 def test_page_of_a_part_shows_the_error_of_an_unknown_mechanism(followed: Path) -> None:
     """DP-ANIL's run by a method that uses the page's noise."""
+    noise = {"kind": "anti-correlated"}
     method = followed / "src" / "dpfedbench" / "papers" / "dp_anil_less_noise.py"
     method.write_text(
         "from dpfedbench.papers.dp_anil import DpAnil\n"
@@ -437,8 +438,8 @@ def test_page_of_a_part_shows_the_error_of_an_unknown_mechanism(followed: Path) 
         errors = refusals(
             followed,
             "dp-anil/stripes",
-            {"method": "dp-anil-less-noise", "noise": "anti-correlated"},
-            {"noise": "anti-correlated"},
+            {"method": "dp-anil-less-noise", "noise": noise},
+            {"noise": noise},
         )
     finally:
         method.unlink()
