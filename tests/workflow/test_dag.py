@@ -58,11 +58,12 @@ def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan_jobs, preset):
     assert counts["audited"] >= factor * counts["audit"]
 
 
-def test_dag_of_the_scale_preset_has_three_runs_of_one_partition(plan_jobs):
+def test_dag_of_the_scale_preset_has_five_runs_of_one_partition(plan_jobs):
+    """MAML, and DP-AGR as published and repaired, flat and by tensor."""
     counts = plan_jobs("dp_fedmeta", preset="scale")
-    assert counts["train"] == counts["meta_test"] == counts["account"] == 3
+    assert counts["train"] == counts["meta_test"] == counts["account"] == 5
     assert counts["prepare"] == counts["partition"] == 1
-    assert counts["audited"] == 2
+    assert counts["audited"] == 4
 
 
 @pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl"])
