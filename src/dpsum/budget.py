@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from dpsum.errors import DpsumError
+from dpsum.parameters import check_bounds, parameter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,28 +22,26 @@ class Budget:
             calibrates the noise.
 
     Raises:
-        DpsumError: epsilon is not above 0, delta is not between 0 and 1, or the profile
-            is unknown.
+        DpsumError: a number is out of bounds, or the profile is unknown.
     """
 
-    epsilon: float | None = None
-    delta: float = 1e-6
-    profile: str = "proven"
-    stop: bool = True
+    epsilon: float | None = parameter(
+        None,
+        ge=1e-3,
+        le=1e6,
+        doc="training stops before ε exceeds this; null: no limit",
+        paper="1.52",
+    )
+    delta: float = parameter(
+        1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
+    )
+    profile: Literal["claimed", "proven"] = parameter(
+        "proven", doc="which ε the limit is for, the claimed or the proven one"
+    )
+    stop: bool = parameter(True, doc="false: ε is reported, and training does not stop")
 
     def __post_init__(self) -> None:
-        """Check the numbers and the profile."""
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise DpsumError(
-                f"the budget's epsilon is {self.epsilon}: it must be above 0, or None"
-                " for no limit"
-            )
-        if not 0 < self.delta < 1:
-            raise DpsumError(
-                f"the budget's delta is {self.delta}: it must be between 0 and 1"
-            )
-        if self.profile not in ("proven", "claimed"):
-            raise DpsumError(
-                f"the budget's profile is {self.profile!r}: it must be proven or"
-                " claimed"
-            )
+        """Check the bounds of the numbers, and the profile."""
+        check_bounds(self)
+        if self.profile not in ("claimed", "proven"):
+            raise DpsumError(f"profile is {self.profile!r}: expected claimed or proven")

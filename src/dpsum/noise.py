@@ -23,7 +23,7 @@ from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpsum.accounting.budget_plans import BudgetPlan
-    from dpsum.accounting.context import BudgetLimits
+    from dpsum.budget import Budget
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """Members that define the noised sum and its description in the ledger. The name of a
@@ -113,7 +113,7 @@ class Noise:
         """Factor of the multiplier, and the falls of a loss in a row that trigger it."""
         return 1.0, 3
 
-    def plan(self, budget: BudgetLimits, **options: Any) -> BudgetPlan:
+    def plan(self, budget: Budget, **options: Any) -> BudgetPlan:
         """Return the budget plan of this noise, round by round.
 
         Noise without an analysis must override this method and state its own cost.

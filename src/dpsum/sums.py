@@ -17,7 +17,7 @@ from dpsum.noise import Noise
 if TYPE_CHECKING:
     from dpsum.accounting.budget_plans import BudgetPlan
     from dpsum.accounting.claims import Claims
-    from dpsum.accounting.context import BudgetLimits
+    from dpsum.budget import Budget
     from dpsum.sampling import Sampler
 
 
@@ -56,7 +56,7 @@ class SumSpec:
     clipping: Any = None
     noise: Any = None
     transform: Any = None
-    budget: BudgetLimits | None = None
+    budget: Budget | None = None
     within_task: Any = None
     adjacency: str = "zero-out"
     stream: str = "noise"

@@ -13,32 +13,24 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.breach import Breach
 from dpfedbench.settings.part import Section, setting
 from dpsum.accounting.claims import Claims
+from dpsum.budget import Budget
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
+from dpsum.parameters import parameter
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
 
 
-class BudgetSettings(Section):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BudgetSettings(Budget):
     """Limit on the privacy loss. `delta` is also the δ of reports without a limit."""
 
-    epsilon: float | None = setting(
-        None,
-        ge=1e-3,
-        le=1e6,
-        doc="training stops before ε exceeds this; null: no limit",
-        paper="1.52",
-    )
-    delta: float = setting(
-        1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
-    )
-    profile: Literal["claimed", "proven"] = setting(
+    profile: Literal["claimed", "proven"] = parameter(
         "claimed", doc="which ε the limit is for, the claimed or the proven one"
     )
-    stop: bool = setting(True, doc="false: ε is reported, and training does not stop")
-    counted_clients: int | None = setting(
+    counted_clients: int | None = parameter(
         None,
         ge=1,
         le=10_000_000,
@@ -51,6 +43,7 @@ class BudgetSettings(Section):
     )
 
     def check(self, run: "Method") -> None:
+        """Check the budget against the noise, the participation and the claims."""
         self._check_counted_clients(run)
         if self.epsilon is None:
             return

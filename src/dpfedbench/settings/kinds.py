@@ -19,6 +19,7 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.errors import BenchError
+from dpsum.budget import Budget
 from dpsum.clipping import ClippingRule
 from dpsum.factorisations import Factorisation
 from dpsum.noise import Noise
@@ -69,14 +70,20 @@ def library_family(cls: Any) -> Family | None:
     )
 
 
+def is_library(cls: Any) -> bool:
+    """Return whether a class is a part or a section that `dpsum` defines."""
+    is_budget = isinstance(cls, type) and issubclass(cls, Budget)
+    return is_budget or library_family(cls) is not None
+
+
 def is_part(cls: Any) -> bool:
     """Return whether a section is a part, or a base of parts."""
     return hasattr(cls, "tag") or library_family(cls) is not None
 
 
 def is_section(cls: Any) -> bool:
-    """Return whether a class is a section of a configuration, or a part of `dpsum`."""
-    if library_family(cls) is not None:
+    """Return whether a class is a section of a configuration, here or in `dpsum`."""
+    if is_library(cls):
         return True
     return isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 

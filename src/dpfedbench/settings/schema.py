@@ -22,11 +22,11 @@ from pydantic_core import PydanticCustomError
 from dpfedbench import plugins
 from dpfedbench.settings.kinds import (
     Model,
+    is_library,
     is_part,
     is_section,
     kind_of,
     kinds_of,
-    library_family,
     tag_of,
     with_kind,
 )
@@ -175,7 +175,7 @@ def keys_of(cls: Model) -> dict[str, Key]:
 
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
     """Return the keys of a section or of a dataclass of `dpsum`, as pydantic's."""
-    model = cls if library_family(cls) is None else model_of(cls)
+    model = model_of(cls) if is_library(cls) else cls
     fields: dict[str, FieldInfo] = model.model_fields
     return fields
 
@@ -188,8 +188,8 @@ def model_of(cls: Any) -> type[KeyedModel]:
     """
     hints = typing.get_type_hints(cls)
     keys: dict[str, Any] = {}
-    if cls.kind:
-        keys["kind"] = (Literal[cls.kind], cls.kind)
+    if kind := getattr(cls, "kind", ""):
+        keys["kind"] = (Literal[kind], kind)
     for field in dataclasses.fields(cls):
         if "doc" not in field.metadata:
             continue
@@ -216,6 +216,8 @@ def read_value(key: Key, value: Any) -> Any:
     if is_section(type(value)):
         return value
     if not any(map(is_part, key.bases)):
+        if any(map(is_library, key.bases)):
+            return _read_part(key.bases[0], value)
         return convert(key.annotation, value)
     value = with_kind(value)
     if key.nullable and value in (None, "null"):
@@ -234,7 +236,7 @@ def read_value(key: Key, value: Any) -> Any:
 
 def _read_part(cls: Model, values: Mapping[str, Any]) -> Any:
     """Return a part with these values."""
-    if library_family(cls) is None:
+    if not is_library(cls):
         return cls.model_validate(values)
     model = model_of(cls).model_validate(values)
     return cls(**{key: getattr(model, key) for key in fields_of(cls) if key != "kind"})

@@ -17,7 +17,6 @@ from dpsum.accounting.calibration import (
     rounds_allowed,
 )
 from dpsum.accounting.claims import NO_CLAIM, Claims
-from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.filters import filter_order, orders_of
 from dpsum.accounting.gaussian import joint_multiplier, joint_or_only, rounded_up
 from dpsum.accounting.renyi import PROVEN_ORDERS, epsilon_of, renyi
@@ -59,7 +58,7 @@ class BudgetPlan:
 
     def __init__(
         self,
-        budget: BudgetLimits,
+        budget: Budget,
         *,
         sampler: Sampler,
         multiplier: float | None,
@@ -185,7 +184,7 @@ class DecayingBudgetPlan(BudgetPlan):
 
     def __init__(
         self,
-        budget: BudgetLimits,
+        budget: Budget,
         *,
         sampler: Sampler,
         multiplier: float,
@@ -374,6 +373,6 @@ def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> li
     return quotients
 
 
-def _check_claimed(budget: BudgetLimits, claims: Claims) -> None:
+def _check_claimed(budget: Budget, claims: Claims) -> None:
     if budget.epsilon is not None and budget.profile == "claimed" and not claims:
         raise DpsumError(f"budget.profile is claimed, but {NO_CLAIM}: set it to proven")

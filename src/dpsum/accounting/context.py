@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpsum.accounting.image_level import ImageUse
     from dpsum.accounting.tuning import Search
+    from dpsum.budget import Budget
     from dpsum.ledger import Release
-
-
-class BudgetLimits(Protocol):
-    """Budget of a run, such as a configuration's section `budget`.
-
-    `epsilon` is the limit (None: no limit) at `delta`; `profile` is the accounting that
-    it applies to, "claimed" or "proven"; `stop` says whether training stops at it.
-    """
-
-    @property
-    def epsilon(self) -> float | None: ...
-    @property
-    def delta(self) -> float: ...
-    @property
-    def profile(self) -> str: ...
-    @property
-    def stop(self) -> bool: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +40,7 @@ class AccountContext:
     search: Search | None = None
     own_streams: bool = False
     chosen: bool = False
-    budget: BudgetLimits | None = None
+    budget: Budget | None = None
     adaptive: bool | None = None
     decay_step: tuple[float, int] | None = None
     groups: tuple[int, ...] = ()

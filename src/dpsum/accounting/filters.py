@@ -31,9 +31,9 @@ from scipy.special import logsumexp
 
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import Claim, Claims
-from dpsum.accounting.context import BudgetLimits
 from dpsum.accounting.gaussian import Schedule, least_root
 from dpsum.accounting.renyi import PROVEN_ORDERS, renyi
+from dpsum.budget import Budget
 from dpsum.errors import DpsumError
 
 _LEAST_FLOOR = 0.5
@@ -148,7 +148,7 @@ def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
     return bool(np.any(spent <= limits))
 
 
-def filter_of(events: Events, budget: BudgetLimits, claims: Claims) -> Filter | None:
+def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
     """Return the filter of Poisson lots whose noise may follow a loss.
 
     The budget defines the filter. None if the run did not keep it.
