@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dpsum.accounting.analyses import own_records
 from dpsum.accounting.budget_plans import BudgetPlan
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
+from dpsum.budget import Budget
 from dpsum.errors import DpsumError
 from dpsum.sums import CompositionGroup, SumSpec, composition_groups
 
@@ -132,8 +133,9 @@ class Composition:
             if first.spec.budget is not None:
                 self._add_plan(group, private)
             elif budgeted and budgeted[0].unit == first.spec.unit:
-                cost = self._own_cost(budgeted[0].budget, first)
-                self._own_costs.append(cost)
+                budget = budgeted[0].budget
+                assert budget is not None
+                self._own_costs.append(self._own_cost(budget, first))
 
     def _add_plan(
         self, group: CompositionGroup, private: Mapping[str, Mechanism]
@@ -174,7 +176,7 @@ class Composition:
                 self._shares[mechanism] = _Share(plan, position, is_charged)
                 is_charged = False
 
-    def _own_cost(self, budget: Any, mechanism: Mechanism) -> tuple[float, float]:
+    def _own_cost(self, budget: Budget, mechanism: Mechanism) -> tuple[float, float]:
         """Return epsilon (claimed, proven) of within-task sums that have no budget.
 
         Each client takes such a sum once, over one part of its records; a sum over
@@ -241,7 +243,7 @@ class Composition:
         return all(mechanism.duration_is_public for mechanism in self.mechanisms)
 
     @property
-    def budgeted(self) -> list[Any]:
+    def budgeted(self) -> list[Mechanism]:
         """Mechanisms whose noise follows from a budget."""
         return [
             mechanism

@@ -14,7 +14,6 @@ import pytest
 from dpfedbench.audit.report import family_of
 from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
-from dpfedbench.parts.budget import BudgetSettings
 from dpsum import DpsumError
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
@@ -32,6 +31,7 @@ from dpsum.accounting.gaussian import (
 )
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
+from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from tests.dpfedbench.federation.conftest import PLAIN, make_config
 from tests.dpsum.helpers import make_release
@@ -422,7 +422,7 @@ def test_claims_import_no_heavy_library():
 )
 def test_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
     sampler = sampler_of(kind)
-    budget = BudgetSettings(epsilon=2.0, delta=DELTA, profile="proven", stop=False)
+    budget = Budget(epsilon=2.0, delta=DELTA, profile="proven", stop=False)
     lines = lines_of("one-pass", 3, sampler=sampler, mechanism=mechanism)
     plan = {"sampler": sampler, "multiplier": 1.0, "claims": CLAIMS}
     for attempt in (
@@ -521,7 +521,7 @@ def test_method_without_a_claim_has_no_claimed_epsilon(sampler):
 
 
 def budget_of(profile, epsilon=2.0):
-    return BudgetSettings(epsilon=epsilon, delta=DELTA, profile=profile, stop=True)
+    return Budget(epsilon=epsilon, delta=DELTA, profile=profile, stop=True)
 
 
 def decayed_profiles(profile, epsilon=2.0, **context):
