@@ -192,7 +192,7 @@ def divide_by_the_realised_lot(monkeypatch):
 
 
 def take_both_sums_of_one_half(monkeypatch):
-    select = SearchSteps.places
+    select = SearchSteps.record_subset
     first = search_config().client_sums[0]
 
     def one_half(self, sum_, **options):
