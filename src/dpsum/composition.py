@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsum.accounting.analyses import own_records
+from dpsum.accounting.analyses import within_task
 from dpsum.accounting.budget_plans import BudgetPlan
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
@@ -189,7 +189,7 @@ class Composition:
 
         def epsilon(profile: str) -> float:
             z = mechanism.noise_multiplier
-            return own_records.epsilon_under(
+            return within_task.epsilon_under(
                 profile, mechanism.sampler, z, budget.delta, claims=self.claims
             )
 

@@ -606,7 +606,7 @@ class RecordLots:
         )
 
 
-def own_records(
+def within_task(
     *, clients: int, rounds: int, records: int, steps: int, batches: str
 ) -> Sampling:
     """Return the sampler of sums that each client takes over its own records.
@@ -620,12 +620,12 @@ def own_records(
             separate part; "poisson": each reads each record with probability 1/steps,
             so that `cohort` is the mean number.
     """
-    kind = "own-records"
+    kind = "within-task"
     cohort: float
     if batches == "full":
         cohort = records
     elif batches == "poisson":
-        kind = "own-records-poisson"
+        kind = "within-task-poisson"
         cohort = records / steps
     else:
         cohort = records // steps
@@ -640,10 +640,10 @@ def own_records(
     )
 
 
-def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
+def local(*, clients: int, cohort: int, rounds: int) -> Sampling:
     """Return the sampler of local updates: each client releases at most one."""
     return Sampling(
-        kind="own-update",
+        kind="local",
         clients=clients,
         cohort=cohort,
         rounds=rounds,

@@ -33,7 +33,7 @@ from dpfedbench.papers import read_run_file
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
-from dpsum.accounting.analyses import find, of, own_records
+from dpsum.accounting.analyses import find, of, within_task
 from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import Family, rank_test
@@ -311,13 +311,13 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
     """
     worst = max(
         {(event.name, event.noise_multiplier): event for event in releases}.values(),
-        key=lambda event: own_records.epsilon_of(
+        key=lambda event: within_task.epsilon_of(
             event.sampler, event.noise_multiplier, delta
         ),
     )
     return Family(
         of(releases),
-        own_records.one_client(worst.sampler, worst.noise_multiplier),
+        within_task.one_client(worst.sampler, worst.noise_multiplier),
         worst.sampler,
     )
 

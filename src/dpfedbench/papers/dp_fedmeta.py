@@ -100,7 +100,7 @@ class DpAgrlr(DpAgr):
 
     name = "dp-agrlr"
     title = "DP-AGRLR"
-    claims = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    claims = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},

@@ -74,7 +74,7 @@ class DpMamlSample(ClientLevelMethod):
     name = "dp-maml-sample"
     title = "DP-MAML, sample level"
     paper = "dp-maml"
-    claims = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    claims = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},

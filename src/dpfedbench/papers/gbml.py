@@ -216,7 +216,7 @@ class NoisedUpdate(ClientUpdate):
 
 def _own_update_sampler(run: Method) -> Sampler:
     plan = run.participation
-    return participation.own_update(
+    return participation.local(
         clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds
     )
 
@@ -311,7 +311,7 @@ class DpReptile(NonPrivateReptile):
 
     name = "dp-reptile"
     title = "Task-global DP Reptile (GBML)"
-    claims = {"own-records": REPTILE_STEPS, "own-records-poisson": REPTILE_STEPS}
+    claims = {"within-task": REPTILE_STEPS, "within-task-poisson": REPTILE_STEPS}
     defaults = NonPrivateReptile.defaults | {
         "within_task": {
             "threshold": 0.2,
@@ -335,7 +335,7 @@ class LocalReptile(NonPrivateReptile):
 
     name = "local-reptile"
     title = "Local DP Reptile"
-    claims = {"own-update": REPTILE_STEPS}
+    claims = {"local": REPTILE_STEPS}
     defaults = NonPrivateReptile.defaults | {
         "own_update": {
             "threshold": 0.01,

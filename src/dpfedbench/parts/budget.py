@@ -154,9 +154,9 @@ class OwnSum(Section):
         Raises:
             BenchError: no noise meets the epsilon.
         """
-        from dpsum.accounting.analyses import own_records
+        from dpsum.accounting.analyses import within_task
 
-        return self.multiplier or own_records.calibrate(
+        return self.multiplier or within_task.calibrate(
             samplers,
             epsilon=self.epsilon or 0.0,
             delta=self.delta,

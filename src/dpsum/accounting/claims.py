@@ -128,7 +128,7 @@ def counting_clients(claims: Claims, clients: int) -> Claims:
     """
     return {
         kind: claim
-        if kind.startswith("own-records")
+        if kind.startswith("within-task")
         else _counting_clients(claim, clients)
         for kind, claim in claims.items()
     }
@@ -202,7 +202,7 @@ ONE_RELEASE = Claim(
     explanation="the paper's: the noise of one release",
     void=_several_steps,
 )
-"""DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts
+"""DP-AGRLR and sample-level DP-MAML, for "within-task": their released code counts
 several steps as one step.
 """
 
@@ -211,7 +211,7 @@ REPTILE_STEPS = renyi_claim(
     "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy",
     void=_disjoint_batches,
 )
-"""Task-global DP Reptile, for "own-records" and "own-records-poisson": each step is a
+"""Task-global DP Reptile, for "within-task" and "within-task-poisson": each step is a
 sampled release at q = batch / records.
 """
 

@@ -28,7 +28,7 @@ def run(method: str = "local-reptile", **change: Any) -> Any:
 def bound(result: CanaryExperiment) -> float:
     """Return the lower bound by the account's family: a mutant's ledger may differ."""
     sampler = result.releases[0].sampler
-    family = Family(find("gaussian", "own-update"), ((0.51, 1),), sampler)
+    family = Family(find("gaussian", "local"), ((0.51, 1),), sampler)
     return headline(result, family, delta=1e-3)
 
 

@@ -39,7 +39,7 @@ from dpsum.correlated_noise import Factorised
 from dpsum.noise import Decaying, Gaussian
 from dpsum.participation import OnePass
 from dpsum.sums import SumSpec, composition_groups
-from tests.dpsum.accounting.test_own_records import release
+from tests.dpsum.accounting.test_within_task import release
 
 from .conftest import (
     LOTS,

@@ -9,14 +9,14 @@ from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpsum.helpers import make_release
 
-SAMPLER = participation.own_records(
+SAMPLER = participation.within_task(
     clients=10, rounds=2, records=80, steps=1, batches="full"
 )
 
 
 def account_of_groups(*groups, **changes):
     release = make_release(z=0.51, unit="record", sampler=SAMPLER, **changes)
-    claims = {"own-records": REPTILE_STEPS}
+    claims = {"within-task": REPTILE_STEPS}
     context = AccountContext(groups=groups)
     return account([release], delta=1e-3, claims=claims, context=context)
 

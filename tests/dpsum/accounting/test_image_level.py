@@ -63,7 +63,7 @@ def test_image_of_own_updates_is_seen_in_each_update():
         second = math.exp(epsilon) * cdf(-mu / 2 - epsilon / mu)
         return cdf(mu / 2 - epsilon / mu) - second
 
-    sampler = participation.own_update(clients=6, cohort=2, rounds=3)
+    sampler = participation.local(clients=6, cohort=2, rounds=3)
     images = np.array([[0, 9], [0, 1], [2, 3], [4, 5], [6, 9], [7, 8]])
     known = ImageUse(images=images, rounds=np.array([0, 0, 1, 1, 2, 2]))
     secret = ImageUse(images=images, rounds=None)

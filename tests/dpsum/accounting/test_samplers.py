@@ -23,10 +23,10 @@ SAMPLERS = {
     "fixed-size": COHORTS,
     "shuffled-epochs": {**COHORTS, "epoch": 10, "batches": "secret"},
     "min-separation": {**COHORTS, "separation": 5, "participations": 2},
-    "own-update": participation.own_update(clients=500, cohort=50, rounds=10),
-    "full": participation.own_records(**STEPS, batches="full"),
-    "disjoint": participation.own_records(**STEPS, batches="disjoint"),
-    "poisson-steps": participation.own_records(**STEPS, batches="poisson"),
+    "local": participation.local(clients=500, cohort=50, rounds=10),
+    "full": participation.within_task(**STEPS, batches="full"),
+    "disjoint": participation.within_task(**STEPS, batches="disjoint"),
+    "poisson-steps": participation.within_task(**STEPS, batches="poisson"),
 }
 
 
@@ -38,7 +38,7 @@ def sampler_of(name, changes=()):
 def account_of(sampler, **changes):
     """Return the account of ten rounds of z = 1."""
     values = {"sampler": sampler, "threshold": 1.0}
-    if sampler["kind"] == "own-update":
+    if sampler["kind"] == "local":
         values |= {"adjacency": "replace-one", "sensitivity": 2.0, "noise_std": 2.0}
     return account(make_releases(10, **values | changes), delta=1e-5, claims={})
 
@@ -95,9 +95,9 @@ def test_account_reads_the_sampler_of_a_participation(name):
             "the rate of 5 steps is one over",
         ),
         ("poisson-steps", {"steps": 1}, "the rate of 1 steps is one over them"),
-        ("own-update", {"steps": 5}, "one release, at rate 1"),
-        ("own-update", {"rate": 0.1}, "one release, at rate 1"),
-        ("own-update", {"rounds": 20}, "do not last"),
+        ("local", {"steps": 5}, "one release, at rate 1"),
+        ("local", {"rate": 0.1}, "one release, at rate 1"),
+        ("local", {"rounds": 20}, "do not last"),
     ],
 )
 def test_account_refuses_a_sampler_that_contradicts_itself(name, changes, message):

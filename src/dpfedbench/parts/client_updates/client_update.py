@@ -545,7 +545,7 @@ def within_task(
 
     A client takes part in one round.
 
-    For `steps` and `batches` see `dpsum.participation.own_records`.
+    For `steps` and `batches` see `dpsum.participation.within_task`.
 
     Args:
         run: the run.
@@ -553,7 +553,7 @@ def within_task(
         steps: number of sums of a client.
         batches: how the examples of each sum are chosen.
     """
-    return participation.own_records(
+    return participation.within_task(
         clients=run.clients.count,
         rounds=run.participation.rounds,
         records=records,

@@ -234,7 +234,7 @@ class OwnUpdateAccountant(Accountant):
     2C, the ledger's sensitivity. What the server computes is post-processing.
     """
 
-    pair = "gaussian", "own-update"
+    pair = "gaussian", "local"
     known = True
     adjacency = "replace-one"
     explanation = (

@@ -287,7 +287,7 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
     rounds, the least noisy round counts.
     """
 
-    pair = "gaussian", "own-records-poisson"
+    pair = "gaussian", "within-task-poisson"
     within_task = True
     shared_records = True
     explanation = (

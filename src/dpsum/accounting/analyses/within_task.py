@@ -53,7 +53,7 @@ def joint(lines: Iterable[Release]) -> float:
 
 def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
     """Return the noise of one client's releases of one name, for one of its records."""
-    if sampler["kind"] == "own-records-poisson":
+    if sampler["kind"] == "within-task-poisson":
         return ((noise_multiplier, int(sampler["steps"])),)
     return ((noise_multiplier / releases_with(sampler) ** 0.5, 1),)
 
@@ -137,7 +137,7 @@ class OwnRecordsAccountant(Accountant):
     Each name is one Gaussian, exactly.
     """
 
-    pair = "gaussian", "own-records"
+    pair = "gaussian", "within-task"
     known = True
     within_task = True
     shared_records = True

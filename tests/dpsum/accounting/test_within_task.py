@@ -17,7 +17,7 @@ from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.papers import gbml
 from dpsum import DpsumError, participation
 from dpsum.accounting import account as accounts
-from dpsum.accounting.analyses import own_records
+from dpsum.accounting.analyses import within_task
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import GroupedSum
@@ -25,12 +25,12 @@ from dpsum.private_sum import PrivateSum
 from tests.dpfedbench.federation.conftest import make_config
 from tests.dpsum.helpers import make_release
 
-CLAIMS = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
-REPTILE = {"own-records": REPTILE_STEPS, "own-records-poisson": REPTILE_STEPS}
+CLAIMS = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}
+REPTILE = {"within-task": REPTILE_STEPS, "within-task-poisson": REPTILE_STEPS}
 
 
 def make_sampler(steps=1, batches="full"):
-    return participation.own_records(
+    return participation.within_task(
         clients=48, rounds=12, records=10, steps=steps, batches=batches
     )
 
@@ -53,13 +53,13 @@ def profiles_of(releases, claims=CLAIMS, delta=1e-5):
     return accounts.account(releases, claims=claims, delta=delta).profiles
 
 
-def test_calibration_of_own_records_finds_the_noise_of_dp_agrlr():
+def test_calibration_of_within_task_finds_the_noise_of_dp_agrlr():
     """(2.5, 1e-5) needs z = 1.634; k full steps need sqrt(k) times that."""
     target = {"epsilon": 2.5, "delta": 1e-5, "profile": "proven", "claims": CLAIMS}
-    one_step = own_records.calibrate({"a": make_sampler()}, **target)
+    one_step = within_task.calibrate({"a": make_sampler()}, **target)
     assert one_step == pytest.approx(1.635)
     samplers = {"a": make_sampler(), "b": make_sampler(5)}
-    five_steps = own_records.calibrate(samplers, **target)
+    five_steps = within_task.calibrate(samplers, **target)
     assert five_steps == pytest.approx(1.634 * 5**0.5, rel=1e-3)
 
 
@@ -87,13 +87,13 @@ def test_account_of_two_kinds_of_releases_is_the_worse_of_both():
     assert claimed.status == "void"
 
 
-def test_account_without_a_claim_on_own_records():
+def test_account_without_a_claim_on_within_task():
     """A claim on another sampler makes what is proven the claim."""
     line = release("support-gradient-sum", 2.0, steps=4)
     assert "claimed" not in profiles_of([line], {})
     target = {"epsilon": 2.5, "delta": 1e-5, "profile": "claimed"}
     with pytest.raises(DpsumError, match="claims no epsilon"):
-        own_records.calibrate({"a": make_sampler()}, **target, claims={})
+        within_task.calibrate({"a": make_sampler()}, **target, claims={})
     profiles = profiles_of([line], {"one-pass": POISSON_MOMENTS})
     assert profiles["claimed"] == profiles["proven"]
 
@@ -196,12 +196,12 @@ def test_calibration_of_poisson_steps_by_claim_and_by_proof():
     sampler = make_sampler(5, "poisson")
     target = {"epsilon": 9.5, "delta": 1e-3, "claims": REPTILE}
     claimed, proven = (
-        own_records.calibrate({"a": sampler}, **target, profile=profile)
+        within_task.calibrate({"a": sampler}, **target, profile=profile)
         for profile in ("claimed", "proven")
     )
     assert claimed == pytest.approx(0.5849, abs=2e-4)
     assert proven < claimed
-    assert own_records.epsilon_of(sampler, proven, 1e-3) <= 9.5
+    assert within_task.epsilon_of(sampler, proven, 1e-3) <= 9.5
 
 
 def run_audit(method, *overlays, canaries=1000, delta=1e-5, **options):
@@ -218,14 +218,14 @@ def run_audit(method, *overlays, canaries=1000, delta=1e-5, **options):
 
 
 @pytest.mark.parametrize("method", ["dp-agrlr", "dp-maml-sample", "dp-reptile"])
-def test_audit_of_own_records_is_zero_on_a_null_and_at_most_the_proven_epsilon(method):
+def test_audit_of_within_task_is_zero_on_a_null_and_at_most_the_proven_epsilon(method):
     """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind
     is one in seven at most.
     """
     overlay = {"within_task": {"multiplier": 1.0}}
     run, bound = run_audit(method, overlay, canaries=1500)
     proven = max(
-        gaussian_epsilon(own_records.releases_with(line.sampler) ** -0.5, 1e-5)
+        gaussian_epsilon(within_task.releases_with(line.sampler) ** -0.5, 1e-5)
         for line in run.releases
     )
     assert 0.3 * proven < bound <= proven
@@ -263,7 +263,7 @@ def test_audit_by_tensor_refutes_the_multiplier_of_one_tensor(method):
         assert line.noise_multiplier == pytest.approx(1.0)
         assert line.counted_multiplier == pytest.approx(4.0)
     sampler = run.releases[0].sampler
-    claimed, proven = (own_records.epsilon_of(sampler, z, 1e-5) for z in (4.0, 1.0))
+    claimed, proven = (within_task.epsilon_of(sampler, z, 1e-5) for z in (4.0, 1.0))
     assert claimed < bound <= proven
 
 
@@ -286,7 +286,7 @@ def audit_poisson_steps(z=0.585, **options):
         "client_update": {"batches": "poisson", "inner_steps": 5},
     }
     run, bound = run_audit("dp-reptile", overlay, canaries=4000, delta=1e-3, **options)
-    return bound, own_records.epsilon_of(run.releases[0].sampler, z, 1e-3)
+    return bound, within_task.epsilon_of(run.releases[0].sampler, z, 1e-3)
 
 
 def test_audit_of_poisson_steps_is_zero_on_a_null_and_at_most_the_proven_epsilon():
