@@ -368,7 +368,7 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     assert np.std(noise) == pytest.approx(deviation, rel=0.2)
     contributions(rounds, theta)
     line = ledger_in(tmp_path)[-1]
-    assert line.sampler["kind"] == "own-records-poisson"
+    assert line.sampler["kind"] == "within-task-poisson"
     assert line.sampler["rate"] == 1 / 3
     assert line.sampler["steps"] == 3
     assert line.denominator == 3.0
