@@ -129,11 +129,8 @@ def _find_inner_parts(key: str) -> list[type[Settings]]:
 def _describe_methods() -> Iterator[str]:
     """Yield the chapter on methods: the parts and the defaults of each."""
     yield "## Methods\n"
-    yield (
-        "What each takes, where it may be one of several parts; and what it lays over"
-        " the values said to all.\n"
-    )
-    yield "| method | takes | defaults |\n|---|---|---|"
+    yield "The parts that each method accepts, and its defaults (layer 3).\n"
+    yield "| method | parts | defaults |\n|---|---|---|"
     for name, method in METHODS.items():
         takes = "; ".join(
             f"{key}: {', '.join(accepted.parts)}"

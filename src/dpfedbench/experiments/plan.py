@@ -60,11 +60,9 @@ class PlannedItem:
     @property
     def runs(self) -> dict[str, Method]:
         """Runs that the item needs, by folder; none for a figure of accounts."""
-        return (
-            {}
-            if self.kind == "account"
-            else {run.folder: run for cell in self.cells for run in cell.runs}
-        )
+        if self.kind == "account":
+            return {}
+        return {run.folder: run for cell in self.cells for run in cell.runs}
 
     @property
     def tests(self) -> dict[tuple[str, str], Method]:
@@ -166,9 +164,8 @@ def _mechanism(run: Method) -> dict[str, Any]:
     server = run.sums()[-1] if run.sums() else None
     cohort = getattr(plan, "cohort", 0)
     rounds = getattr(plan, "rounds", 0)
-    noise, clipping = (
-        (None, None) if server is None else (server.noise, server.clipping)
-    )
+    noise = server.noise if server else None
+    clipping = server.clipping if server else None
     multiplier = getattr(noise, "multiplier", None)
     if getattr(clipping, "noise_by_group", "joint") == "per-group":
         multiplier = None  # only the network gives the number of groups
@@ -195,7 +192,9 @@ def audited_as(run: Method) -> str:
     either. Noise that follows a loss is different in each run.
     """
     private = [sum_ for sum_ in run.sums() if sum_.private]
-    if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
+    noises = [sum_.noise for sum_ in private if sum_.noise is not None]
+    rules = [sum_.clipping for sum_ in private if sum_.clipping is not None]
+    if any(noise.follows_loss for noise in noises):
         return run.key
     identity: dict[str, Any] = {
         "method": run.method,
@@ -211,23 +210,16 @@ def audited_as(run: Method) -> str:
     }
     update = identity.pop("client_update", None) or {}
     server = identity.pop("server", None)
-    if any(
-        sum_.noise is not None and sum_.noise.mechanism != "gaussian"
-        for sum_ in private
-    ):
-        identity["server"] = (
-            # correlated noise may be planned for the server's steps
-            server
-        )
-    if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
+    if any(noise.mechanism != "gaussian" for noise in noises):
+        # Correlated noise may be planned for the server's steps.
+        identity["server"] = server
+    if any(noise.by_dimension for noise in noises):
         identity |= {
             "model": run.model.plain(),
             "dataset": run.dataset,
             "task": run.task.plain(),
         }
-    if any(
-        sum_.clipping is not None and sum_.clipping.groups != "all" for sum_ in private
-    ):
+    if any(rule.groups != "all" for rule in rules):
         identity["model"] = run.model.plain()  # gives the number of groups
     if any(sum_.unit == "record" for sum_ in private):
         # It depends on the examples of a client's sums, and on the number of sums that
@@ -278,17 +270,18 @@ class Plan:
         """Largest search that compares a run, by the run's folder, as `tuning` would
         declare it.
         """
-        by_run: dict[str, dict[str, Any]] = {}
-        for cell in (
-            cell for item in self.items.values() for cell in item.cells if cell.searched
-        ):
-            for run in cell.runs:
-                runs = max(cell.searched, by_run.get(run.folder, {"runs": 0})["runs"])
-                by_run[run.folder] = {
-                    "runs": runs,
-                    "data": "private" if run.private else "public",
-                }
-        return by_run
+        sizes: dict[str, int] = {}
+        for item in self.items.values():
+            for cell in item.cells:
+                for run in cell.runs if cell.searched else ():
+                    sizes[run.folder] = max(cell.searched, sizes.get(run.folder, 0))
+        return {
+            folder: {
+                "runs": size,
+                "data": "private" if self.runs[folder].private else "public",
+            }
+            for folder, size in sizes.items()
+        }
 
     def tables(self, paper: str | None = None) -> list[PlannedItem]:
         """Return the tables of one paper, or of all."""
