@@ -166,6 +166,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "llvmlite": "numba",
     "markupsafe": "jinja2",
+    "pydantic_core": "pydantic",
 }
 
 
