@@ -264,7 +264,7 @@ class Method(Settings):
         return self.trained and self.client.within_records(self)
 
     @property
-    def unaccounted(self) -> tuple[str, ...]:
+    def unaccounted_releases(self) -> tuple[str, ...]:
         """Reasons why a result computed from private data before training is a release
         without an accounting event.
         """
@@ -274,7 +274,11 @@ class Method(Settings):
             if not run.private
         }
         return (
-            *(reason for section in self.sections for reason in section.unaccounted),
+            *(
+                reason
+                for section in self.sections
+                for reason in section.unaccounted_releases
+            ),
             *(
                 f"the network is made of what {folder} found without privacy"
                 for folder in made_of

@@ -44,9 +44,9 @@ class Composition:
 
     Args:
         claims: the paper's accounting, by kind of sampler.
-        unaccounted: reasons why something that was computed from private data before
-            the first round, and is published with the releases, has no ledger entry of
-            its own. If there is any, no finite epsilon is proven for any release.
+        unaccounted_releases: reasons why something that was computed from private data
+            before the first round, and is published with the releases, has no ledger
+            entry of its own. If there is any, no finite epsilon is proven for any release.
         unaccounted_units: the same by unit ("client" or "record"). Each reason counts
             for the releases that protect that unit only.
         sums: specifications of all mechanisms that the run has, including those that
@@ -61,12 +61,12 @@ class Composition:
         self,
         *,
         claims: Claims | None = None,
-        unaccounted: Sequence[str] = (),
+        unaccounted_releases: Sequence[str] = (),
         unaccounted_units: Mapping[str, Sequence[str]] | None = None,
         sums: Sequence[SumSpec] = (),
     ) -> None:
         self.claims = claims or {}
-        self.unaccounted = tuple(unaccounted)
+        self.unaccounted_releases = tuple(unaccounted_releases)
         self._unaccounted_units = dict(unaccounted_units or {})
         self.mechanisms: list[Mechanism] = []
         self._sums = tuple(sums)
@@ -78,7 +78,7 @@ class Composition:
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
         """Return why no finite epsilon is proven for releases that protect `unit`."""
         of_unit = self._unaccounted_units.get(unit, ())
-        return (*self.unaccounted, *of_unit)
+        return (*self.unaccounted_releases, *of_unit)
 
     def register(self, mechanism: Mechanism) -> None:
         """Register a mechanism. All mechanisms register before the first round.

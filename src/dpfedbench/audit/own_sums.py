@@ -58,7 +58,7 @@ def _released(
     lines = list[Release]()
     composition = Composition(
         claims=run.claims,
-        unaccounted=run.unaccounted,
+        unaccounted_releases=run.unaccounted_releases,
         unaccounted_units=run.unaccounted_units,
     )
     create_mechanism = functools.partial(

@@ -100,8 +100,8 @@ class KnownText:
 
     Attributes:
         words: words of the vocabulary; records encode word i as i + 1.
-        unaccounted: reason why the vocabulary is itself a release that the account does
-            not cover; empty if it is not.
+        unaccounted_releases: reason why the vocabulary is itself a release that the
+            account does not cover; empty if it is not.
 
     Raises:
         BenchError: a record is longer than a task, or there are fewer words than the
@@ -137,7 +137,7 @@ class KnownText:
         self.words = tuple(dataset.words[index] for index in chosen)
         self._place = np.zeros(words, np.int64)
         self._place[chosen] = np.arange(1, len(chosen) + 1)
-        self.unaccounted = vocabulary.unaccounted
+        self.unaccounted_releases = vocabulary.unaccounted_releases
 
     @property
     def image_shape(self) -> tuple[int]:
@@ -177,7 +177,7 @@ class TextTasks:
         self._partition = TextPartition.load(clients_dir)
         check_made_for(texts.name, texts.summary, self._partition.summary)
         self.dataset = KnownText(texts, text)
-        self.unaccounted = self.dataset.unaccounted
+        self.unaccounted_releases = self.dataset.unaccounted_releases
         self._sizes = support, query
         if support + query > self.dataset.records_per_task:
             raise BenchError(

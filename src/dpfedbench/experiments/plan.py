@@ -199,7 +199,7 @@ def audited_as(run: Method) -> str:
     identity: dict[str, Any] = {
         "method": run.method,
         "count": run.clients.count,
-        "unaccounted": run.unaccounted,
+        "unaccounted_releases": run.unaccounted_releases,
     }
     if run.breaches:
         identity["breaches"] = run.unaccounted_units

@@ -312,7 +312,7 @@ class _Checked:
         run = self.run
         assert rule is not None and noise is not None
         without_event = [
-            *run.unaccounted,
+            *run.unaccounted_releases,
             *run.unaccounted_units.get(self.sum.unit, ()),
             *([] if rule.private else [rule.reason]),
         ]

@@ -117,8 +117,13 @@ class Rounds:
         self.composition = Composition(
             claims=run.counted_claims,
             sums=run.sums(),
-            unaccounted=tuple(
-                dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))
+            unaccounted_releases=tuple(
+                dict.fromkeys(
+                    (
+                        *run.unaccounted_releases,
+                        *getattr(held, "unaccounted_releases", ()),
+                    )
+                )
             ),
             unaccounted_units=run.unaccounted_units,
         )

@@ -137,7 +137,7 @@ class Section(Settings):
         return ()
 
     @property
-    def unaccounted(self) -> tuple[str, ...]:
+    def unaccounted_releases(self) -> tuple[str, ...]:
         """Reasons why a value that this section computed from private data before
         training is a release without an accounting event.
         """

@@ -62,7 +62,7 @@ def test_records_are_consecutive_words_and_unknown_words_are_zero(
     assert known.tasks(np.array([3]))[0].tolist() == expected.tolist()
     assert known.records_per_task == 8
     assert known.image_shape == (5,)
-    assert known.unaccounted == ()
+    assert known.unaccounted_releases == ()
     held = TextTasks(tmp_path, tmp_path / "clients", TEXT, support=5, query=3)
     batch = held.gather(np.array([2, 0]))
     assert batch.support_x.shape == (2, 5, 5)
@@ -96,8 +96,8 @@ def test_private_vocabulary_has_clients_words_and_is_unaccounted(
     owner = np.flatnonzero((texts.tokens == secret).any(axis=1))
     assert not (public.tasks(owner)[0][:4] > 0).any()
     assert (private.tasks(owner)[0][:4] > 0).all()
-    assert public.unaccounted == ()
-    assert "vocabulary" in private.unaccounted[0]
+    assert public.unaccounted_releases == ()
+    assert "vocabulary" in private.unaccounted_releases[0]
 
 
 class PeekingVocabulary(Vocabulary):
@@ -122,7 +122,7 @@ def test_vocabulary_receives_clients_words_only_if_it_declares_it(
     with pytest.raises(TypeError):
         KnownText(texts, text)
     text = Text.model_construct(**dict(TEXT) | {"vocabulary": DeclaredVocabulary()})
-    assert KnownText(texts, text).unaccounted == ("it peeks",)
+    assert KnownText(texts, text).unaccounted_releases == ("it peeks",)
 
 
 def test_public_vocabulary_does_not_depend_on_clients_words(texts: TextDataset) -> None:

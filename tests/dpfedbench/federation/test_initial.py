@@ -98,7 +98,7 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
     weights = run.initial.weights(run, net, {})
     first = load_file(path)["member1/block1.weight"].ravel()[:9]
     assert np.array_equal(weights[:9], first)
-    assert run.unaccounted == ()
+    assert run.unaccounted_releases == ()
     assert "weights of drawings, declared public" in run.notices[-1]
     changed = make_config({"initial": start | {"sha256": "0" * 64}})
     with pytest.raises(BenchError, match=rf"and its SHA-256 is {digest}, but initial"):
@@ -129,7 +129,10 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     start, reason, federation, tmp_path, monkeypatch
 ):
     run = make_config(start, SHORT)
-    assert any(reason in unaccounted for unaccounted in run.unaccounted)
+    assert any(
+        reason in unaccounted_releases
+        for unaccounted_releases in run.unaccounted_releases
+    )
 
     def weights(self, run, net, files):
         return net.initial(np.random.default_rng(0))
@@ -185,7 +188,7 @@ def proven_together(federation, tmp_path, **change):
     run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
     train(first, federation, tmp_path / "first")
     names = ("model.safetensors", "ledger.jsonl")
-    assert run.unaccounted == ()
+    assert run.unaccounted_releases == ()
     assert run.references == dict.fromkeys(names, first)
     references = {name: tmp_path / "first" / name for name in names}
     train(run, federation, tmp_path / "run", references=references)

@@ -276,7 +276,7 @@ def test_initial_language_model_goes_over_word_by_word(
             np.testing.assert_array_equal(tensor[row], expected, err_msg=word)
         if name == "embedding":
             np.testing.assert_array_equal(tensor[-1], old[-1])
-    assert run.unaccounted == ()
+    assert run.unaccounted_releases == ()
 
 
 def test_initial_language_model_needs_words_and_the_same_width(tmp_path: Path) -> None:

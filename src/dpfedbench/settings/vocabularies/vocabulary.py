@@ -48,7 +48,7 @@ class Vocabulary(Part):
             )
 
     @property
-    def unaccounted(self) -> tuple[str, ...]:
+    def unaccounted_releases(self) -> tuple[str, ...]:
         return (self.reason,) if self.private else ()
 
     def notices(self, run: Method) -> tuple[str, ...]:
