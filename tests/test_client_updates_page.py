@@ -96,7 +96,7 @@ def test_row_has_three_epsilons_and_the_personal_accuracy(row: pd.Series) -> Non
     # A client has two classes, so chance is about 50 %.
     assert row["personal_accuracy"] > 60
     assert 0 <= row["accuracy"] <= 100
-    assert "the simulation's" in row["notices"]
+    assert "exist only in the simulation" in row["notices"]
 
 
 def test_noise_is_on_the_shared_body_alone(folder: Path, row: pd.Series) -> None:

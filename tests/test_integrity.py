@@ -102,8 +102,8 @@ def test_changed_file_is_refused_by_every_reader(
     # A rule that reads the file.
     line = error_line(capsys, lambda: reader(path))
     assert line.startswith(
-        f"reader: {path} is damaged or was edited, it is not what the rule"
-        f" {FILES[name]} wrote: "
+        f"reader: {path} differs from what the rule {FILES[name]} wrote, so it is damaged"
+        " or was edited: "
     )
     assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
     assert "nothing was deleted" in line
@@ -305,7 +305,7 @@ def test_ledger_of_another_mechanism_is_refused(
 @pytest.mark.parametrize(
     ("update_training", "message"),
     [
-        (False, "has 3 lines, and training.json"),
+        (False, "has 3 lines, but training.json"),
         (True, "rounds of query-gradient-sum 3"),
     ],
 )
@@ -333,7 +333,7 @@ def test_ledger_has_all_configured_rounds_where_no_budget_stops_them(
     training = json.loads(path.read_text()) | {"rounds_run": 3}
     path.write_text(json.dumps(training))
     rewrite_sealed_ledger(lambda line: None, lines_kept=3)
-    message = "the ledger has rounds 3, but the run's configuration makes that 4"
+    message = "the ledger has rounds 3, but the run's configuration gives 4"
     assert message in error_line(capsys, account)
 
 

@@ -217,14 +217,14 @@ def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
     group = read_json(path)
     if not isinstance(group, dict):
         raise BenchError(
-            f"{path} does not hold values by name: delete it and run the workflow again"
+            f"{path} is not a JSON object: delete it and run the workflow again"
         )
     return group
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text[:20]} is no number there")
+        raise ValueError(f"{text[:20]} is not a number")
     return value
 
 

@@ -60,13 +60,13 @@ def digest_of(path: Path) -> str:
         present = files.sha256(path)
     if not digest:
         raise BenchError(
-            f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it:"
-            f" {mend(path)}"
+            f"{path} has no checksum in {FOLDER}/ beside it, so it cannot be"
+            f" verified: {mend(path)}"
         )
     if present != digest:
         raise BenchError(
-            f"{path} is damaged or was edited, it is not what the rule {rule} wrote:"
-            f" {mend(path, rule)}"
+            f"{path} differs from what the rule {rule} wrote, so it is damaged or was"
+            f" edited: {mend(path, rule)}"
         )
     return digest
 

@@ -357,8 +357,9 @@ class Method(Settings):
             notices += section.notices(self)  # type: ignore[arg-type]
         if self.clients.held_out_share:
             notices.append(
-                "personal accuracies are the simulation's: they are read off clients'"
-                " own examples, no server sees them, and no account covers them"
+                "personal accuracies exist only in the simulation: they are measured"
+                " on clients' own examples, no server sees them, and no account"
+                " covers them"
             )
         if not self.task.shots:
             held_out = self.validation.tasks
@@ -495,11 +496,11 @@ class Method(Settings):
         """
         if not self.task.shots:
             raise BenchError(
-                "test is a meta-test's, but this run's model is used as it is: leave"
-                " it out"
+                "test is for meta-tests, but this run's model is used without"
+                " adaptation: leave it out"
             )
         if shots == 0:
-            raise BenchError("test.shots is 0: a meta-test adapts to at least 1")
+            raise BenchError("test.shots is 0: a meta-test needs at least 1")
         task = self.task if shots is None else self.task.replace(shots=shots)
         return self.replace(task=task, evaluation=self.evaluation.replace(**evaluation))
 
@@ -643,7 +644,7 @@ def read_run(values: Mapping[str, Any]) -> Method:
     name = values.get("method")
     if not isinstance(name, str) or name not in Method.known:
         raise BenchError(
-            f"method is {name!r}: there is no such method, the nearest is"
+            f"method is {name!r}: no method has this name, the nearest is"
             f" {nearest(str(name), Method.known)!r}; a method of your own is in a"
             " module that plugins lists"
         )

@@ -73,8 +73,8 @@ def open_run(folder: str | Path) -> FinishedRun:
     path = Path(os.path.realpath(checked_path(folder)))
     if not os.path.lexists(path / "config.yaml"):
         raise BenchError(
-            f"{folder} is no run's folder: dpfedbench.load_runs(results) has those of a"
-            " results folder"
+            f"{folder} is not a run's folder: list the runs of a results folder with"
+            " dpfedbench.load_runs(results)"
         )
     run = FinishedRun(
         folder=path, settings=read_run_file(checked(path / "config.yaml"))
@@ -353,8 +353,8 @@ class FinishedRun:
         """
         if not self.settings.task.shots:
             raise BenchError(
-                f"the model of {self.settings.method} is used as it is: take"
-                " run.trained"
+                f"the model of {self.settings.method} is used without adaptation:"
+                " take run.trained"
             )
         return self.trained.adapted(self.settings, x, y, steps=steps, rate=rate)
 

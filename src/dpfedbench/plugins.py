@@ -75,7 +75,8 @@ def use(*names: str) -> None:
     for name in names:
         if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
             raise BenchError(
-                f"plugins has {name!r}: expected the name of a module, as import has it"
+                f"plugins has {name!r}: expected a module name, as in an import"
+                " statement"
             )
     before = os.environ.get(VARIABLE, "")
     listed = dict.fromkeys([*_listed(), *names])
@@ -194,9 +195,9 @@ def _import(name: str) -> None:
         _importing.discard(name)
     if not any(map(_defines_something, _modules_of(name))):
         raise BenchError(
-            f"the plugin {name} ({module.__file__}) defines nothing that dpfedbench"
-            " looks for: no class that extends one of dpfedbench's, and no function"
-            " read; a package has to import its modules in its __init__.py"
+            f"the plugin {name} ({module.__file__}) defines no class that extends one"
+            " of dpfedbench's and no function read: define one, and let a package"
+            " import its modules in its __init__.py"
         )
     _plugins.append(name)
 

@@ -131,8 +131,8 @@ def _check_account(path: Path, results: Path, searches: Mapping[str, Any]) -> No
     for name in {**before, **now}:
         if not _equal(before.get(name), now.get(name)):
             raise BenchError(
-                f"{path}: its {name} is {before.get(name)}, but it is {now.get(name)},"
-                f" computed again from its ledger: {mend(path, 'account')}"
+                f"{path}: its {name} is {before.get(name)}, but its ledger gives"
+                f" {now.get(name)}: {mend(path, 'account')}"
             )
 
 

@@ -185,7 +185,7 @@ class ClippingRule:
         Returns:
             float32 [n, 1].
         """
-        raise NotImplementedError("of rules that make a release of their own")
+        raise NotImplementedError("only rules with a release of their own define this")
 
     def observe(self, state: State, seen: Seen) -> None:
         """Update the threshold after a round."""

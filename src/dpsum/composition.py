@@ -89,16 +89,16 @@ class Composition:
         """
         if self._is_final:
             raise DpsumError(
-                f"{mechanism.spec.name} comes after the noise of all sums was fixed:"
-                " create it with the others"
+                f"{mechanism.spec.name} was created after the noise of all sums was"
+                " fixed: create it with the other mechanisms"
             )
         for shared in mechanism.stream_purposes & set[str]().union(
             *(member.stream_purposes for member in self.mechanisms)
         ):
             raise DpsumError(
                 f"two sums of this run draw their noise from the stream {shared!r}:"
-                " name another, or where it is a clipping rule's own take another rule"
-                " for one of them"
+                " give one of them another stream or, if a clipping rule owns the"
+                " stream, another rule"
             )
         self.mechanisms.append(mechanism)
 
@@ -196,10 +196,10 @@ class Composition:
         cost = epsilon(budget.profile)
         if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
             raise DpsumError(
-                f"{mechanism.spec.name} costs a record epsilon {cost:.4g} at budget.delta"
-                f" {budget.delta:g}, more than budget.epsilon ({budget.epsilon:g})"
-                " allows for all that reads records: raise within_task.multiplier or"
-                " budget.epsilon"
+                f"{mechanism.spec.name} costs a record epsilon {cost:.4g} at"
+                f" budget.delta {budget.delta:g}, more than budget.epsilon"
+                f" ({budget.epsilon:g}) allows for all sums over records: raise"
+                " within_task.multiplier or budget.epsilon"
             )
         claimed = math.nan
         if self.claims:

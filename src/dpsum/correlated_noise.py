@@ -39,7 +39,9 @@ class Encoded(Noise):
 
     def inverse(self) -> np.ndarray:
         """Return C^-1 for the T planned rounds, lower triangular, float64 [T, T]."""
-        raise NotImplementedError("of noise whose rounds and encoder are known")
+        raise NotImplementedError(
+            "only noise with known rounds and a known encoder defines this"
+        )
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """Return the sampler, with the encoder where the accountant reads it.
@@ -80,8 +82,8 @@ class Encoded(Noise):
         weights = self.inverse()
         if index >= len(weights):
             raise DpsumError(
-                f"the factorisation is for {len(weights)} rounds, and round {index} was"
-                " asked for"
+                f"the factorisation has {len(weights)} rounds, so there is no round"
+                f" {index}"
             )
         row: list[float] = weights[index, : index + 1].tolist()
         return row
@@ -127,13 +129,14 @@ class Correlated(Encoded):
             or not np.array_equal(weights, np.tril(weights))
         ):
             raise DpsumError(
-                f"the weights of correlated noise are {list(weights.shape)}: give a"
-                " lower triangular [T, T]"
+                "the weights of correlated noise have the shape"
+                f" {list(weights.shape)}: give a lower triangular matrix [T, T]"
             )
         is_invertible = (np.diag(weights) > 0).all()
         if not (np.isfinite(weights).all() and is_invertible):
             raise DpsumError(
-                "the weights of correlated noise need numbers, and a diagonal above 0"
+                "the weights of correlated noise must be finite, with a diagonal"
+                " above 0"
             )
         encoder = np.linalg.inv(weights)
         norms = np.linalg.norm(encoder, axis=0)

@@ -74,7 +74,8 @@ class CoordinateGroups:
             )
         if self.names and len(self.names) != self.count:
             raise DpsumError(
-                f"{self.count} groups have {len(self.names)} names: name each or none"
+                f"{self.count} groups have {len(self.names)} names: name all groups"
+                " or none"
             )
 
     @classmethod

@@ -142,8 +142,8 @@ class Release:
             self._check_groups(self.groups)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(
-                f"round is {self.round} and dimension {self.dimension}: from 0 and from"
-                " 1 on"
+                f"round is {self.round} and dimension {self.dimension}: round must be"
+                " at least 0 and dimension at least 1"
             )
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
             raise ValueError("sampler has no kind")
@@ -158,7 +158,9 @@ class Release:
             ValueError: they contradict it.
         """
         if self.mechanism != "gaussian":
-            raise ValueError(f"{self.mechanism} noise has groups, which no proof is of")
+            raise ValueError(
+                f"{self.mechanism} noise has groups, which no proof covers"
+            )
         if not {"boundaries", "thresholds", "noise_stds"} <= set(groups):
             raise ValueError("groups lack boundaries, thresholds or noise_stds")
         thresholds = groups["thresholds"]
@@ -280,15 +282,12 @@ def parse(text: str, where: str) -> list[Release]:
             values = json.loads(line)
             if (before := values.pop(_CHAIN)) == "" and previous:
                 raise DpsumError(
-                    f"{where}, line {number}, is written as the first of a run: the"
-                    " line before it is not the one that it was written after, and a"
-                    " ledger is of one run; delete the file and run again, each run"
-                    " with a file of its own"
+                    f"{where}, line {number}, starts a second run, but a ledger has"
+                    " one run: delete the file and run again, each run with its own"
+                    " file"
                 )
             if before != previous:
-                raise ValueError(
-                    "the line before it is not the one that it was written after"
-                )
+                raise ValueError("the line before it was changed, or lines are missing")
             previous = digest(line)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
             if odd:
@@ -331,7 +330,7 @@ def read_ledger(
             fault = f"cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
             raise DpsumError(
-                f"{path} is missing: name a ledger that a training wrote"
+                f"{path} is missing: name a ledger that training wrote"
             ) from error
         raise DpsumError(
             f"{path} {fault}: delete the run's folder and train again"
@@ -340,8 +339,9 @@ def read_ledger(
     written = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != written:
         raise DpsumError(
-            f"{path} has {written['lines']} lines, and training.json beside it tells of"
-            f" {chain.get('lines')} that end otherwise: lines were cut off or changed"
+            f"{path} has {written['lines']} lines, but training.json beside it"
+            f" records {chain.get('lines')} lines with another end: lines were"
+            " removed or changed"
         )
     return releases
 
@@ -393,7 +393,8 @@ def check_same_mechanism(
     """
     if len(ran) != len(audited):
         raise DpsumError(
-            f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}"
+            f"the run's ledger has {len(ran)} releases, but that of {whose} has"
+            f" {len(audited)}: {mend}"
         )
     for number, (run_event, audited_event) in enumerate(zip(ran, audited, strict=True)):
         prefix = f"the ledger's release {number} has"
@@ -406,8 +407,8 @@ def check_same_mechanism(
                 else value == expected
             ):
                 raise DpsumError(
-                    f"{prefix} {name} {value}, {whose} {expected}: the mechanisms differ,"
-                    f" {mend}"
+                    f"{prefix} {name} {value}, but {whose} has {expected}: the"
+                    f" mechanisms differ, {mend}"
                 )
         samplers = [
             {key: value for key, value in event.sampler.items() if key != "clients"}
@@ -426,7 +427,8 @@ def check_same_mechanism(
             ]
             if not math.isclose(*ratios, rel_tol=1e-9):
                 raise DpsumError(
-                    f"{prefix} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}"
+                    f"{prefix} {name} of {ratios[0]:g} C, but {whose} has"
+                    f" {ratios[1]:g} C: {mend}"
                 )
 
 
@@ -511,9 +513,8 @@ class Ledger:
         known_lines = [line.decode("utf-8", "replace") for line in lines]
         if chain_of(known_lines) != chain:
             raise DpsumError(
-                f"{self.path} is not the ledger that the checkpoint beside it was"
-                f" written with: delete the folder {self.path.parent} to train from the"
-                " start"
+                f"{self.path} does not belong to the checkpoint beside it: delete the"
+                f" folder {self.path.parent} to train from the start"
             )
         parse("".join(known_lines), str(self.path))
         with writing(self.path):

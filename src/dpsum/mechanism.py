@@ -236,9 +236,9 @@ class Mechanism:
         """
         if self._unwritten not in (None, index):
             raise DpsumError(
-                f"{self.spec.name} was released in round {self._unwritten}, and the"
-                " ledger does not say so: release by the mechanism, or write the round"
-                " before the next one begins"
+                f"{self.spec.name} was released in round {self._unwritten}, but the"
+                " ledger has no line of it: use release(), or call write() before"
+                " the next round begins"
             )
         state = self._state_of(holder)
         extra = None
@@ -276,19 +276,18 @@ class Mechanism:
         """
         if self.holders:
             raise DpsumError(
-                f"{self.spec.name} is a sum of each holder: finish all of a round, and"
-                " write the round"
+                f"{self.spec.name} has one sum for each holder: call finish() for all"
+                " sums of a round, then write()"
             )
         if total.round <= self._last_released:
             raise DpsumError(
-                f"round {total.round} of {self.spec.name} was released before, and its"
-                " noise would be drawn again: begin the next round"
+                f"round {total.round} of {self.spec.name} was released before, and a"
+                " second release would repeat its noise: begin the next round"
             )
         if not self.composition.allows(total.round + 1):
             raise DpsumError(
-                f"round {total.round} of {self.spec.name} is beyond the budget, or"
-                " beyond the rounds that are planned: stop here, or ask `allows`"
-                " before a round"
+                f"round {total.round} of {self.spec.name} is beyond the budget or the"
+                " planned rounds: stop here, or call `allows` before each round"
             )
         released = self.finish(total)
         self._last_released = total.round
@@ -412,8 +411,8 @@ class Mechanism:
                 least = z * self.groups.count**0.5 / 2
                 raise DpsumError(
                     f"the noised counts of {self.groups.count} groups cost more than"
-                    f" all that {self.spec.name} may: raise clipping.count_noise above"
-                    f" {least:.4g}, or take fewer groups"
+                    f" the whole budget of {self.spec.name}: raise"
+                    f" clipping.count_noise above {least:.4g}, or take fewer groups"
                 )
             z = rest_multiplier(z, extra.noise_multiplier)
         if self.groups is not None:
@@ -594,8 +593,8 @@ def _check_participation(spec: SumSpec, participation: object) -> None:
     check_name(participation)
     if spec.private and isinstance(participation, PoissonLots):
         raise DpsumError(
-            f"{spec.name}: PoissonLots draws each client's records, and no cohort of"
-            " clients: give the mechanism what its lots() returns"
+            f"{spec.name}: PoissonLots draws each client's records, not a cohort of"
+            " clients: give the mechanism the result of its lots()"
         )
 
 
@@ -606,7 +605,7 @@ def _check_multiplier(spec: SumSpec) -> None:
     if spec.budget is None or spec.budget.epsilon is None:
         raise DpsumError(
             f"{spec.name} has no noise multiplier: give one, or a budget with an"
-            " epsilon to find it by"
+            " epsilon"
         )
 
 
@@ -652,7 +651,7 @@ def _opened(ledger: ReleaseLog | Path | str) -> ReleaseLog:
         return ledger
     if Path(ledger).exists():
         raise DpsumError(
-            f"{ledger} is there already: name a new file, or hand over a Ledger that"
-            " goes on or has several mechanisms"
+            f"{ledger} exists already: name a new file, or pass a Ledger to continue"
+            " one or to share it between mechanisms"
         )
     return Ledger(Path(ledger))

@@ -98,8 +98,9 @@ class Noise:
             if defined(name) < named:
                 raise DpsumError(
                     f"{class_name} has a {name} of its own, but the mechanism"
-                    f" {cls.mechanism!r} of {ancestors[named].__name__}, whose analyses"
-                    " are of other code: name another mechanism there"
+                    f" {cls.mechanism!r} of {ancestors[named].__name__}, whose"
+                    f" analyses cover other code: give {class_name} a mechanism name"
+                    " of its own"
                 )
         module = ancestors[named].__module__
         if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:

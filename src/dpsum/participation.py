@@ -196,8 +196,8 @@ def check_name(participation: object) -> None:
         if getattr(cls, member) is not getattr(named, member):
             raise DpsumError(
                 f"{cls.__module__}.{cls.__name__} has a {member} of its own, but the"
-                f" kind {named.kind!r} of {named.__name__}, whose analysis is of"
-                " another way of drawing: give it a kind of its own"
+                f" kind {named.kind!r} of {named.__name__}, whose analysis covers"
+                " other sampling: give it a kind of its own"
             )
 
 
@@ -402,8 +402,8 @@ class Everyone(Participation):
         super()._check_numbers(units)
         if self.cohort != units:
             raise DpsumError(
-                f"participation.cohort is {self.cohort} of {units} units: where"
-                " everyone takes part it is all of them"
+                f"participation.cohort is {self.cohort} of {units} units: if everyone"
+                " takes part, it must equal the number of units"
             )
 
     def sample_cohort(self, index: int) -> np.ndarray:
@@ -537,8 +537,8 @@ class RecordLots:
             else:
                 held = f"{self.records / clients:g} on average"
             raise DpsumError(
-                f"participation.cohort is {lot}, but {holder_name} holds {held} records: a"
-                " lot must be from 1 to that"
+                f"participation.cohort is {lot}, but {holder_name} holds {held}"
+                f" records: a lot must have 1 to {held} records"
             )
         self.kind = kind
         self.clients = clients

@@ -70,8 +70,8 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
         rows = np.asarray(contributions)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DpsumError(
-            f"contributions are no array ({error}): hand over [n, {dimension}] on"
-            " the CPU"
+            f"contributions are not an array ({error}): pass [n, {dimension}] on the"
+            " CPU"
         ) from None
     if rows.ndim != 2 or rows.shape[1] != dimension:
         raise DpsumError(
@@ -79,7 +79,7 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
         )
     if rows.dtype.kind not in "fiub":
         raise DpsumError(
-            f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]"
+            f"contributions are {rows.dtype}: pass real numbers [n, {dimension}]"
         )
     return rows
 

@@ -338,9 +338,10 @@ class SecureSum(PrivateSum):
             if self._colluding > 0:
                 colluders_note = f", of whom {self._colluding} may tell theirs"
             raise DpsumError(
-                f"{self._shares} clients' noise is in the sum{colluders_note}, fewer than the"
-                f" {self.lattice.counted} that the account counts: nothing is released;"
-                " raise noise.dropped_at_most"
+                f"{self._shares} clients' noise shares are in the"
+                f" sum{colluders_note}, fewer than the {self.lattice.counted} that"
+                " the account counts: nothing is released; raise"
+                " noise.dropped_at_most"
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half

@@ -178,15 +178,16 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
     ]
     if twice:
         raise DpsumError(
-            f"two private sums of this run are called {twice[0]}: name each by itself"
+            f"two private sums of this run have the name {twice[0]}: give each its"
+            " own name"
         )
     budgets = [sum_ for sum_ in private if sum_.budget is not None]
     for sum_ in budgets[1:]:
         if (sum_.unit, sum_.budget) != (budgets[0].unit, budgets[0].budget):
             raise DpsumError(
                 f"{budgets[0].name} (of {budgets[0].unit}s) and {sum_.name} (of"
-                f" {sum_.unit}s) have two budgets: a run keeps one, of one unit at one"
-                " delta; give both the same"
+                f" {sum_.unit}s) have two budgets: a run has one budget, with one"
+                " unit and one delta; give both sums the same"
             )
     for sum_ in private:
         check_parts(sum_)
@@ -208,7 +209,7 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
                         second,
                         unit,
                         part,
-                        "the cost of both is known lot by lot only",
+                        "their costs are both known only after each lot",
                     )
                 )
             groups.append(
@@ -232,16 +233,16 @@ def check_parts(sum_: SumSpec) -> None:
         return
     if type(noise).combines is not Noise.combines and rule.moves:
         raise DpsumError(
-            f"the noise of {sum_.name} takes back what earlier rounds added, but its"
-            f" clipping rule {type(rule).__name__} moves the threshold, and noise at"
-            " one threshold does not cancel at another: take a constant threshold"
+            f"the noise of {sum_.name} cancels noise of earlier rounds, but its"
+            f" clipping rule {type(rule).__name__} changes the threshold, and noise"
+            " at two thresholds does not cancel: take a constant threshold"
         )
     if noise.one_by_one and type(rule).extra is not ClippingRule.extra:
         raise DpsumError(
             f"{sum_.name} is summed by secure aggregation, but its clipping rule"
-            f" {type(rule).__name__} makes a release of its own, which would show the"
-            " server each client's part: take a constant threshold, or one that"
-            " follows releases"
+            f" {type(rule).__name__} makes a further release, which would show the"
+            " server each client's contribution: take a constant threshold, or one"
+            " that follows releases"
         )
 
 
@@ -252,7 +253,7 @@ def _apart(first: SumSpec, second: SumSpec) -> str:
     """
     assert first.noise is not None and second.noise is not None
     if first.within_task is not None or second.within_task is not None:
-        return "a client's own sums are accounted for by themselves"
+        return "clients' own sums have a separate account"
     if {first.noise.mechanism, second.noise.mechanism} != {"gaussian"}:
         return f"have {first.noise.mechanism} and {second.noise.mechanism} noise"
     if first.adjacency == second.adjacency:

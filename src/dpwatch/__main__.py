@@ -73,7 +73,7 @@ def _setting(text: str) -> str:
         return text
     if not abs(value) <= _LARGEST_SETTING or not text.isascii():
         raise argparse.ArgumentTypeError(
-            f"{text!r}: a number has to lie between -{_LARGEST_SETTING:g} and"
+            f"{text!r}: it must lie between -{_LARGEST_SETTING:g} and"
             f" {_LARGEST_SETTING:g}"
         )
     return text
@@ -90,7 +90,7 @@ class _OneLine(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLine(
         prog="python -m dpwatch",
-        description="What a private training guarantees, and whether it does.",
+        description="Account for, plan, compare and audit private training.",
         epilog=_EXITS,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
             "--delta",
             type=_DELTA,
             default=1e-5,
-            help="of epsilon; %(default)s if not given",
+            help="delta at which epsilon is computed; default %(default)s",
         )
 
     def participation(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -120,13 +120,13 @@ def _parser() -> argparse.ArgumentParser:
             "--units",
             type=_UNITS,
             required=required,
-            help="clients or records to draw cohorts from",
+            help="number of clients or records that cohorts are drawn from",
         )
         parser.add_argument(
             "--cohort",
             type=_COHORT,
             required=required,
-            help="units in a round, or their mean number",
+            help="number of units in a round, or its mean where it is random",
         )
         parser.add_argument("--rounds", type=_ROUNDS, required=required)
         parser.add_argument(
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
             action="append",
             type=_setting,
             metavar="KEY=VALUE",
-            help="what else its kind takes",
+            help="further parameter of the kind of participation; may be repeated",
         )
 
     def ended(
@@ -144,13 +144,13 @@ def _parser() -> argparse.ArgumentParser:
             "--at-most",
             type=_AT_MOST,
             metavar="EPSILON",
-            help=f"exit with 3 where {of} is above it",
+            help=f"exit with status 3 if {of} is above EPSILON",
         )
         if exported:
             parser.add_argument(
                 "--mlflow",
                 action="store_true",
-                help="log metrics to MLflow, as its environment says",
+                help="log metrics to MLflow, configured by its environment variables",
             )
             parser.add_argument(
                 "--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard"
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--audit",
         metavar="FILE",
-        help="an audit's JSON, to stand beside the account in what is exported",
+        help="JSON report of an audit, to export with the account",
     )
     ended(sub, "the proven epsilon")
 
@@ -175,16 +175,21 @@ def _parser() -> argparse.ArgumentParser:
     delta(sub)
     target = sub.add_mutually_exclusive_group(required=True)
     target.add_argument(
-        "--epsilon", type=float, help="to be kept: find the least noise multiplier"
+        "--epsilon",
+        type=float,
+        help="find the least noise multiplier that keeps this epsilon",
     )
     target.add_argument(
-        "--noise-multiplier", type=_MULTIPLIER, metavar="Z", help="find epsilon"
+        "--noise-multiplier",
+        type=_MULTIPLIER,
+        metavar="Z",
+        help="find the epsilon of this noise multiplier",
     )
     sub.add_argument(
         "--kind",
         action="append",
         metavar="KIND",
-        help="of participation; may be repeated; all if missing",
+        help="kind of participation; may be repeated; default: all kinds",
     )
     ended(sub, "epsilon of any participation that is planned", exported=False)
 
@@ -201,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "release",
         metavar="MODULE:FUNCTION",
-        help="looked for in the current folder too",
+        help="function to audit; the current folder is searched too",
     )
     sub.add_argument(
         "--dimension",
@@ -211,60 +216,72 @@ def _parser() -> argparse.ArgumentParser:
         help="coordinates of a contribution",
     )
     declared = sub.add_mutually_exclusive_group()
-    declared.add_argument("--epsilon", type=_EPSILON, help="declared, at --delta")
+    declared.add_argument(
+        "--epsilon", type=_EPSILON, help="declared epsilon, at --delta"
+    )
     declared.add_argument(
         "--noise-multiplier",
         type=_MULTIPLIER,
         metavar="Z",
-        help="declared: noise over sensitivity",
+        help="declared noise multiplier: noise over sensitivity",
     )
     delta(sub)
     sub.add_argument(
         "--any-mechanism",
         action="store_true",
-        help="noise need not be Gaussian; epsilon is of one call",
+        help="do not assume Gaussian noise; epsilon is that of one call",
     )
     sub.add_argument(
         "--kind",
         help=(
-            "of participation, with --units, --cohort and --rounds: epsilon is of all"
-            " rounds"
+            "kind of participation, with --units, --cohort and --rounds; epsilon is"
+            " that of all rounds"
         ),
     )
     sub.add_argument(
         "--participation",
         metavar="MODULE:FUNCTION",
-        help="of a seed, makes one of dpsum's participations, which is tried",
+        help=(
+            "function of a seed that returns one of dpsum's participations; the"
+            " audit tests its cohorts"
+        ),
     )
     participation(sub, required=False)
     sub.add_argument(
-        "--adjacency", default="add-or-remove", help="or zero-out, or replace-one"
+        "--adjacency",
+        default="add-or-remove",
+        help="add-or-remove, zero-out or replace-one; default %(default)s",
     )
     sub.add_argument(
         "--rows",
         type=_UNITS,
-        help="of every call, where it has to be a certain number",
+        help=(
+            "number of contributions in every call, if the function needs a fixed"
+            " number"
+        ),
     )
     sub.add_argument(
-        "--calls", type=_CALLS, help="of each of the three attacks at most"
+        "--calls",
+        type=_CALLS,
+        help="largest number of calls of each of the three attacks",
     )
     sub.add_argument(
         "--leak",
         type=_LEAK,
         default=2**0.5,
-        help="tell so many times less noise (1.41 if not given) ...",
+        help="detect noise that is too small by this factor; default 1.41",
     )
     sub.add_argument(
         "--power",
         type=_CHANCE,
         default=0.95,
-        help="... with this chance (%(default)s if not given)",
+        help="probability of detecting such noise; default %(default)s",
     )
     sub.add_argument(
         "--false-alarm",
         type=_CHANCE,
         default=1e-3,
-        help="chance to refute right code; %(default)s",
+        help="probability of refuting a correct mechanism; default %(default)s",
     )
     sub.add_argument("--seed", type=_SEED, default=0)
     ended(sub, "the lower bound")

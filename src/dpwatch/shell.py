@@ -135,8 +135,8 @@ def plan(given: argparse.Namespace) -> int:
     if not any(row["noise_multiplier"] for row in plans):
         whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in plans)
         raise DpsumError(
-            "no participation goes with these numbers, change --units, --cohort,"
-            f" --rounds or --set ({whys})"
+            "no participation fits these numbers: change --units, --cohort, --rounds"
+            f" or --set ({whys})"
         )
     rows = [
         [
@@ -194,8 +194,8 @@ def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
     """
     if analysis.within_task:
         raise DpsumError(
-            f"{analysis.pair[1]} is of sums that clients take over their own examples:"
-            " choose another kind"
+            f"{analysis.pair[1]} is for sums that clients take over their own"
+            " examples: choose another kind"
         )
     cohort = _whole(given.cohort)
     more = dict(_pair(text) for text in given.set or ())
@@ -223,7 +223,7 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise DpsumError(
-            f"--set {text} is no KEY=VALUE: write e.g. --set separation=10"
+            f"--set {text} is not KEY=VALUE: write e.g. --set separation=10"
         )
     try:
         return key, _whole(float(value))
@@ -361,7 +361,7 @@ def _function(name: str) -> Any:
     module, _, path = name.partition(":")
     if not module or not path:
         raise DpsumError(
-            f"{name} is no module:function: write it as my_training:release"
+            f"{name} is not module:function: write it as my_training:release"
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -369,7 +369,7 @@ def _function(name: str) -> Any:
         importlib.import_module(module)
     except Exception as error:
         raise DpsumError(
-            f"{module} cannot be imported ({type(error).__name__}: {error}): mend it"
+            f"{module} cannot be imported ({type(error).__name__}: {error}): correct it"
         ) from error
     try:
         return pkgutil.resolve_name(name)

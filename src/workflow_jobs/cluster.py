@@ -26,8 +26,8 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
     """
     if shutil.which("sinfo") is None:
         raise BenchError(
-            "no Slurm on this machine (sinfo is not found): call it on a login node, or"
-            " without --profile"
+            "no Slurm on this machine (sinfo is not found): run the workflow on a"
+            " login node, or without --profile"
         )
     answer = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
     if answer.returncode:
@@ -44,7 +44,7 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
     )
     if not chosen:
         raise BenchError(
-            "slurm_partition is empty and Slurm has no default: choose of"
+            "slurm_partition is empty and Slurm has no default: choose one of"
             f" {_listed(names)}, {_EDIT}"
         )
     if chosen not in names:
@@ -83,8 +83,8 @@ def _check_account(account: str | None) -> None:
     for name in re.split(r"[,\s]+", account or ""):  # may list several accounts
         if name and name.lower() not in names:
             raise BenchError(
-                f"slurm_account: there is no account {name!r} of yours, only"
-                f" {_listed(names)}: {_EDIT}"
+                f"slurm_account: you have no account {name!r}, only {_listed(names)}:"
+                f" {_EDIT}"
             )
 
 

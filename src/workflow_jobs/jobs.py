@@ -80,11 +80,11 @@ def outside(error: Exception, log: Path) -> str | None:
             " take a larger machine"
         )
     if "No usable temporary directory" in text or "MPLCONFIGDIR" in text:
-        return f"{text}: let TMPDIR name a folder with room that can be written to"
+        return f"{text}: set TMPDIR to a writable folder with free space"
     if "no locator available" in text:
         return (
-            f"numba has nowhere to keep compiled loops ({text}): let NUMBA_CACHE_DIR"
-            " name a folder"
+            f"numba cannot cache compiled loops ({text}): set NUMBA_CACHE_DIR to a"
+            " writable folder"
         )
     if isinstance(error, OSError) and (number := number_of(error)) in _OUTSIDE:
         return (
@@ -279,7 +279,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     def abandon() -> None:
         with contextlib.suppress(ValueError):
             print(
-                f"{name}: the workflow that started this job is gone, so the job"
+                f"{name}: the workflow that started this job has ended, so the job"
                 " ends too",
                 file=log_only,
             )

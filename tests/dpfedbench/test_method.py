@@ -137,7 +137,7 @@ def test_meta_test_name_has_the_settings_of_the_test() -> None:
         run.tested_at(shots=0)
     with pytest.raises(BenchError, match="steps is -1"):
         run.tested_at(steps=-1)
-    with pytest.raises(BenchError, match="used as it is"):
+    with pytest.raises(BenchError, match="used without adaptation"):
         run.replace(task=run.task.replace(shots=0)).tested_at(steps=3)
 
 

@@ -155,7 +155,7 @@ def test_adapt_is_refused_for_a_model_that_is_used_as_trained(
     accuracy = run.trained.accuracy(images, labels)
     assert accuracy == pytest.approx(run.metrics["accuracy"])
     assert run.trained.predict(images).sum(axis=1) == pytest.approx(1)
-    message = r"adap-dp-fl is used as it is: take run\.trained"
+    message = r"adap-dp-fl is used without adaptation: take run\.trained"
     with pytest.raises(BenchError, match=message):
         run.adapt(images, labels)
 
@@ -323,7 +323,7 @@ def test_epsilon_at_another_delta_follows_from_the_ledger(opened: Any) -> None:
 
 
 def test_open_run_names_a_missing_file(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="is no run's folder"):
+    with pytest.raises(BenchError, match="is not a run's folder"):
         dpfedbench.open_run(tmp_path)
     shutil.copytree(results, tmp_path / "results")
     (folder,) = (tmp_path / "results" / "runs").glob("maml/*/*/*/seed0")

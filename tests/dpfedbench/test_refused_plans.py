@@ -80,8 +80,8 @@ def test_plan_with_too_many_disjoint_clients_is_refused() -> None:
     clients["count"] = 700
     error = refusal(configuration("smoke", **{key: run}))
     assert error.startswith(
-        "clients.count is 700, but glyphs has images for 690 clients that share none:"
-        " lower it"
+        "clients.count is 700, but glyphs has images for 690 clients without shared"
+        " images: lower it"
     )
 
 

@@ -97,8 +97,8 @@ def test_forged_epsilon_is_found(
     reseal("privacy.json")
     (line,) = find_faults()
     epsilons = re.fullmatch(
-        rf"{RUN_FOLDER}/privacy.json: its epsilon_high proven is (.*), but it is (.*),"
-        r" computed .*",
+        rf"{RUN_FOLDER}/privacy.json: its epsilon_high proven is (.*), but its ledger"
+        r" gives (.*): make it again .*",
         line,
     )
     assert epsilons

@@ -61,7 +61,7 @@ def test_ledger_after_a_restart_keeps_the_lines_of_its_checkpoint(tmp_path):
 def test_ledger_after_a_restart_misses_lines_of_its_checkpoint(ledger, kept):
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text("".join(lines[kept]))
-    with pytest.raises(DpsumError, match="not the ledger that the checkpoint"):
+    with pytest.raises(DpsumError, match="does not belong to the checkpoint"):
         Ledger(ledger.path).go_on_after(ledger.chain)
 
 
@@ -79,7 +79,7 @@ def test_ledger_after_a_restart_misses_lines_of_its_checkpoint(ledger, kept):
 def test_ledger_refuses_edited_lines(ledger, edit):
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text("".join(edit(lines)))
-    assert "line before it is not the one" in read_error(ledger.path)
+    assert "line before it was changed" in read_error(ledger.path)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_ledger_refuses_an_edited_end_by_its_chain(ledger, edit):
     ledger.path.write_text("".join(lines))
     read_ledger(ledger.path)
     message = read_error(ledger.path, ledger.chain)
-    assert f"has {len(lines)} lines, and training.json" in message
+    assert f"has {len(lines)} lines, but training.json" in message
 
 
 def test_ledger_refuses_two_runs_in_one_file(tmp_path):
     path = tmp_path / "ledger.jsonl"
     for _ in range(2):
         write_rounds(path, 3)
-    assert "line 4, is written as the first of a run" in read_error(path)
+    assert "line 4, starts a second run" in read_error(path)
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,9 @@ class TensorOnAGpu:
     [
         (np.ones((2, D + 1)), r"must be \[n, 3\], not \[2, 4\]$"),
         (np.ones(D), r"must be \[n, 3\], not \[3\]$"),
-        ([["a", "b", "c"]], r"are <U1: hand over real numbers \[n, 3\]$"),
-        ([[1.0], [2.0, 3.0]], r"are no array \("),
-        (TensorOnAGpu(), r"are no array \(can't convert cuda:0 .* on the CPU$"),
+        ([["a", "b", "c"]], r"are <U1: pass real numbers \[n, 3\]$"),
+        ([[1.0], [2.0, 3.0]], r"are not an array \("),
+        (TensorOnAGpu(), r"are not an array \(can't convert cuda:0 .* on the CPU$"),
     ],
 )
 def test_accumulator_refuses_what_is_no_contribution(make, contributions, message):
@@ -196,7 +196,7 @@ def test_mechanism_releases_nothing_beyond_its_budget(make):
 def test_mechanism_begins_no_round_before_the_last_is_in_the_ledger(make):
     mechanism = make()
     mechanism.finish(mechanism.begin_round(0))
-    with pytest.raises(dpsum.DpsumError, match="the ledger does not say so"):
+    with pytest.raises(dpsum.DpsumError, match="the ledger has no line of it"):
         mechanism.begin_round(1)
     mechanism.write(0)
     mechanism.release(mechanism.begin_round(1))
@@ -235,7 +235,7 @@ def test_mechanism_reads_the_sampler_and_denominator_of_a_sampling(make):
 
 def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(make):
     first = make()
-    with pytest.raises(dpsum.DpsumError, match="is there already: name a new file"):
+    with pytest.raises(dpsum.DpsumError, match="exists already: name a new file"):
         make(ledger=first.ledger.path)
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 'noise'"):
         make(ledger=first.ledger, composition=first.composition, name="second")
@@ -300,7 +300,7 @@ def test_correlated_noise_refuses_weights_of_no_encoder(weights):
         (
             dpsum.RecordLots,
             {"records": 10, "lot": 11, "rounds": 3},
-            "a lot must be from 1 to that",
+            "a lot must have 1 to 10 records",
         ),
     ],
 )

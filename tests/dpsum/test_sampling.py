@@ -78,7 +78,7 @@ def test_accountant_is_found_by_its_pair():
 def test_accountant_without_renyi_divergences_names_the_sampler():
     sampler = {"kind": "fixed-draws", "clients": 8, "cohort": 2, "rounds": 4}
     events = Events.planned(((1.0, 4),), sampler | {"rate": 0.25})
-    message = "no Renyi divergences of the sampler 'fixed-draws'"
+    message = "no Renyi divergences for the sampler 'fixed-draws'"
     with pytest.raises(dpsum.DpsumError, match=message):
         FixedDrawsAccountant().renyi(events, (2, 3))
 

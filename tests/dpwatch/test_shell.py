@@ -130,7 +130,7 @@ def test_plan_names_a_participation_that_does_not_fit(run):
     words += ["--noise-multiplier", 1.0]
     code, out, _ = run(*words)
     assert code == 0
-    assert "the clients do not last for so many rounds" in " ".join(out.split())
+    assert "one pass over the clients has fewer rounds" in " ".join(out.split())
     assert run(*words, "--at-most", 1.0)[0] == 3
 
 
@@ -264,13 +264,13 @@ PLAN_SIZES = "plan --units 10 --cohort {} --rounds 2 --epsilon 1 {}"
             "a file lies where a folder belongs",
         ),
         ("compare {ledger} {cut}", "line 4, is not a release"),
-        (PLAN_SIZES.format(20, "--kind poisson"), "no participation goes with"),
-        (PLAN_SIZES.format(5, "--set b"), "no KEY=VALUE"),
+        (PLAN_SIZES.format(20, "--kind poisson"), "no participation fits"),
+        (PLAN_SIZES.format(5, "--set b"), "not KEY=VALUE"),
         (PLAN_SIZES.format(5, "--kind mine"), "no analysis"),
-        ("audit math --dimension 3", "is no module:function"),
+        ("audit math --dimension 3", "is not module:function"),
         ("audit no_such_module:f --dimension 3", "cannot be imported"),
         ("audit math:nothing --dimension 3", "has no nothing"),
-        ("audit math:pi --dimension 3", "hand over a function"),
+        ("audit math:pi --dimension 3", "pass a function"),
         ("audit math:sqrt --dimension 3", "release fails on contributions"),
         ("audit math:sqrt --dimension 3 --kind poisson", "name --units"),
     ],

@@ -29,8 +29,8 @@ def test_verify_names_damaged_files_of_a_part_of_a_folder(snakemake, tmp_path):
     assert done.returncode == 1
     fault, summary = lines_of(done, "verify: ")
     assert fault.startswith(
-        "verify: results/tables/two.csv is damaged or was edited, it is not what the"
-        " rule table wrote"
+        "verify: results/tables/two.csv differs from what the rule table wrote, so it"
+        " is damaged or was edited"
     )
     assert summary.startswith("verify: 1 of 2 files and accounts in results have a")
 

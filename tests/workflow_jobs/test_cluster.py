@@ -50,12 +50,12 @@ def test_check_slurm_accepts_partitions_accounts_and_gpus(slurm):
     ("answers", "arguments", "message"),
     [
         ({}, ("nowhere", None), "no partition 'nowhere', only main, fast: edit"),
-        ({}, (None, "maths"), "no account 'maths' of yours, only bio, physics: edit"),
+        ({}, (None, "maths"), "you have no account 'maths', only bio, physics: edit"),
         ({}, (None, None, 1), "no node of partition 'main' has a GPU"),
         (
             {"sinfo": "printf 'main|(null)\\n'", "sacctmgr": NO_DATABASE},
             ("", None),
-            "slurm_partition is empty and Slurm has no default: choose of main",
+            "slurm_partition is empty and Slurm has no default: choose one of main",
         ),
         (
             {"sinfo": DOWN, "sacctmgr": NO_DATABASE},

@@ -95,7 +95,7 @@ NOT_CACHED = "cannot cache function 'f': no locator available for file 'f.py'"
     [
         (MemoryError("Unable to allocate 3 TiB"), "not enough memory (Unable to alloc"),
         (RuntimeError("DefaultCPUAllocator: can't\nallocate"), "can't allocate): make"),
-        (RuntimeError(NOT_CACHED), "let NUMBA_CACHE_DIR name a"),
+        (RuntimeError(NOT_CACHED), "set NUMBA_CACHE_DIR to a"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "free some space"),
         (OSError("Not enough free space to write 32000000 bytes"), "free some space"),
     ],
@@ -166,7 +166,7 @@ def test_job_ends_when_its_workflow_is_killed(tmp_path, before_import):
         workflow.wait()
     wait_until(lambda: not any(child.is_running() for child in jobs))
     text = log.read_text(encoding="utf-8")
-    assert "the workflow that started this job is gone" in text
+    assert "the workflow that started this job has ended" in text
     assert ("at work" in text) != before_import
 
 

@@ -266,7 +266,7 @@ def test_warm_process_ends_with_the_workflow(workflow, at_work):
     if at_work:
         workflow.end()
         assert job.process.returncode == 1
-        message = "the workflow that started this job is gone"
+        message = "the workflow that started this job has ended"
         assert message in workflow.text_of("logs", "log")
 
 

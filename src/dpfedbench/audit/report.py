@@ -183,9 +183,10 @@ def audit(
     ) != len(releases):
         raise BenchError(
             "the ledger has releases of"
-            f" {', '.join(sorted({event.name for event in releases}))}, the code as it"
-            f" is now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the"
-            " run again"
+            f" {', '.join(sorted({event.name for event in releases}))}, but the"
+            " current code has sums"
+            f" {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run"
+            " again"
         )
     served = [(sum_, events) for sum_, events in lines if sum_.within_task is None]
     updates = [

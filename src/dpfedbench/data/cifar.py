@@ -197,10 +197,10 @@ def read_cifar_10_jpeg(
         )
     if copy is None:
         raise BenchError(
-            f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and"
-            f" test/CLASS/*.jpg, and found neither: put it in {_CIFAR_10.place(local)},"
-            " or take the data set cifar-10, which is fetched from where it is"
-            " published"
+            f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg"
+            " and test/CLASS/*.jpg, and found neither: put one of them in"
+            f" {_CIFAR_10.place(local)}, or take the data set cifar-10, which is"
+            " downloaded from its publisher"
         )
     files = by_class(
         sorted(copy.files),
@@ -271,9 +271,10 @@ def _refuse_another_form(local: Path | None) -> None:
             else ""
         )
         raise BenchError(
-            f"looked in {folder} for {', '.join(FORMS)}, {' or '.join(FORMS.values())}"
-            f" and found {', '.join(content[:3])}{hint}: put one of them there, or move"
-            " the folder away to download one"
+            f"looked in {folder} for {', '.join(FORMS)},"
+            f" {' or '.join(FORMS.values())} and found"
+            f" {', '.join(content[:3])}{hint}: put one of the expected files there,"
+            " or move the folder away to download one"
         )
 
 

@@ -96,7 +96,7 @@ class ClientsFolder:
         path = folder / "clients.npz"
         try:
             if sha256(path) != summary["clients_sha256"]:
-                raise ValueError("its content is not what its summary says")
+                raise ValueError("its content differs from its summary")
             with np.load(path, allow_pickle=False) as file:
                 optional = [name for name in cls.optional_arrays if name in file]
                 names = (*cls.arrays, *optional)
@@ -144,6 +144,7 @@ def check_made_for(
     """
     if clients["dataset_sha256"] != dataset["sha256"]:
         raise BenchError(
-            f"the clients were made for other images (of {clients['dataset']}) than"
-            f" these of {name}: delete the clients' folder and run the workflow again"
+            "the clients' folder was made for other images (of"
+            f" {clients['dataset']}), not for these of {name}: delete the clients'"
+            " folder and run the workflow again"
         )

@@ -38,8 +38,7 @@ def check_printable(root: Path, path: str) -> None:
     """
     if not path.isprintable():
         raise BenchError(
-            f"{root} has a file or folder whose name cannot be printed:"
-            f" {path!a}: rename it"
+            f"{root} has a file or folder with an unprintable name, {path!a}: rename it"
         )
 
 
@@ -108,8 +107,8 @@ def tell_left_out(root: Path, left_out: Iterable[str]) -> None:
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         print(
-            f"notice: {root}: left out {', '.join(names[:3])}{more} (hidden, by-products"
-            " of a system, or links)",
+            f"notice: {root}: left out {', '.join(names[:3])}{more} (hidden files,"
+            " system files or links)",
             file=sys.stderr,
             flush=True,
         )

@@ -101,8 +101,8 @@ def read(
     """
     if (split_classes is None) == (test_images is None):
         raise BenchError(
-            f"{folder}: give split_classes (split by class) or test_images (split by"
-            " record), one of them"
+            f"{folder}: give either split_classes (split by class) or test_images"
+            " (split by record)"
         )
     root = _find(folder, local)
     files = _list(root, images_per_class)
@@ -152,14 +152,14 @@ def _find(folder: str, local: Path | None) -> Path:
     if not path.is_absolute():
         if local is None:
             raise BenchError(
-                f"the image folder {folder} lies below the local data folder, and none"
-                " is set: set data.local_dir (or DPFEDBENCH_DATA), or give an absolute"
-                " path"
+                f"the image folder {folder} is relative to the local data folder,"
+                " which is not set: set data.local_dir (or DPFEDBENCH_DATA), or give"
+                " an absolute path"
             )
         path = local / path
     if not path.is_dir():
         raise BenchError(
-            f"the image folder {path} is not there: correct its data set's"
+            f"the image folder {path} does not exist: correct the data set's"
             " options.folder"
         )
     check_readable(path)
@@ -177,8 +177,8 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
         )
     if len(classes) < 2:
         raise BenchError(
-            f"{root} has one class ({classes[0]}): at least two are needed, each"
-            f" in a sub-folder of {root}"
+            f"{root} has only one class ({classes[0]}): put the pictures of at least"
+            " two classes there, each in its own sub-folder"
         )
     files: dict[str, list[Path]] = {name: [] for name in classes}
     for path in paths:
@@ -207,9 +207,9 @@ def _check_classes(
     ):
         counts = ", ".join(f"{split} {count}" for split, count in split_classes.items())
         raise BenchError(
-            f"{root} has {len(files)} classes, but split_classes deals out"
+            f"{root} has {len(files)} classes, but split_classes assigns"
             f" {sum(split_classes.values())} ({counts}): give {', '.join(SPLITS)},"
-            f" which add up to {len(files)}"
+            f" numbers that add up to {len(files)}"
         )
     fewest = min(files, key=lambda name: len(files[name]))
     most = max(files, key=lambda name: len(files[name]))

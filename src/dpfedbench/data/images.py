@@ -315,7 +315,7 @@ def open_files(
             or images.dtype != (np.int32 if texts else np.uint8)
             or sha256(path) != digest
         ):
-            raise ValueError("its content is not what its summary says")
+            raise ValueError("its content differs from its summary")
     return summary, images
 
 

@@ -121,12 +121,12 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
     if any_class := _SOURCE.find(local, *everything):
         return Copy(_SOURCE, any_class.path.parent)
     raise BenchError(
-        f"{pickles[0]} is missing, and is not fetched, since ImageNet's terms ask for"
-        " consent: agree to them at https://image-net.org, get the three"
-        " mini-imagenet-cache files of the Ravi and Larochelle split (for instance"
-        f" https://zenodo.org/record/7978538) and put them, or a folder {spellings[0]}"
-        " of one folder per class (or the 100 folders side by side), in"
-        f" {_SOURCE.place(local)}"
+        f"{pickles[0]} is missing, and is not downloaded automatically, since"
+        " ImageNet's terms ask for consent: agree to them at https://image-net.org,"
+        " get the three mini-imagenet-cache files of the Ravi and Larochelle split"
+        " (for instance https://zenodo.org/record/7978538) and put them, or a folder"
+        f" {spellings[0]} of one folder per class (or the 100 folders side by side),"
+        f" in {_SOURCE.place(local)}"
     )
 
 
@@ -170,7 +170,7 @@ def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
             or indices.min() < 0
             or indices.max() >= len(pixels)
         ):
-            raise copy.damaged(f"class {name} has not {examples} images")
+            raise copy.damaged(f"class {name} does not have {examples} images")
     return pixels[np.stack([rows[name] for name in wanted])]
 
 

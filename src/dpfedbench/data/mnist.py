@@ -136,12 +136,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         # Reading one byte more than expected shows whether there are too many.
         content = handle.read(4 + 4 * len(shape) + math.prod(shape) + 1)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _KINDS:
-        raise ValueError("it is no IDX file")
+        raise ValueError("it is not an IDX file")
     if content[2] != 8:
         raise ValueError(f"it holds {_KINDS[content[2]]}, not {_KINDS[8]}")
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise ValueError("it ends in its head")
+        raise ValueError("it ends within its header")
     stated = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     if stated != shape:
         raise ValueError(f"it holds {_times(stated)} values, not {_times(shape)}")

@@ -57,8 +57,8 @@ class Partition(ClientsFolder):
             or self.examples.shape[:2] != self.classes.shape
         ):
             raise ValueError(
-                f"classes {self.classes.shape} and examples {self.examples.shape} do"
-                " not fit together"
+                f"classes {self.classes.shape} and examples {self.examples.shape}"
+                " have different shapes"
             )
         turns = self.quarter_turns
         if turns is not None and (

@@ -22,7 +22,8 @@ def reader_modules() -> dict[str, str]:
         name = module.rpartition(".")[2].replace("_", "-")
         if name in readers:
             raise BenchError(
-                f"{readers[name]} and {module} are both the reader {name!r}: rename one"
+                f"{readers[name]} and {module} both define the reader {name!r}:"
+                " rename one"
             )
         readers[name] = module
     return readers

@@ -200,7 +200,7 @@ def load_records(folder: Path | str) -> RecordDataset:
             for split in SPLITS
         }
         if len(images) != sum(int(count.sum()) for count in counts.values()):
-            raise ValueError("no records that add up")
+            raise ValueError("its record counts do not add up")
         labels = np.concatenate(
             [np.repeat(np.arange(len(count)), count) for count in counts.values()]
         )
@@ -208,7 +208,7 @@ def load_records(folder: Path | str) -> RecordDataset:
     with readable_file(folder / "classes.csv"):
         for split, count in counts.items():
             if [row.get(split) for row in rows] != [str(records) for records in count]:
-                raise ValueError(f"its column {split} is not what summary.json says")
+                raise ValueError(f"its column {split} differs from summary.json")
     train = int(counts["train"].sum())
     splits = {"train": np.arange(train), "test": np.arange(train, len(images))}
     names = tuple(row["name"] for row in rows)

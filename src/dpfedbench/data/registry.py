@@ -117,7 +117,7 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     if values["reader"] not in readers:
         raise BenchError(
             f"datasets.{name}.reader is {values['reader']}, but no reader has this"
-            f" name: there are {', '.join(readers)}"
+            f" name: choose one of {', '.join(readers)}"
         )
     module = readers[values["reader"]]
     try:
@@ -129,8 +129,8 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
         inspect.signature(read).bind(None, Path(), None, **options)
     except AttributeError as error:
         raise BenchError(
-            f"datasets.{name}.reader is {values['reader']}, but {module} has no read"
-            f" ({error})"
+            f"datasets.{name}.reader is {values['reader']}, but {module} has no"
+            f" function read ({error})"
         ) from error
     except TypeError as error:
         raise BenchError(

@@ -70,8 +70,8 @@ def read_shakespeare(
     copy = _PLAYS.find(local, "by_play_and_character", "plays", "plays.zip")
     if copy is None:
         raise BenchError(
-            f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or"
-            f" LEAF's by_play_and_character/*.txt, in {_PLAYS.place(local)}"
+            f"no plays found: put plays/*.txt from {SOURCE} (one file for each play),"
+            f" or LEAF's by_play_and_character/*.txt, in {_PLAYS.place(local)}"
         )
     texts: list[tuple[str, list[str]]] = []
     for name, text in with_progress(

@@ -75,8 +75,8 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
     folder = Path(named).expanduser()
     if not folder.is_dir():
         raise BenchError(
-            f"the local data folder {folder} is not there: correct data.local_dir or"
-            f" {ENVIRONMENT}, or unset it to download"
+            f"the local data folder {folder} does not exist: correct data.local_dir"
+            f" or {ENVIRONMENT}, or unset it to download"
         )
     return folder
 
@@ -172,7 +172,7 @@ class Source:
             path.unlink(missing_ok=True)
             raise BenchError(
                 f"cannot download {name} ({error}): get it from {url} and put it in"
-                f" {self.place(local)}, or run where there is a network"
+                f" {self.place(local)}, or run on a machine with network access"
             ) from error
         return Copy(self, path)
 
@@ -264,8 +264,8 @@ class Copy:
                 raise self.damaged(message)
         if sum(member.file_size for member in members) > self.source.total:
             raise self.damaged(
-                f"its files have more than the {self.source.total:,} bytes that are"
-                " possible"
+                f"its files have more than {self.source.total:,} bytes, the most that"
+                " the data set can have"
             )
 
         def read(name: str) -> bytes:
@@ -290,7 +290,8 @@ class Copy:
                     content = handle.read(most + 1)
                     if len(content) > most:
                         raise ValueError(
-                            f"it holds more than the {most:,} bytes that are possible"
+                            f"it holds more than {most:,} bytes, the most that the"
+                            " file can have"
                         )
                     room -= len(content)
                     check_printable(self.path, member.name)
@@ -312,9 +313,9 @@ class Copy:
         if (digest := utils.calculate_md5(str(self.path))) != md5:
             raise BenchError(
                 f"{self.path} is not the published archive (md5 {digest}, not {md5}):"
-                " delete it and put an undamaged copy in its place, leave it out to"
-                f" download one, or, if it was packed anew, put the folder {folder}"
-                " extracted from it there"
+                " delete it, then put an undamaged copy in its place or leave it out"
+                " to download one; if you repacked it, put its extracted folder"
+                f" {folder} there"
             )
 
     def check_counts(self, counts: Mapping[str, int], examples: int) -> None:
@@ -490,7 +491,7 @@ class _ArrayUnpickler(pickle.Unpickler):
             return getattr(np, name)
         if (module, name) in self._ALLOWED:
             return self._ALLOWED[module, name]
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which is not an array")
 
 
 def read_pickle(source: Path | bytes, called: str) -> Any:

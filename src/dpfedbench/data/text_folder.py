@@ -65,7 +65,7 @@ def read(
     path = Path(folder) if local is None else local / folder
     if not os.path.isdir(path):
         raise BenchError(
-            f"the folder of texts {path} is not there: correct options.folder, or"
+            f"the folder of texts {path} does not exist: correct options.folder, or"
             " data.local_dir"
         )
     with reading(path):

@@ -64,14 +64,14 @@ def make_text_partition(
     """
     if kind != "disjoint":
         raise BenchError(
-            f"clients.partition is {kind}, but a task of {dataset.name} is one"
-            " client's: set it to disjoint"
+            f"clients.partition is {kind}, but each task of {dataset.name} belongs to"
+            " one client: set it to disjoint"
         )
     pool = dataset.splits["train"]
     if not 1 <= clients <= len(pool):
         raise BenchError(
             f"clients.count is {clients}, but {dataset.name} has {len(pool)} training"
-            f" tasks, each is one client: set it to {len(pool)} or less"
+            f" tasks, one for each client: set it to {len(pool)} or less"
         )
     tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(
         np.int32

@@ -106,9 +106,9 @@ def read_tiny_imagenet_100(
     copy = _SUBSET.find(local, f"{SUBSET}.zip", SUBSET)
     if copy is None:
         raise BenchError(
-            f"{SUBSET}.zip is missing, and is not fetched: put it in"
+            f"{SUBSET}.zip is missing, and is not downloaded automatically: put it in"
             f" {_SUBSET.place(local)}, or take the data set tiny-imagenet, which is"
-            f" fetched from {URL}"
+            f" downloaded from {URL}"
         )
     classes = by_class(sorted(copy.files, key=_number), r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
     return _decoded(copy, classes, count, examples, progress, size)

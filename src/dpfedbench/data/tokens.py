@@ -80,7 +80,10 @@ def words_in(path: Path) -> Iterator[str]:
                 raise _no_utf_8(path, error, offset) from error
             done += len(content)
             if "\0" in rest:
-                raise BenchError(f"{path} is no text, it holds a NUL: take it away")
+                raise BenchError(
+                    f"{path} is not a text file, since it has a NUL character: remove"
+                    " it"
+                )
             # After the last space a word may be incomplete.
             tail = (
                 ""
@@ -89,8 +92,8 @@ def words_in(path: Path) -> Iterator[str]:
             )
             if len(tail) > _LONGEST:
                 raise BenchError(
-                    f"{path} is no text, it has {len(tail):,} letters without a space:"
-                    " take it away"
+                    f"{path} is not a text file, since it has {len(tail):,}"
+                    " characters without a space: remove it"
                 )
             yield from words_of(rest[: len(rest) - len(tail)])
             rest = tail
@@ -226,7 +229,7 @@ def load_texts(folder: Path | str) -> TextDataset:
     )
     with readable_file(folder / "words.csv") as path:
         if sha256(path) != summary.get("words_sha256"):
-            raise ValueError("it is not what its summary says")
+            raise ValueError("it differs from its summary")
         rows = read_table(path)
         words = [row["word"] for row in rows]
         counts = [int(row["public"]) for row in rows]
@@ -285,7 +288,7 @@ def cut_into_tasks(
     if min(tested, validated, trained) < 1:
         raise BenchError(
             f"{called} has {len(tasks)} texts of at least {words} words: training,"
-            " validation and test need one each, give it more texts"
+            " validation and test need at least one each; add texts"
         )
     return RawTexts(
         tasks=tuple(tasks),

@@ -114,13 +114,13 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
     digest = summary.pop("sha256", None)
     if summary != of:
         raise BenchError(
-            f"{path} was made of other data or settings than this run's:"
+            f"{path} was made from other data or settings than this run has:"
             f" {mend(path, 'features')}"
         )
     try:
         features = np.load(path, mmap_mode="r", allow_pickle=False)
         if len(features) != records or sha256(path) != digest:
-            raise ValueError("its content is not what features.json beside it says")
+            raise ValueError("its content differs from features.json beside it")
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: {mend(path, 'features')}") from error
     except (ValueError, OSError, EOFError) as error:

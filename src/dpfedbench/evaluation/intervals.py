@@ -42,7 +42,7 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
     """
     sample = np.asarray(values, dtype=np.float64)
     if sample.size == 0:
-        raise BenchError(f"no interval over no {over}: give at least one value")
+        raise BenchError(f"an interval over {over} needs values: give at least one")
     if not np.isfinite(sample).all():
         raise BenchError(
             f"an accuracy is not finite, so there is no interval over {over}: look at"

@@ -65,7 +65,7 @@ def _array(values: Array, name: str) -> np.ndarray:
         return np.asarray(values)
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise BenchError(f"{name} are no array ({reason})") from error
+        raise BenchError(f"{name} are not an array ({reason})") from error
 
 
 def _check_steps(steps: Any, rate: Any) -> None:
@@ -75,10 +75,10 @@ def _check_steps(steps: Any, rate: Any) -> None:
     """
     whole = isinstance(steps, numbers.Integral) and not isinstance(steps, bool)
     if not whole or steps < 0:
-        raise BenchError(f"steps is {steps!r}: give a whole number from 0 up")
+        raise BenchError(f"steps is {steps!r}: give a whole number of at least 0")
     real = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
     if not real or not 0 <= rate < math.inf:
-        raise BenchError(f"rate is {rate!r}: give a finite number from 0 up")
+        raise BenchError(f"rate is {rate!r}: give a finite number of at least 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,9 +177,9 @@ class Predictor:
                 logits = module(torch.from_numpy(x))
             if tuple(logits.shape) != total.shape:
                 raise BenchError(
-                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)}"
-                    f" records, not logits {list(total.shape)}: let its forward pass"
-                    " give them"
+                    f"{self.net.name} gives an array {list(logits.shape)} for"
+                    f" {len(x)} records, not logits {list(total.shape)}: return"
+                    " logits from its forward pass"
                 )
             total += torch.softmax(logits.double(), dim=-1).numpy()
         return total / len(self.members)
@@ -254,8 +254,7 @@ class Predictor:
             records = self._records(x)
             if y is not None and not np.array_equal(_array(y, "labels"), records):
                 raise BenchError(
-                    "records of words are their own labels: leave out the second"
-                    " argument"
+                    "records of words need no labels: leave out the second argument"
                 )
             return records, records
         if y is None:

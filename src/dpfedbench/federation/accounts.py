@@ -41,10 +41,10 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
         missing = (
             "its ledger's length and end"
             if not isinstance(chain, dict)
-            else "how many rounds were run"
+            else "the number of its rounds"
         )
         raise BenchError(
-            f"{folder / 'training.json'} does not say {missing}: train the run again"
+            f"{folder / 'training.json'} lacks {missing}: train the run again"
         )
     path = folder / "ledger.jsonl"
     text_of(path)  # reports an unreadable ledger like any other file of a run
@@ -122,8 +122,8 @@ def used_images(
         )
     if rounds is not None and len(rounds) != len(partition):
         raise BenchError(
-            f"the partition has {len(partition)} clients, the run {len(rounds)}: delete"
-            " the clients' folder and run the workflow again"
+            f"the partition has {len(partition)} clients, but the run has"
+            f" {len(rounds)}: delete the clients' folder and run the workflow again"
         )
     examples = partition.examples[:, :, :used_per_class].astype(np.int64)
     per_class = int(examples.max(initial=0)) + 1
@@ -220,7 +220,7 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     earlier = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
         raise BenchError(
-            f"{run.folder} rests on the releases of {earlier.folder}: give its"
+            f"{run.folder} uses the releases of {earlier.folder}: give its"
             " ledger.jsonl as a reference"
         )
     assert isinstance(earlier, Method)

@@ -63,9 +63,9 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
 def _same(what: str, stated: Any, expected: Any) -> None:
     if stated != expected:
         raise BenchError(
-            f"the ledger has {what} {stated}, but the run's configuration makes that"
-            f" {expected}: the ledger is not of this run, or was changed; train the run"
-            " again"
+            f"the ledger has {what} {stated}, but the run's configuration gives"
+            f" {expected}: the ledger belongs to another run or was changed; train"
+            " the run again"
         )
 
 

@@ -108,7 +108,7 @@ def train(
     with run_lock(folder) as waited:
         if waited and finished(run_dir, run):
             print(
-                f"{run.folder} was finished by the process waited for",
+                f"{run.folder} was finished by another process",
                 file=sys.stderr,
                 flush=True,
             )
@@ -229,7 +229,7 @@ class _Training:
             name = mechanism.spec.name
             if name in found:
                 yield (
-                    f"the budget makes the noise multiplier of {name}"
+                    f"the budget gives {name} the noise multiplier"
                     f" {mechanism.noise_multiplier:.6g}"
                 )
 
@@ -345,7 +345,7 @@ class _Training:
                 else "the last checkpoint"
             )
             print(
-                f"going on after {at} of {self.config.folder}",
+                f"continuing after {at} of {self.config.folder}",
                 file=sys.stderr,
                 flush=True,
             )

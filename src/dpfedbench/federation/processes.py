@@ -178,14 +178,14 @@ def joined() -> Iterator[Processes]:
         os.environ.setdefault(name, os.environ.get(slurm, "0"))
     if not torch.distributed.is_available():
         raise BenchError(
-            "this torch comes without torch.distributed: set machine.processes to 1"
+            "this torch build has no torch.distributed: set machine.processes to 1"
         )
     try:
         torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
         reason = (str(error).strip() or "no reason").splitlines()[0]
         raise BenchError(
-            f"the processes of the training did not find each other ({reason})"
+            f"the processes of the training could not connect ({reason})"
         ) from error
     yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
     # Not after an error: this call waits for pending messages, and the other processes

@@ -338,7 +338,7 @@ class Rounds:
         if fault:
             raise BenchError(
                 f"training stops in round {index + 1}, since {fault} finite: lower"
-                " server.rate or client_update.inner_rate, and of a private run"
+                " server.rate or client_update.inner_rate or, in a private run,"
                 " clipping.threshold or noise.multiplier"
             )
 
@@ -422,9 +422,9 @@ class Rounds:
         sum_ = self.server.spec
         if sum_.private and sum_.unit == "client" and rows > clients:
             raise BenchError(
-                f"clients made more contributions to {sum_.name} than there are in the"
-                " cohort, but its account is of one contribution a client: yield one"
-                " row for each client"
+                f"clients made more contributions to {sum_.name} than the cohort has"
+                " clients, but its account covers one contribution for each client:"
+                " yield one row for each client"
             )
 
     def _row(
@@ -492,8 +492,8 @@ class Rounds:
             accuracies |= by_client
         if not accuracies:
             raise BenchError(
-                "clients.held_out_share leaves no example for a test: no client has two"
-                " records; set it to 0"
+                "clients.held_out_share leaves no test examples, since no client has"
+                " two records: set it to 0"
             )
         return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
 

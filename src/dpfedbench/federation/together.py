@@ -93,8 +93,8 @@ def check_agree(
             )
             raise BenchError(
                 f"process {rank} on {node} has another {differing} than process 0 on"
-                f" {versions_of_all[0][0]}: start all processes of a training with the same code"
-                " and packages, on one kind of processor, and on the same files"
+                f" {versions_of_all[0][0]}: start all processes with the same code,"
+                " packages, processor type and files"
             )
 
 
@@ -192,7 +192,7 @@ def _regrouped(
         yield joined[:size]
         have = joined[size:]
     for _ in stream:
-        raise RuntimeError("more contributions came than clients were asked")
+        raise RuntimeError("there are more contributions than clients in the cohort")
 
 
 def _ordered(

@@ -280,9 +280,9 @@ class CellNet(nn.Module):
         smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
         if side < 1 or smallest < 2:
             raise BenchError(
-                f"pictures of {height}x{width} leave maps of {smallest} pixel a side,"
-                " in which nothing is left to normalise: lower model.pooling or have"
-                " fewer model.reductions"
+                f"pictures of {height}x{width} leave maps with a side of {smallest}"
+                " pixel, too small to normalise: lower model.pooling or use fewer"
+                " model.reductions"
             )
         wide = STEM * filters
         self.stem = Convolution(channels, wide, 3)

@@ -82,7 +82,7 @@ class Space:
                     str(operation), OPERATIONS, n=1, cutoff=0
                 )
                 raise BenchError(
-                    f"there is no operation {operation!r}: choose of"
+                    f"there is no operation {operation!r}: choose one of"
                     f" {', '.join(OPERATIONS)}; the nearest is {near[0]}"
                 )
             if self.operations.count(operation) > 1:
@@ -96,7 +96,7 @@ class Space:
                 " add one, e.g. skip_connect"
             )
         if self.nodes < 1:
-            raise BenchError(f"a cell has {self.nodes} nodes: give it at least 1")
+            raise BenchError(f"a cell has {self.nodes} nodes: it needs at least 1")
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class Genotype:
             if kind not in self.cells:
                 raise BenchError(
                     f"the genotype belongs to another search space: it has no {kind}"
-                    " cell; give it one"
+                    " cell; add one"
                 )
             nodes = self.cells[kind]
             if len(nodes) != space.nodes:
@@ -266,14 +266,14 @@ class Genotype:
                 ):
                     raise BenchError(
                         f"node {node} of the genotype's {kind} cell needs {KEPT}"
-                        " inputs, each another"
+                        " different inputs"
                     )
                 for operation, state in edges:
                     if operation not in space.choices:
                         raise BenchError(
-                            f"the genotype belongs to another search space: node {node}"
-                            f" of its {kind} cell has {operation}, which is none of"
-                            f" {', '.join(space.choices)}"
+                            "the genotype belongs to another search space: node"
+                            f" {node} of its {kind} cell has {operation}, which is"
+                            f" not one of {', '.join(space.choices)}"
                         )
                     if not 0 <= state < 2 + node:
                         raise BenchError(
@@ -308,7 +308,7 @@ class Genotype:
             space = Space(tuple(values["operations"]), int(values["nodes"]), kinds)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BenchError(
-                f"this is no genotype ({type(error).__name__}: {error}): give"
+                f"this is not a genotype ({type(error).__name__}: {error}): give"
                 " operations, nodes and cells"
             ) from error
         return cls(space, cells)

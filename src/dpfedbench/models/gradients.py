@@ -315,8 +315,7 @@ class Gradients(ABC):
             return self.net.dimension
         if block not in self.net.blocks:
             raise ValueError(
-                f"the network's blocks are {sorted(self.net.blocks)}: there is no"
-                f" {block!r}"
+                f"the network has no block {block!r}, only {sorted(self.net.blocks)}"
             )
         coordinates = self.net.blocks[block]
         return int(coordinates.stop - coordinates.start)
@@ -401,8 +400,7 @@ class Gradients(ABC):
         self._check_sizes(theta, x, y)
         if self.net.extra:
             raise ValueError(
-                "gradients of records are for weights alone, not"
-                f" {sorted(self.net.extra)}"
+                f"record gradients cover weights alone, not {sorted(self.net.extra)}"
             )
 
     def _check_sizes(self, theta: Array, x: Array, y: Array) -> None:
@@ -520,7 +518,7 @@ def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
         else array.strides[-1] // array.itemsize
     )
     if step != 1 and min(shape) > 0 and shape[-1] > 1:
-        raise ValueError("gradients need arrays whose rows lie in one piece of memory")
+        raise ValueError("gradients need arrays with contiguous rows")
     return array
 
 

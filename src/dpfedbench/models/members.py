@@ -70,8 +70,8 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
     members, words = _read(path)
     if words is None:
         raise BenchError(
-            f"{path} does not say its model's words: delete it and run the workflow"
-            " again"
+            f"{path} does not state its model's vocabulary: delete it and run the"
+            " workflow again"
         )
     row_of = {word: row for row, word in enumerate(words, start=1)}
     shared = np.array(
@@ -106,7 +106,7 @@ def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
         with safe_open(path, "np") as file:
             digest = (file.metadata() or {}).get(_DIGEST)
         if digest != _digest(tensors):
-            raise ValueError("its tensors are not those that were written")
+            raise ValueError("its tensors differ from those that were saved")
         words = json.loads(tensors.pop(_WORDS).tobytes()) if _WORDS in tensors else None
         members: dict[int, dict[str, np.ndarray]] = {}
         for name, tensor in tensors.items():

@@ -98,7 +98,8 @@ class MetaGradient:
         self._rates = _Rates(self.net, adapted)
         if self._rates.learnt not in (0, steps):
             raise ValueError(
-                f"{self._rates.learnt} learnt rates a tensor are not for {steps} steps"
+                f"{self._rates.learnt} learnt rates for each tensor do not fit"
+                f" {steps} steps"
             )
         self._points: list[Point | None] = [None] * (steps if order == 2 else 1)
         self._final: Point | None = None

@@ -174,8 +174,7 @@ class Net:
             self._own
         ):
             raise BenchError(
-                f"model {self.name}: its blocks must name all of its parameters, in"
-                " their order"
+                f"model {self.name}: its blocks must name all its parameters in order"
             )
         return blocks
 
@@ -348,8 +347,8 @@ class Net:
             name: tuple(tensor.shape) for name, tensor in tensors.items()
         } != self.shapes:
             raise BenchError(
-                "the model file's tensors do not fit this network: delete the run's"
-                " folder and run again"
+                "the tensors of the model file do not fit this network: delete the"
+                " run's folder and run again"
             )
         return np.concatenate(
             [
@@ -586,9 +585,9 @@ class Net:
         self.check()
         if self.mixes_records:
             raise BenchError(
-                f"model {self.name} mixes records in {self.mixes_records}: where each"
-                " record's gradient is taken, normalise within the record (e.g."
-                " GroupNorm)"
+                f"model {self.name} mixes records in {self.mixes_records}, but this"
+                " run takes each record's gradient: normalise within the record"
+                " (e.g. GroupNorm)"
             )
 
     def layers(

@@ -20,16 +20,16 @@ def place_of(name: str, layer: nn.Module) -> str:
 def drawing(name: str, layer: nn.Module) -> str:
     """Return the message about a layer that draws random numbers."""
     return (
-        f"{place_of(name, layer)} draws random numbers that no seed of the run decides:"
-        " take dropout out of the model"
+        f"{place_of(name, layer)} draws random numbers that do not follow from the"
+        " run's seed: take dropout out of the model"
     )
 
 
 def remembering(name: str, layer: nn.Module) -> str:
     """Return the message about a layer that keeps running statistics."""
     return (
-        f"{place_of(name, layer)} keeps running statistics, which would be a release of"
-        " their own: set track_running_stats=False, or normalise within the record"
+        f"{place_of(name, layer)} keeps running statistics, which would be a further"
+        " release: set track_running_stats=False, or normalise within the record"
         " (e.g. GroupNorm)"
     )
 

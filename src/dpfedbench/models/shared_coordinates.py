@@ -44,7 +44,9 @@ class SharedCoordinates:
             )
         self.count = int(self.mask.sum())
         if not self.count:
-            raise BenchError("clients share no coordinate of the model: share some")
+            raise BenchError(
+                "clients share no coordinate of the model: share at least one"
+            )
         positions = np.flatnonzero(self.mask)
         first, last = int(positions[0]), int(positions[-1])
         # A contiguous range needs no copy.
@@ -83,8 +85,8 @@ class SharedCoordinates:
         if vectors.shape[-1] != self.dimension:
             raise BenchError(
                 f"clients sent vectors of {vectors.shape[-1]} coordinates, but the"
-                f" model has {self.dimension}: send all of them, and the loop takes"
-                f" those that are shared ({self.count})"
+                f" model has {self.dimension}: send all of them; the loop selects the"
+                f" {self.count} shared ones"
             )
         if self._positions is None:
             return vectors[..., self._range]

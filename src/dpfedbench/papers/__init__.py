@@ -33,8 +33,8 @@ def by_name(classes: Iterable[type[Method]]) -> dict[str, type[Method]]:
             )
         if not cls.title:
             raise BenchError(
-                f"the method {cls.__name__} in {cls.__module__} has no title: tables"
-                " print it"
+                f"the method {cls.__name__} in {cls.__module__} has no title: set one"
+                " for the tables"
             )
         if cls.name in methods:
             raise BenchError(

@@ -53,8 +53,8 @@ class PublicAlone(Method):
         super().check()
         if isinstance(self.initial, RandomInitial) or not self.initial.public_for(self):
             raise BenchError(
-                f"initial.kind is {self.initial.kind}, but public-alone is the test of"
-                " weights of public data: give initial a run or a file, and set"
+                f"initial.kind is {self.initial.kind}, but public-alone tests weights"
+                " trained on public data: set initial to a run or a file, and"
                 " initial.public to true"
             )
 

@@ -107,9 +107,9 @@ class Scaffold(ModelDifference):
     def check(self, run: Method) -> None:
         if self.optimizer != Sgd():
             raise BenchError(
-                "client_update.optimizer has to be sgd without momentum: a control"
-                " variate is the mean gradient of a client's steps, which is what its"
-                " model moved by over their rates"
+                "client_update.optimizer must be sgd without momentum: SCAFFOLD"
+                " computes a control variate as the client's model difference"
+                " divided by its rates"
             )
 
     def contributions(
@@ -169,10 +169,10 @@ class FedAvg(Method):
         if not lots == averages == isinstance(self.client_update, LocalSteps):
             raise BenchError(
                 f"client_update.kind {self.client_update.kind}, participation.kind"
-                f" {self.participation.kind} and server.kind {self.server.kind} do not"
-                " go together: local-steps, poisson-lots and average do, and"
-                " model-difference, proximal or scaffold with a cohort and server.kind"
-                " step"
+                f" {self.participation.kind} and server.kind {self.server.kind} do"
+                " not fit together: combine local-steps with poisson-lots and"
+                " average, or model-difference, proximal or scaffold with a cohort"
+                " and server.kind step"
             )
         super().check()
 

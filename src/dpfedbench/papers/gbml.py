@@ -103,8 +103,8 @@ class Reptile(ClientUpdate):
         if self.batches == "disjoint" and examples % self.inner_steps:
             raise BenchError(
                 f"client_update.inner_steps ({self.inner_steps}) does not divide a"
-                f" client's {examples} examples into disjoint batches: change one of"
-                " them"
+                f" client's {examples} examples into disjoint batches: change"
+                " client_update.inner_steps or the number of examples"
             )
 
     def samplers(self, run: Method, records: int) -> dict[str, Sampler]:

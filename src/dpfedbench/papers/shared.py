@@ -107,9 +107,9 @@ class PartyMethod(Method):
         for name, step in self.client_update.steps.items():
             if self.private and step.cut is not None:
                 raise BenchError(
-                    f"client_update: cut is {step.cut:g} for {name}, which is for runs"
-                    " that claim no privacy: set it to null, the clipping rule has the"
-                    " threshold"
+                    f"client_update: cut is {step.cut:g} for {name}, which is only"
+                    " for runs that claim no privacy: set it to null; the clipping"
+                    " rule sets the threshold"
                 )
         for party_sum in self.client_sums:
             rule = party_sum.clipping
@@ -117,8 +117,8 @@ class PartyMethod(Method):
                 raise BenchError(
                     f"clipping.kind is {rule.kind} for {party_sum.name}, so its"
                     " threshold would follow one party's releases, and the ledger"
-                    " would show it to everyone; everyone's account covers only the"
-                    " sum over parties: take constant"
+                    " would show it to everyone, whose account covers only the sum"
+                    " over parties: take constant"
                 )
 
     def sums(self) -> list[SumSpec]:

@@ -61,7 +61,7 @@ class Augmentation(Section):
             return images
         if images.ndim != 4:
             raise BenchError(
-                f"records of shape {list(images.shape[1:])} are no images [H, W, C]:"
+                f"records of shape {list(images.shape[1:])} are not images [H, W, C]:"
                 " leave out client_update.augmentation"
             )
         changed = self._cropped(images, rng) if self.crop else images.copy()

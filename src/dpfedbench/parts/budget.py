@@ -80,8 +80,8 @@ class BudgetSettings(Budget):
         if run.reading != "as-released":
             raise BenchError(
                 f"budget.counted_clients is {self.counted_clients:,}, which only the"
-                " claim of a released code may count: set it to null, or reading to"
-                " as-released"
+                " claim of a paper's released code may use: set it to null, or set"
+                " reading to as-released"
             )
         cohort = run.participation.cohort
         if self.counted_clients < cohort:
@@ -202,13 +202,14 @@ class WithinTask(OwnSum):
         if self.clipping_groups == "all" and self.noise_by_group != "joint":
             raise BenchError(
                 f"{self.section}.noise_by_group is {self.noise_by_group}, but"
-                f" {self.section}.clipping_groups is all, so there is one group: set it"
-                " to layers or tensors"
+                f" {self.section}.clipping_groups is all, so there is only one group:"
+                " set clipping_groups to layers or tensors"
             )
         if self.noise_by_group == "per-group" and self.multiplier is None:
             raise BenchError(
-                f"{self.section}.noise_by_group is per-group, which protects less than"
-                f" the multiplier says, but {self.section}.multiplier is null: give it"
+                f"{self.section}.noise_by_group is per-group, which protects less"
+                f" than the multiplier states, but {self.section}.multiplier is null:"
+                " set it"
             )
 
     def sum(self, name: str, *, observer: str) -> SumSpec:

@@ -49,16 +49,16 @@ def check_reading(run: Method) -> None:
     rules = [sum_.clipping for sum_ in run.sums() if sum_.private]
     if not breaches and all(rule is None or rule.private for rule in rules):
         raise BenchError(
-            f"reading is as-released, but this run of {run.name} does nothing that"
-            " its account does not cover: leave reading out"
+            f"reading is as-released, but this run of {run.name} has an account that"
+            " covers all it does: leave reading out"
         )
     for sum_ in run.sums():
         budget = sum_.budget
         if budget is not None and budget.epsilon is not None and budget.stop:
             raise BenchError(
-                f"reading is as-released, of which no finite ε is proven, but"
-                f" budget.epsilon is {budget.epsilon:g} and stops the training at"
-                " it: set budget.epsilon to null, or budget.stop to false"
+                "reading is as-released, which has no finite proven ε, but"
+                f" budget.epsilon ({budget.epsilon:g}) stops the training: set"
+                " budget.epsilon to null, or budget.stop to false"
             )
 
 
@@ -76,8 +76,8 @@ def check_processes(run: Method, count: int) -> None:
         sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums()
     ):
         raise BenchError(
-            f"machine.processes is {count}, but the sum of {run.folder} takes each"
-            " client's message by itself, in one process: set it to 1"
+            f"machine.processes is {count}, but the sum of {run.folder} processes"
+            " each client's message separately, in one process: set it to 1"
         )
     most = (
         run.participation.clients_per_round(run.clients.count) if run.trained else count
@@ -85,7 +85,7 @@ def check_processes(run: Method, count: int) -> None:
     if count > most:
         raise BenchError(
             f"machine.processes is {count}, but a round of {run.folder} has {most}"
-            f" client{'s' * (most != 1)} to divide among them: set it to"
+            f" client{'s' * (most != 1)} to divide among the processes: set it to"
             f" {most}{' or less' * (most != 1)}"
         )
 
@@ -102,25 +102,26 @@ def _check_data(run: Method) -> None:
         )
     if not clients.equal_sizes and not run.client.any_size:
         raise BenchError(
-            f"clients.partition is {clients.partition}, whose clients hold"
-            " different numbers of records, but those of client_update.kind"
-            f" {run.client.kind} hold as many each: take another partition"
+            f"clients.partition is {clients.partition}, whose clients hold different"
+            f" numbers of records, but client_update.kind {run.client.kind} needs"
+            " equal numbers: take another partition"
         )
     for sum_ in () if clients.equal_sizes else run.client_sums:
         if sum_.clipping is not None and sum_.clipping.moves:
             raise BenchError(
-                f"clipping.kind is {sum_.clipping.kind}, which compares a lot's"
-                " release with one expected lot, but with clients.partition"
-                f" {clients.partition} each client has its own: take constant"
+                f"clipping.kind is {sum_.clipping.kind}, which compares a release"
+                " with the expected lot size, but with clients.partition"
+                f" {clients.partition} lot sizes differ between clients: take"
+                " constant"
             )
     if clients.held_out_share:
         _check_personal_test(run, records)
     as_it_is = records and not run.pretrains
     if as_it_is != (run.task.shots == 0):
         raise BenchError(
-            f"task.shots is {run.task.shots}, which does not go with"
-            f" client_update.kind {run.client.kind}: 0 shots if, and only if,"
-            " models are tested unadapted"
+            f"task.shots is {run.task.shots}, which does not fit client_update.kind"
+            f" {run.client.kind}: set it to 0 if models are tested without"
+            " adaptation, otherwise to at least 1"
         )
     if run.pretrains and (run.validation.every or run.evaluation.every):
         raise BenchError(
@@ -138,16 +139,16 @@ def _check_personal_test(run: Method, records: bool) -> None:
     if without or (records and run.client_sums):
         raise BenchError(
             f"{where} the clients of {run.name} with client_update.kind"
-            f" {run.client_update.kind} have no test of their own: that is for"
-            " few-shot clients of images, and for clients that hold records and"
-            " send messages to the server's sums; set it to 0"
+            f" {run.client_update.kind} have no held-out test: only few-shot clients"
+            " of images, and clients that hold records and send messages to the"
+            " server's sums, have one; set it to 0"
         )
     if records:
         return
     if not clients.disjoint:
         raise BenchError(
-            f"{where} with clients.partition {clients.partition} an example that"
-            " one client leaves out may be in another one's training: take"
+            f"{where} with clients.partition {clients.partition} an example that one"
+            " client holds out may be in the training data of another: take"
             f" {' or '.join(clients.kinds('tasks', disjoint=True))}"
         )
     used = clients.support_per_class + clients.query_per_class
@@ -178,17 +179,15 @@ def _check_sums(run: Method) -> None:
     composition_groups(run.sums())
     if run.sums()[-1].taken_by != "server":
         raise BenchError(
-            f"the last of the sums of {run.name} is not taken by the server, but"
-            " the server moves the model by the last one: list the clients' sums"
-            " first"
+            f"the last sum of {run.name} is not taken by the server, but the server"
+            " updates the model with the last sum: list the clients' sums first"
         )
     _check_groups(run)
     if run.client_sums and not run.shares_all:
         raise BenchError(
             f"the clients of {run.name} share {run.shared} alone, but"
-            f" {run.client_sums[0].name} is a sum that each client takes over all"
-            ' coordinates: set shared = "all" on the method, or take sums of the'
-            " server alone"
+            f" {run.client_sums[0].name} is a client's sum over all coordinates: set"
+            ' shared = "all" on the method, or use server sums alone'
         )
     sums = run.further_sums
     server = run.server_sum
@@ -205,7 +204,7 @@ def _check_sums(run: Method) -> None:
             server.budget,
         ):
             raise BenchError(
-                f"{sum_.name} is of the same contributions as {server.name}, which"
+                f"{sum_.name} adds up the same contributions as {server.name}, which"
                 f" is private: give it noise, the unit {server.unit} and the same"
                 " budget"
             )
@@ -216,8 +215,8 @@ def _check_sums(run: Method) -> None:
     ]
     if any(sum_.within_task != client_sums[0].within_task for sum_ in client_sums):
         raise BenchError(
-            f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums of two"
-            " sections: give both one"
+            f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums"
+            " with two different sections: give both the same section"
         )
     limits = [
         sum_.budget.epsilon
@@ -226,10 +225,9 @@ def _check_sums(run: Method) -> None:
     ]
     if any(limit is not None for limit in limits) and "ledger.jsonl" in run.references:
         raise BenchError(
-            f"budget.epsilon is {limits[0]:g}, but this run uses a private run on"
-            " the same records, so its ε is that of both runs: a budget cannot"
-            " cover both; set budget.epsilon to null and noise.multiplier to a"
-            " number"
+            f"budget.epsilon is {limits[0]:g}, but this run uses a private run on the"
+            " same records, so its ε covers both runs, and a budget covers only one:"
+            " set budget.epsilon to null and noise.multiplier to a number"
         )
     unlimited = [
         sum_
@@ -237,10 +235,7 @@ def _check_sums(run: Method) -> None:
         if sum_.budget is not None and sum_.budget.epsilon is None
     ]
     if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
-        raise BenchError(
-            "noise.multiplier and budget.epsilon are both null: give one, the other"
-            " follows from it"
-        )
+        raise BenchError("noise.multiplier and budget.epsilon are both null: give one")
     plan = run.participation
     if (
         client_sums
@@ -265,8 +260,8 @@ def _check_groups(run: Method) -> None:
             )
         if sum_.name in names and sum_.within_task is None:
             raise BenchError(
-                f"{where} {sum_.name} is a sum of each client's own, which is"
-                " clipped as a whole: set clipping.groups to all"
+                f"{where} {sum_.name} is each client's own sum, which is clipped as a"
+                " whole: set clipping.groups to all"
             )
 
 
@@ -284,13 +279,13 @@ def check_part(run: Method, part: Any) -> None:
 def _check_clipping(run: Method, rule: ClippingRule) -> None:
     if rule.groups == "all" and rule.noise_by_group != "joint":
         raise BenchError(
-            f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups is"
-            " all, so there is one group: set groups to layers or tensors"
+            f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups"
+            " is all, so there is only one group: set groups to layers or tensors"
         )
     if rule.groups != "all" and rule.threshold is None:
         raise BenchError(
-            f"clipping.groups is {rule.groups}, but the rule {rule.kind} finds one"
-            " threshold of all coordinates: give clipping.threshold, of each group"
+            f"clipping.groups is {rule.groups}, but the rule {rule.kind} computes one"
+            " threshold for all coordinates: set clipping.threshold, for each group"
         )
     if rule.threshold is None and not rule.finds_threshold:
         raise BenchError(
@@ -301,8 +296,8 @@ def _check_clipping(run: Method, rule: ClippingRule) -> None:
 def _check_noised_mean_norm(run: Method, rule: NoisedMeanNorm) -> None:
     if run.noise.multiplier is None:
         raise BenchError(
-            "noise.multiplier is null, but noised-mean-norm is a release more a"
-            " lot: give a multiplier"
+            "noise.multiplier is null, but noised-mean-norm makes a further release"
+            " in each lot: set noise.multiplier"
         )
 
 
@@ -313,17 +308,17 @@ def _check_private_quantile(run: Method, rule: PrivateQuantile) -> None:
         return
     reading = "null, so a twentieth of the cohort, " if rule.count_noise is None else ""
     raise BenchError(
-        f"clipping.count_noise is {reading}{deviation:g}: private-quantile needs"
-        f" more than half of noise.multiplier ({multiplier:g}), or the count"
-        " alone costs all that may be spent"
+        f"clipping.count_noise is {reading}{deviation:g}: private-quantile needs more"
+        f" than half of noise.multiplier ({multiplier:g}), or the count alone spends"
+        " the whole budget"
     )
 
 
 def _check_decaying(run: Method, noise: Decaying) -> None:
     if not run.validation.public:
         raise BenchError(
-            "validation.public is false, but its loss drives the noise (noise.kind"
-            " decaying): what it tells of private records is in no account; take"
+            "validation.public is false, but its loss controls the noise (noise.kind"
+            " decaying), and no account covers a loss on private records: take"
             " public records, or noise.kind fixed"
         )
     if not run.validation.every:
@@ -332,8 +327,7 @@ def _check_decaying(run: Method, noise: Decaying) -> None:
         )
     if noise.multiplier is None:
         raise BenchError(
-            "noise.multiplier is null, but noise that decays needs a first value:"
-            " give one"
+            "noise.multiplier is null, but decaying noise needs a first value: set it"
         )
 
 
@@ -342,21 +336,20 @@ def _check_factorised(run: Method, noise: Factorised) -> None:
     rule = run.clipping
     if not plan.correlated:
         raise BenchError(
-            f"participation.kind is {plan.kind}, but correlated noise is accounted"
-            " for where each client's rounds are known, or where each is in one"
-            " secret round: take one-pass, min-separation or balls-and-bins, or"
-            " noise.kind fixed"
+            f"participation.kind is {plan.kind}, but correlated noise needs known"
+            " rounds of each client, or one secret round for each: take one-pass,"
+            " min-separation or balls-and-bins, or noise.kind fixed"
         )
     if noise.rounds is not None and noise.rounds < plan.rounds:
         raise BenchError(
             f"noise.rounds is {noise.rounds}, fewer than participation.rounds"
-            f" ({plan.rounds}): a factorisation has to be for all planned rounds;"
+            f" ({plan.rounds}): the factorisation must cover all planned rounds;"
             " raise it, or set it to null"
         )
     if rule.kind != "constant":
         raise BenchError(
-            f"clipping.kind is {rule.kind}, but correlated noise takes back"
-            " what rounds at the same threshold added: take constant"
+            f"clipping.kind is {rule.kind}, but correlated noise cancels only between"
+            " rounds with the same threshold: take constant"
         )
 
 
@@ -365,7 +358,7 @@ def _check_optimised(run: Method, factorisation: Optimised) -> None:
     if rounds > MOST:
         raise BenchError(
             f"participation.rounds is {rounds}, but the factorisation"
-            f" {factorisation.kind} is found for at most {MOST}: take"
+            f" {factorisation.kind} is computed for at most {MOST} rounds: take"
             " noise.factorisation.kind square-root"
         )
     if factorisation.workload == "server" and not run.server.linear:
@@ -373,7 +366,7 @@ def _check_optimised(run: Method, factorisation: Optimised) -> None:
         optimizer = run.server.optimizer
         raise BenchError(
             "noise.factorisation.workload is server, but server.optimizer"
-            f" {optimizer.kind} takes steps that are not linear in the sums: take"
+            f" {optimizer.kind} makes steps that are not linear in the sums: take"
             " sgd, or workload prefix"
         )
 
@@ -389,8 +382,8 @@ def _check_skellam(run: Method, noise: Skellam) -> None:
     if noise.gone(plan.cohort) > math.floor(noise.dropped_at_most * plan.cohort + 1e-9):
         raise BenchError(
             f"noise.dropped is {noise.dropped}, more than noise.dropped_at_most"
-            f" ({noise.dropped_at_most}): those who stay would add less noise than"
-            " the account counts; raise noise.dropped_at_most"
+            f" ({noise.dropped_at_most}): the remaining clients would add less noise"
+            " than the account counts; raise noise.dropped_at_most"
         )
     if noise.counted(plan.cohort) < 1:
         raise BenchError(
@@ -418,7 +411,7 @@ def _check_participation(run: Method, plan: Participation) -> None:
     if cohort > count:
         raise BenchError(
             f"participation.cohort is {cohort}, more than clients.count ({count}):"
-            " lower it or raise that"
+            " lower the cohort or raise clients.count"
         )
     if plan.blocks and count % cohort:
         raise BenchError(
@@ -428,9 +421,9 @@ def _check_participation(run: Method, plan: Participation) -> None:
         )
     if plan.blocks and plan.once and cohort * plan.rounds > count:
         raise BenchError(
-            f"participation.rounds is {plan.rounds}, but {count} clients in cohorts of"
-            f" {cohort} last for {count // cohort} rounds of {plan.kind}: lower rounds"
-            " or raise clients.count"
+            f"participation.rounds is {plan.rounds}, but {count} clients in cohorts"
+            f" of {cohort} are enough for {count // cohort} rounds of {plan.kind}:"
+            " lower rounds or raise clients.count"
         )
 
 

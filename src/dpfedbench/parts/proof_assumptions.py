@@ -50,15 +50,15 @@ def check_plan(
         if sum_.noise.follows_loss and not run.validation.public:
             raise BenchError(
                 f"the noise of {sum_.name} follows a validation loss, but"
-                " validation.public is false: what it tells of private records is in no"
-                " account; take public records, or noise.kind fixed"
+                " validation.public is false, and no account covers a loss on"
+                " private records: take public records, or noise.kind fixed"
             )
     for sum_ in own:
         alone = sum_.unit == "client" and sum_.within_task is not None
         if sum_.private and alone and sum_.adjacency != "replace-one":
             raise BenchError(
-                f"{sum_.name} is each client's sum over its own update, which the client"
-                f" always sends, but its adjacency is {sum_.adjacency}: set adjacency"
+                f"{sum_.name} is a sum over each client's own update, which every"
+                f" client sends, but its adjacency is {sum_.adjacency}: set adjacency"
                 " to replace-one (parts.budget.OwnUpdate does)"
             )
 
@@ -88,9 +88,9 @@ def check_clients(
     over_clients = server.private and server.unit == "client"
     if over_clients and clients.contributions_per_client != 1:
         raise BenchError(
-            f"each client makes {clients.contributions_per_client} contributions to {server.name}, but its"
-            " account is of one contribution a client and round: send one"
-            " (Clients.contributions_per_client)"
+            f"each client makes {clients.contributions_per_client} contributions to"
+            f" {server.name}, but its account covers one contribution for each client"
+            " and round: send one (Clients.contributions_per_client)"
         )
     keeps = clients.keeps_state
     if keeps is None:
@@ -116,9 +116,9 @@ def check_row(row: dict[str, Any], kind: str) -> None:
         value = row.get(name)
         if value is not None and value == value:
             raise BenchError(
-                f"the clients of client_update.kind {kind} fill {name} of history.csv,"
-                " which follows from private records and is no release: leave it out"
-                " of a private run"
+                f"the clients of client_update.kind {kind} fill the column {name} of"
+                " history.csv, which depends on private records and is not a"
+                " release: leave it out of a private run"
             )
 
 
@@ -149,9 +149,9 @@ def _check_client_state(
     if any(sum_.unit == "record" for sum_ in private):
         raise BenchError(
             f"the clients of client_update.kind {client.kind} {verb}, but the account"
-            " of a record takes each record's contribution to follow from that record"
-            " and from releases alone: set keeps_state = False on the class if that is"
-            " so, or protect clients"
+            " of a record assumes that each record's contribution depends on that"
+            " record and on releases alone: set keeps_state = False on the class if"
+            " this is true, or protect clients"
         )
     over_clients = any(sum_.within_task is None for sum_ in private)
     if over_clients and not participation.allows_client_state:
@@ -160,11 +160,11 @@ def _check_client_state(
 
 def _state_message(client: ClientUpdate, participation: str, what: str) -> str:
     return (
-        f"the clients of client_update.kind {client.kind} {what} of their own, but"
+        f"the clients of client_update.kind {client.kind} {what}, but"
         f" participation.kind is {participation}, whose account needs contributions"
-        " that do not depend on former rounds: take poisson, balls-and-bins or a"
-        " participation with known rounds, or set keeps_state = False on the class if"
-        " its clients keep nothing"
+        " that do not depend on earlier rounds: take poisson, balls-and-bins or a"
+        " participation with known rounds, or set keeps_state = False on the class"
+        " if its clients keep nothing"
     )
 
 
@@ -174,5 +174,6 @@ def _check_columns(client: ClientUpdate, run: Method) -> None:
         raise BenchError(
             f"client_update.kind {client.kind} fills {', '.join(columns)} of"
             " history.csv in a run that claims privacy: set columns_are_released ="
-            " True on the class if all of them follow from releases, else name none"
+            " True on the class if all these columns follow from releases, or fill"
+            " none"
         )

@@ -244,8 +244,8 @@ def _check_rests_on(releases: Sequence[Release]) -> None:
     has_own_sums = any(accountant.within_task for accountant in accountants)
     if len(units) > 1 or has_own_sums:
         raise DpsumError(
-            "a run that rests on another's releases: no analysis of clients' own"
-            " sums, or of two units"
+            "this run uses another run's releases: no analysis covers clients' own"
+            " sums, or two units"
         )
 
 

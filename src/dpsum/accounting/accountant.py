@@ -222,8 +222,8 @@ class Accountant:
         z = self.gaussian(events)
         if z is None:
             raise DpsumError(
-                f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no"
-                " search for it"
+                f"there are no Renyi divergences for the sampler {self.pair[1]!r}:"
+                " declare no search for it"
             )
         return np.array(orders) / (2 * z**2)
 
@@ -303,7 +303,7 @@ class Accountant:
                 or value % 1
             ):
                 raise self.contradiction(
-                    sampling, f"{key} is not a whole number from 1 on"
+                    sampling, f"{key} is not a whole number of at least 1"
                 )
 
     def units_of(self, sampling: Sampler) -> str:
@@ -318,8 +318,7 @@ class Accountant:
             f"{key} {value}" for key, value in sampling.items() if key != "kind"
         )
         text = (
-            f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit"
-            f" together: {why}; {MEND}"
+            f"the ledger's sampler {self.pair[1]} is invalid ({pairs}): {why}; {MEND}"
         )
         return Contradiction(text, why)
 
@@ -393,7 +392,7 @@ def rounds_of(
         raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
     if len(rounds) > first.sampler["rounds"]:
         raise DpsumError(
-            f"the ledger has {len(rounds)} rounds, its sampler plans"
+            f"the ledger has {len(rounds)} rounds, but its sampler plans"
             f" {first.sampler['rounds']}"
         )
     return rounds
@@ -405,20 +404,20 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
         for name in ("sampler", "unit", "adjacency", "mechanism")
     ):
         raise DpsumError(
-            f"{where} has another sampler, unit, adjacency or mechanism than the first:"
-            " account for them apart"
+            f"{where} has another sampler, unit, adjacency or mechanism than the"
+            " first: account for them separately"
         )
     if event.adds is not None and event.adds > (
         clients := event.sampler.get("clients", 1)
     ):
         raise DpsumError(
-            f"{where} is added up with those of {event.adds} clients, but its sampler"
-            f" has {clients}: its mechanism is not the one accounted for"
+            f"{where} is added to those of {event.adds} clients, but its sampler has"
+            f" {clients}: its mechanism is not the one accounted for"
         )
     if event.adjacency != adjacency:
         raise DpsumError(
-            f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for"
-            f" {adjacency}"
+            f"{where} is for {event.adjacency} adjacency: the analysis of its sampler"
+            f" is for {adjacency}"
         )
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)

@@ -204,8 +204,8 @@ class DecayingBudgetPlan(BudgetPlan):
             )
         if None in beside:
             raise DpsumError(
-                "the multiplier of a sum is null beside one whose noise follows a loss"
-                " or is released twice: give one"
+                "a sum has no noise multiplier, but another sum's noise follows a"
+                " loss or is released twice: give each a multiplier"
             )
         # The limit is kept lot by lot, and does not determine the number of rounds.
         super().__init__(
@@ -347,9 +347,9 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
         remaining = total**-2 - squares
         if remaining <= 0:
             raise DpsumError(
-                "the budget allows all sums of these units together one of noise"
-                f" multiplier {total:g}, and those that are given have"
-                f" {joint_multiplier(fixed):g} already: raise a multiplier or"
+                f"the budget allows a joint noise multiplier of {total:g} for all"
+                " sums of these units, but the sums with fixed multipliers already"
+                f" have {joint_multiplier(fixed):g}: raise a multiplier or"
                 " budget.epsilon"
             )
         share = rounded_up((missing / remaining) ** 0.5)

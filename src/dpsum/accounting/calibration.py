@@ -74,7 +74,8 @@ def epsilon_after(
     accountant = find(options.get("mechanism", "gaussian"), kind)
     if profile not in ("claimed", "proven"):
         raise DpsumError(
-            f"no accounting profile {profile!r} for a plan: choose claimed or proven"
+            f"a plan cannot use the accounting profile {profile!r}: choose claimed or"
+            " proven"
         )
     if profile == "claimed" and not claims:
         raise DpsumError(f"{NO_CLAIM}: set the profile to proven")

@@ -70,7 +70,8 @@ def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], boo
         return PROVEN_ORDERS, True
     if not claim.orders:
         raise DpsumError(
-            "the paper's claim cannot be kept lot by lot: set budget.profile to proven"
+            "the paper's claim cannot be tracked lot by lot: set budget.profile to"
+            " proven"
         )
     return claim.orders, False
 

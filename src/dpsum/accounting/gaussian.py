@@ -184,9 +184,9 @@ def rest_multiplier(total: float, other: float) -> float:
     """
     if not other > total:
         raise DpsumError(
-            f"a release of multiplier {other:g} beside the gradients' leaves nothing of"
-            f" noise.multiplier {total:g}: raise clipping.count_noise (it is half that"
-            " multiplier) or lower the noise"
+            f"a further release with multiplier {other:g} leaves no noise multiplier"
+            f" for the gradients out of noise.multiplier {total:g}: raise"
+            " clipping.count_noise (it is half that multiplier) or lower the noise"
         )
     rest = (total**-2 - other**-2) ** -0.5
     while joint_multiplier([rest, other]) < total:

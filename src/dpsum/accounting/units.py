@@ -85,10 +85,10 @@ def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
             first = records[0]
             second = clients[0]
             raise DpsumError(
-                f"{first.name} protects records from {first.observer} and {second.name}"
-                f" clients from {second.observer}: no analysis composes sums of two"
-                " units that one observer has; let both protect the same unit, or"
-                " clients' own sums reach the server alone"
+                f"{first.name} protects records from {first.observer} and"
+                f" {second.name} clients from {second.observer}: no analysis composes"
+                " sums over two units that one observer sees; let both protect the"
+                " same unit, or show clients' own sums to the server alone"
             )
     return units
 
@@ -128,9 +128,9 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     if "" in parts and len(parts) > 1:
         named_part = next(part for part in parts if part)
         raise DpsumError(
-            f"{parts[named_part][0].name} is of a part of the records and others of all"
-            f" ({parts[''][0].name}): no analysis composes them; give each a part of"
-            " its own, of which none shares a record with another, or leave one out"
+            f"{parts[named_part][0].name} reads a subset of the records and other"
+            f" sums read all ({parts[''][0].name}): no analysis composes them; give"
+            " each sum its own disjoint subset of records, or leave one out"
         )
     return parts
 
@@ -145,9 +145,9 @@ def cannot_compose(
 ) -> str:
     """Return the message about two sums of the same units that no analysis composes."""
     return (
-        f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but"
-        f" {why}: no analysis composes them; let each read a part of the records of its"
-        " own, or leave one out"
+        f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''}"
+        f" but {why}: no analysis composes them; let each read its own disjoint"
+        " subset of records, or leave one out"
     )
 
 
@@ -157,7 +157,7 @@ def tells_rounds(own: Read, kind: str) -> str:
     The account of another sum needs these rounds secret.
     """
     return (
-        f"each client's {own.name} is seen by {own.observer}, which tells the rounds"
-        f" that {kind} participation keeps secret: set participation.kind to one-pass,"
-        " where rounds are known"
+        f"each client's {own.name} is seen by {own.observer}, which reveals the"
+        f" rounds that {kind} participation keeps secret: set participation.kind to"
+        " one-pass, whose account does not need secret rounds"
     )

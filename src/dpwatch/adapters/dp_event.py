@@ -77,8 +77,8 @@ def from_event(
         )
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
         raise DpsumError(
-            f"units is {units!r}: a tree does not say how many there are; give a whole"
-            " number from 1 on"
+            f"units is {units!r}: a tree does not state the number of units; give a"
+            " whole number of at least 1"
         )
     rounds = list(_rounds(event))
     if not rounds:
@@ -90,14 +90,14 @@ def from_event(
             for rate, _, count in itertools.islice(sorted(kinds), 3)
         )
         raise DpsumError(
-            f"the tree has samples of several kinds ({samplers}): a ledger is of one"
-            " sampler, so split it"
+            f"the tree has samples of several kinds ({samplers}): a ledger has one"
+            " sampler, so split the tree"
         )
     rate, size, count = kinds.pop()
     if size is not None and size[1] != units:
         raise DpsumError(
-            f"the tree samples from {size[1]:,} units and units is {units:,}: give that"
-            " number"
+            f"the tree samples from {size[1]:,} units, but units is {units:,}: set"
+            f" units to {size[1]}"
         )
     cohort = size[0] if size else units * rate
     kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
@@ -155,9 +155,7 @@ def _line(
             reason="",
         )
     except ValueError as error:
-        raise DpsumError(
-            f"the tree has a release that no mechanism makes: {error}"
-        ) from error
+        raise DpsumError(f"the tree has an invalid release: {error}") from error
 
 
 def _rounds(event: events.DpEvent) -> Iterator[_Round]:
@@ -249,8 +247,8 @@ def to_event(
         )
     if len({event.unit for event in releases}) > 1:
         raise DpsumError(
-            "the ledger has releases of clients and of records: a tree is of one unit,"
-            " so split it"
+            "the ledger has releases of clients and of records: a tree has one unit,"
+            " so split the ledger"
         )
     if any(event.data_dependent_threshold for event in releases):
         return events.NonPrivateDpEvent()

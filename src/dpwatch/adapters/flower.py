@@ -53,7 +53,7 @@ from dpwatch.adapters.watch import (
     spacing,
 )
 
-_MEND = "or metrics='kept', if nobody but the server sees them"
+_MEND = "or metrics='kept', if only the server sees them"
 Arrays = list[np.ndarray]
 
 
@@ -93,9 +93,9 @@ class StrategyWatch(Watch):
             strategy, DifferentialPrivacyFixedClippingBase
         ):
             raise DpsumError(
-                f"{type(strategy).__name__} is no strategy with differential privacy of"
-                " flwr.serverapp.strategy: give the DifferentialPrivacy... wrapper"
-                " itself, before its start"
+                f"{type(strategy).__name__} is not a DifferentialPrivacy... wrapper"
+                " of flwr.serverapp.strategy: give the wrapper itself, before it"
+                " starts"
             )
         if "aggregate_train" in vars(strategy):
             raise DpsumError(
@@ -105,8 +105,8 @@ class StrategyWatch(Watch):
         check_cohorts(cohorts)
         if examples is not None and not 0 < examples[0] <= examples[1]:
             raise DpsumError(
-                f"examples is {examples}: give the least and the greatest number that a"
-                " client may have"
+                f"examples is {examples}: give the smallest and the largest number of"
+                " examples of a client"
             )
         check_scale(
             float(strategy.clipping_norm),
@@ -150,7 +150,7 @@ class StrategyWatch(Watch):
     ) -> Any:
         if self._rounds is None:
             raise DpsumError(
-                "how many rounds are planned is not known: call start, or give"
+                "the number of planned rounds is unknown: call start, or give"
                 " watch(rounds=...)"
             )
         drawn: list[tuple[set[int], list[int]]] = []
@@ -254,19 +254,19 @@ class StrategyWatch(Watch):
         reasons += _norms(updates, self._before, threshold)
         if not _is_mean(updates, weights, mean):
             reasons.append(
-                f"{type(self._inner).__name__} did not release the weighted mean of the"
-                " clipped updates, so that its sensitivity is not known"
+                f"{type(self._inner).__name__} did not release the weighted mean of"
+                " the clipped updates, so its sensitivity is unknown"
             )
         if self.metrics == "released":
             if metrics:
                 reasons.append(
                     f"the clients' {', '.join(metrics)} were averaged and released"
-                    f" without noise beside it: send {self._inner.weighted_by_key}"
-                    f" alone, {_MEND}"
+                    f" without noise: send {self._inner.weighted_by_key} alone,"
+                    f" {_MEND}"
                 )
             if getattr(self._inner, "fraction_evaluate", 1.0) > 0:
                 reasons.append(
-                    "the model is evaluated on clients' data and what they answer is"
+                    "clients evaluate the model on their data and their results are"
                     f" released without noise: set fraction_evaluate to 0, {_MEND}"
                 )
         answered = len(updates)

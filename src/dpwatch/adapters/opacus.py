@@ -263,8 +263,8 @@ class TrainingWatch(Watch):
         sampler, why = self._draws.take(self._records)
         if self.round >= sampler["rounds"]:
             raise DpsumError(
-                f"step {self.round + 1} is one more than the {self.round} of the epochs"
-                " given to watch(): give all"
+                f"step {self.round + 1} is beyond the {self.round} steps of the"
+                " epochs given to watch(): give all epochs"
             )
         self._reasons = self._reasons + why
         self._kind = str(sampler["kind"])
@@ -347,9 +347,9 @@ class TrainingWatch(Watch):
     def _before_step(self, *_: Any) -> None:
         if not self._released:
             raise DpsumError(
-                "the model was about to move by gradients that the watched optimiser"
-                " did not release: step the optimiser that make_private returned, not"
-                " the one within it"
+                "the model was about to be updated with gradients that the watched"
+                " optimiser did not release: step the optimiser that make_private"
+                " returned, not the one that it wraps"
             )
         self._released = False
 
@@ -387,7 +387,7 @@ class TrainingWatch(Watch):
         if counted != len(releases):
             raise DpsumError(
                 f"Opacus's accountant counts {counted} steps and the ledger"
-                f" {len(releases)}: steps were taken that were never watched"
+                f" {len(releases)}: some steps were not watched"
             )
         first = releases[0]
         try:

@@ -128,7 +128,7 @@ class BackendWatch(Watch):
         if len(mechanisms) != 1:
             raise DpsumError(
                 f"the backend has {len(mechanisms)} privacy mechanisms among its"
-                " postprocessors: give one with one"
+                " postprocessors: give a backend with exactly one"
             )
         mechanism: Any = mechanisms[0]
         if "postprocess_server" in vars(mechanism):
@@ -138,25 +138,24 @@ class BackendWatch(Watch):
         check_cohorts(cohorts)
         if rounds < 1:
             raise DpsumError(
-                f"rounds is {rounds}: give the central iterations that are planned"
+                f"rounds is {rounds}: give the number of planned central iterations"
             )
         gaussian = _gaussian(mechanism)
         if gaussian is None:
             raise DpsumError(
-                f"{type(mechanism).__name__} is no Gaussian mechanism: none of its"
-                " noise has an analysis here"
+                f"{type(mechanism).__name__} is not a Gaussian mechanism: no"
+                " accountant covers its noise"
             )
         kind, known = _sampling(
             getattr(backend._training_dataset, "user_sampler", None)
         )
         if (users or known) is None:
             raise DpsumError(
-                "how many users there are is not known of this sampler: give"
-                " watch(users=...)"
+                "this sampler does not state the number of users: give watch(users=...)"
             )
         if users is not None and known is not None and users != known:
             raise DpsumError(
-                f"users is {users}, and the sampler draws from {known}: leave users out"
+                f"users is {users}, but the sampler draws from {known}: leave users out"
             )
         bound = float(get_param_value(gaussian.clipping_bound))
         check_scale(bound, bound * float(gaussian.relative_noise_stddev))
@@ -247,7 +246,7 @@ class BackendWatch(Watch):
         sampler, reasons = self._sampler()
         if self._local and len(draws) != len(now.users):
             reasons.append(
-                f"{len(draws)} of {len(now.users)} users noised what they sent"
+                f"{len(draws)} of {len(now.users)} users added noise to what they sent"
             )
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
@@ -256,13 +255,13 @@ class BackendWatch(Watch):
             )
         if not all(abs(weight - 1.0) <= 1e-6 for weight in now.weights):
             reasons.append(
-                "weights other than 1 are added up without noise and divide the sum:"
-                " weigh by user"
+                "the sum is divided by a total of weights other than 1, which has no"
+                " noise: weigh by user"
             )
         if self.metrics == "released":
             reasons.append(
-                "the users' metrics are added up and released without noise beside it:"
-                " give metrics='kept', if nobody but the server sees them"
+                "the users' metrics are added up and released without noise: give"
+                " metrics='kept', if only the server sees them"
             )
         if self._kind == "min-separation":
             often = max(Counter(now.users).values(), default=1)
@@ -307,8 +306,9 @@ class BackendWatch(Watch):
         for user in set(now.users):
             if self.round - self._last.get(user, -separation) < separation:
                 reasons.append(
-                    f"user {user} came again after {self.round - self._last[user]}"
-                    f" rounds, not {separation}"
+                    f"user {user} took part again after"
+                    f" {self.round - self._last[user]} rounds, fewer than the"
+                    f" separation of {separation}"
                 )
             self._last[user] = self.round
         spacing = {"separation": separation, "participations": -(-rounds // separation)}
@@ -367,8 +367,8 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
         or mechanism is gaussian
     ):
         raise DpsumError(
-            "an audit calls one release of a sum, and this noise is of several rounds,"
-            " or of one user"
+            "an audit needs one release of a sum, but this noise spans several"
+            " rounds or is each user's own"
         )
     seeds = np.random.default_rng(
         np.random.randint(2**32, dtype=np.uint32)

@@ -46,13 +46,13 @@ def check(loader: DataLoader[Any]) -> None:
         len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
         raise DpsumError(
-            f"the loader does not know how many records it draws from ({error}): no"
-            " account is possible without it"
+            f"the loader does not state how many records it draws from ({error}): no"
+            " account is possible without this number"
         ) from error
     if loader.batch_sampler is not None and "_dpsum" in vars(loader.batch_sampler):
         raise DpsumError(
-            "the loader is watched already: stop() the other watch, or make a loader of"
-            " its own"
+            "the loader is watched already: stop() the other watch, or make a new"
+            " loader"
         )
 
 

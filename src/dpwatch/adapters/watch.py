@@ -76,7 +76,7 @@ class NoiseSeen:
             return ["no noise is added"]
         pieces = [np.asarray(array, dtype=np.float64).ravel() / std for array in noise]
         if not all(np.isfinite(piece).all() for piece in pieces):
-            return ["its noise cannot be told: what was released is not finite"]
+            return ["its noise cannot be measured: the release is not finite"]
         values = pieces if values is None else values
         messages = (
             self._sizes(pieces, std)
@@ -104,8 +104,8 @@ class NoiseSeen:
                     measured = std * (total / count) ** 0.5
                     where = "the noise" if key < 0 else f"the noise of array {number}"
                     return [
-                        f"{where} is said to have deviation {std:.4g} and has"
-                        f" {measured:.4g}"
+                        f"{where} has deviation {measured:.4g}, but the mechanism"
+                        f" states {std:.4g}"
                     ]
         return []
 
@@ -144,9 +144,9 @@ class NoiseSeen:
                 before = (
                     "in this release"
                     if comparable[int(np.argmin(chances))] >= earlier_draws
-                    else "in a release before"
+                    else "in an earlier release"
                 )
-                faults.append(f"the noise of array {number} was drawn already {before}")
+                faults.append(f"the noise of array {number} was used before: {before}")
             self._draws.append(piece)
         return faults[:1]
 
@@ -327,7 +327,7 @@ class Watch:
             )
         except ValueError as error:
             raise DpsumError(
-                f"release {self.round + 1} is no private one: {error}"
+                f"release {self.round + 1} is not private: {error}"
             ) from error
         self.ledger.append(release)
 
@@ -339,10 +339,7 @@ class Watch:
         """
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
-            raise DpsumError(
-                "nothing was released yet: there is nothing to account for, and nothing"
-                " to audit"
-            )
+            raise DpsumError("nothing was released yet: train at least one round first")
         return releases
 
     def claim(self) -> Claim | None:
@@ -411,8 +408,8 @@ def check_cohorts(cohorts: str) -> None:
     """Refuse a value of `cohorts` other than "secret" and "known"."""
     if cohorts not in ("secret", "known"):
         raise DpsumError(
-            f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the"
-            " models can tell them"
+            f"cohorts is {cohorts!r}: give 'secret', or 'known' if those who see the"
+            " models can find them out"
         )
 
 

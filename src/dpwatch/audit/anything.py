@@ -131,8 +131,9 @@ class Audited:
         if self.refuted:
             return (
                 f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was"
-                f" {self.claimed:.4g}; the attack '{self.worst.name}' shows it, as"
-                f" right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
+                f" {self.claimed:.4g}; the attack '{self.worst.name}' shows it; a"
+                " correct mechanism fails so once in"
+                f" {1 / max(self.chance, 1e-30):.2g} audits"
             )
         text = (
             f"not refuted: at least {self.epsilon:.4g} is shown of the"

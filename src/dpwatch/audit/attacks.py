@@ -324,11 +324,12 @@ def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
     cohort = np.asarray(plan.sample_cohort(index))
     if cohort.ndim != 1 or (cohort.dtype.kind not in "iu" and len(cohort)):
         raise DpsumError(
-            f"participation's cohort of round {index} is no list of numbers of units"
+            f"participation returned a cohort for round {index} that is not a list of"
+            " unit numbers"
         )
     if len(cohort) and not 0 <= cohort.min() <= cohort.max() < units:
         raise DpsumError(
-            f"participation's cohort of round {index} has a unit that is not one of its"
-            f" {units:,}"
+            f"participation returned a cohort for round {index} with a unit outside"
+            f" its {units:,} units"
         )
     return cohort.astype(int)

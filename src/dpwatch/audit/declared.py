@@ -173,8 +173,8 @@ def description(participation: Any) -> dict[str, Any]:
     ):
         shown = repr(participation)[:60]
         raise DpsumError(
-            f"participation is {shown}: hand over one of dpsum's, a function of a seed"
-            " that makes one, or a ledger's sampler"
+            f"participation is {shown}: pass one of dpsum's participations, a"
+            " function of a seed that returns one, or a ledger's sampler"
         )
     return dict(described)
 
@@ -210,9 +210,9 @@ def declared(
     if mechanism is None or (epsilon is None and noise_multiplier is None):
         if noise_multiplier is not None or sampler != ALONE:
             raise DpsumError(
-                "a noise multiplier or a participation says nothing of a mechanism that"
-                " is not declared: declare gaussian with noise_multiplier or epsilon,"
-                " or epsilon of one call alone"
+                "a noise multiplier or a participation needs a declared mechanism:"
+                " declare gaussian with noise_multiplier or epsilon, or epsilon of"
+                " one call alone"
             )
         return Whatever(epsilon or 1.0, delta), epsilon
     if sampler != ALONE:

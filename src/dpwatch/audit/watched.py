@@ -43,9 +43,9 @@ _MORE = 16
 """Factor of further calls before the audit reports that a release ignores its input."""
 
 _STATE = (
-    "release keeps state: its answer to the same contributions {how} after a call with"
-    " others; make what it keeps (momentum, an adaptive threshold) anew in each call,"
-    " and have the audit see the private sum alone"
+    "release keeps state: its result for the same contributions {how} after a call"
+    " with others; create its state (momentum, an adaptive threshold) anew in each"
+    " call, and audit the private sum alone"
 )
 
 
@@ -90,7 +90,7 @@ class Watched:
     ) -> None:
         if not callable(release):
             raise DpsumError(
-                f"release is a {type(release).__name__}: hand over a function of"
+                f"release is a {type(release).__name__}: pass a function of"
                 " contributions [n, d]"
             )
         if (
@@ -99,8 +99,8 @@ class Watched:
             or dimension < 1
         ):
             raise DpsumError(
-                f"dimension is {dimension!r}: it is the whole number of coordinates d,"
-                " from 1 on"
+                f"dimension is {dimension!r}: it must be the number of coordinates d,"
+                " a whole number of at least 1"
             )
         if adjacency not in ADJACENCIES:
             raise DpsumError(
@@ -108,8 +108,8 @@ class Watched:
             )
         if cohort is not None and (cohort < 2 or adjacency == "add-or-remove"):
             raise DpsumError(
-                f"cohort is {cohort}: it fixes the rows of a call, two at least, and so"
-                " it goes with zero-out or replace-one adjacency"
+                f"cohort is {cohort}: it fixes the number of rows of a call, so it"
+                " must be at least 2, and adjacency zero-out or replace-one"
             )
         self._release = release
         self.dimension = dimension
@@ -168,26 +168,26 @@ class Watched:
                 else type(error).__name__
             )
             raise DpsumError(
-                f"release fails on {arguments} at call {self.calls} ({fault}): mend it and"
-                " try again"
+                f"release fails on {arguments} at call {self.calls} ({fault}):"
+                " correct it and try again"
             ) from error
         if answer.dtype.kind not in "fiub" or not answer.size:
             raise DpsumError(
-                f"release answers {arguments} with {answer.dtype} of size {answer.size}:"
-                " return real numbers"
+                f"release returned {answer.dtype} of size {answer.size} for"
+                f" {arguments}: return real numbers"
             )
         if self._size is None:
             self._size = answer.size
         if answer.size != self._size:
             raise DpsumError(
-                f"release answers {arguments} with {answer.size} numbers, and answered with"
-                f" {self._size} before: what is released has to have one size, whatever"
-                " comes in"
+                f"release returned {answer.size} numbers for {arguments}, but"
+                f" {self._size} before: a mechanism's output must have the same size"
+                " for every input"
             )
         if not np.isfinite(answer).all():
             raise DpsumError(
-                f"release answers {arguments} with numbers that are not finite: mend it and"
-                " try again"
+                f"release returned numbers that are not finite for {arguments}:"
+                " correct it and try again"
             )
         self._told(self.calls)
         return answer.astype(np.float64)
@@ -230,8 +230,8 @@ class Watched:
             plainly = _answers(crowds, more, ways)
         if plainly < _SURE:
             raise DpsumError(
-                f"release ignores its input: {self.most} contributions that all point"
-                f" one way change nothing in {self.calls} calls; hand over the function"
+                f"release ignores its input: {self.most} contributions in one"
+                f" direction change nothing in {self.calls} calls; pass the function"
                 " that adds them up, or lower the noise for the audit"
             )
         variance = nulls.var(axis=0, ddof=1)

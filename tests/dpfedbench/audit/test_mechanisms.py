@@ -175,7 +175,7 @@ def test_rule_that_leaks_without_a_known_attack_gives_a_reason():
     rule = Leaking()
     bound = leak_of(raw_percentile(), rule, records=0, first=0.5, runs=10, **LEVEL)
     assert math.isnan(bound.epsilon)
-    assert "Leaking is not private, and no attack on it is known" in bound.reason
+    assert "Leaking is not private, and no attack is defined for it" in bound.reason
 
 
 def test_rules_that_leak_from_round_to_round_all_have_an_attack():

@@ -361,7 +361,7 @@ def test_ledger_of_other_releases_is_refused():
     with pytest.raises(BenchError, match="empty"):
         audit(config, [])
     renamed = [dataclasses.replace(event, name="gradient-sum") for event in releases]
-    names = "releases of gradient-sum, the code as it is now of query-gradient-sum"
+    names = "releases of gradient-sum, but the current code has sums query-gradient-sum"
     with pytest.raises(BenchError, match=names):
         audit(config, renamed)
 

@@ -105,7 +105,7 @@ def write_tar(path: Path, members: dict[str, bytes]) -> None:
 def test_tar_member_that_is_too_large_is_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "wiki-3029.tar.gz", {"A.txt": bytes(65 << 20)})
     message = refusal(read_wiki, tmp_path, tmp_path)
-    assert "it holds more than the 67,108,864 bytes that are possible" in message
+    assert "it holds more than 67,108,864 bytes" in message
 
 
 @pytest.mark.parametrize("form", ["zip", "tar.gz"])
@@ -120,7 +120,7 @@ def test_archive_that_is_too_large_in_all_is_refused(tmp_path: Path, form: str) 
         write_tar(path, members)
     files = Copy(Source(name="the set", largest=700, total=1400), path).files
     assert {name: read() for name, read in files.items()} == members
-    with pytest.raises(BenchError, match=r"more than the [\d,]+ bytes that are poss"):
+    with pytest.raises(BenchError, match=r"more than [\d,]+ bytes, the most that"):
         _ = Copy(Source(name="the set", largest=700, total=1399), path).files
 
 

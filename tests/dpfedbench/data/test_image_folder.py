@@ -124,12 +124,12 @@ def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(
 def test_image_folder_that_is_no_data_set_is_refused(
     pictures: Make, tmp_path: Path
 ) -> None:
-    assert "is not there" in refused(tmp_path)
+    assert "does not exist" in refused(tmp_path)
     assert "set data.local_dir (or DPFEDBENCH_DATA)" in refused(None)
     (tmp_path / "shapes").mkdir()
     assert "shapes has no sub-folders" in refused(tmp_path)
     pictures({"a": 3})
-    assert "one class (a): at least two are needed" in refused(tmp_path)
+    assert "one class (a): put the pictures of at least two" in refused(tmp_path)
     pictures({"b": 2})
     assert "b has 2 pictures, but test_images is 2" in refused(tmp_path)
     assert "one of them" in refused(tmp_path, test_images=None)
@@ -140,7 +140,7 @@ def test_image_folder_that_is_no_data_set_is_refused(
     assert "b has 2 pictures, not 3: add some" in message
     classes["split_classes"] = {"train": 2, "validation": 1, "test": 1}
     message = refused(tmp_path, **classes)
-    assert "has 2 classes, but split_classes deals out 4" in message
+    assert "has 2 classes, but split_classes assigns 4" in message
 
 
 def test_image_folder_with_unreadable_pictures_is_refused(pictures: Make) -> None:

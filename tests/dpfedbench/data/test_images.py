@@ -68,7 +68,7 @@ def remove_last_line(path: Path) -> None:
         ("images.npy", flip_last_byte),
         ("images.npy", cut_last_bytes),
         ("images.npy", lambda path: path.write_bytes(b"")),
-        ("images.npy", lambda path: path.write_text("no array")),
+        ("images.npy", lambda path: path.write_text("not an array")),
         ("classes.csv", lambda path: path.write_text("index,name\n0,a\n")),
         ("classes.csv", replace_text("train", "trian")),
         ("classes.csv", remove_last_line),

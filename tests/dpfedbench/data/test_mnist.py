@@ -116,8 +116,8 @@ TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
     ("file", "harm", "message"),
     [
         (IMAGES, lambda content: content[:-20], "end-of-stream"),
-        (IMAGES, lambda content: b"", "no IDX file"),
-        (IMAGES, lambda content: b"<html>not found</html>", "no IDX file"),
+        (IMAGES, lambda content: b"", "not an IDX file"),
+        (IMAGES, lambda content: b"<html>not found</html>", "not an IDX file"),
         (IMAGES, flip_checksum, "CRC check failed"),
         (IMAGES, lambda content: content[:30] + bytes(30) + content[60:], "damaged"),
         (
@@ -125,7 +125,11 @@ TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
             lambda content: gzip.decompress(content)[:-1],
             "9407 bytes of values, not 9408",
         ),
-        (IMAGES, lambda content: gzip.decompress(content)[:9], "ends in its head"),
+        (
+            IMAGES,
+            lambda content: gzip.decompress(content)[:9],
+            "ends within its header",
+        ),
         (
             IMAGES,
             lambda content: idx(TRAIN_IMAGES, kind=13),

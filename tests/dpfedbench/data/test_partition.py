@@ -257,7 +257,7 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(
     message = refusal(
         gather, large, partition, clients, support_per_class=1, query_per_class=1
     )
-    assert "made for other images (of small) than these of large" in message
+    assert "made for other images (of small), not for these of large" in message
     for client in (20, -1):
         ids = np.array([client])
         with pytest.raises(IndexError):

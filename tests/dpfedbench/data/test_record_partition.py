@@ -257,4 +257,4 @@ def test_record_partition_of_other_images_is_refused(
     check_made_for(toy.name, toy.summary, partition.summary)
     changed = save_records(tmp_path / "changed", [0, 1, 2, 0], name="changed")
     message = refusal(check_made_for, changed.name, changed.summary, partition.summary)
-    assert "made for other images (of toy) than these of changed" in message
+    assert "made for other images (of toy), not for these of changed" in message

@@ -102,7 +102,7 @@ def test_records_that_do_not_fit_together_are_refused(
     [
         ("images.npy", flip_last_byte),
         ("images.npy", cut_last_bytes),
-        ("images.npy", lambda path: path.write_text("no array")),
+        ("images.npy", lambda path: path.write_text("not an array")),
         ("classes.csv", remove_last_line),
         ("classes.csv", replace_text("0,cat,2,1", "0,cat,1,2")),
         ("classes.csv", replace_text("0,cat,2,1", "0,cat,2")),

@@ -30,7 +30,7 @@ def test_local_folder_is_the_configured_one_before_the_environments(
     assert sources.local_folder(tmp_path / "configured") == tmp_path / "configured"
     assert sources.local_folder(None) == tmp_path / "environment"
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "missing"))
-    assert "missing is not there" in refusal(sources.local_folder, None)
+    assert "missing does not exist" in refusal(sources.local_folder, None)
     monkeypatch.delenv(sources.ENVIRONMENT)
     assert sources.local_folder(None) is None
 

@@ -188,7 +188,7 @@ def test_text_folder_is_split_into_tasks(tmp_path: Path) -> None:
     write_files(tmp_path, texts)
     assert split_counts(read_folder(tmp_path, words=20, test=0.2)) == [7, 1, 2]
     assert text_folder.TextFolderOptions.read({"folder": "x", "words": 3}).test == 0.1
-    with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
+    with pytest.raises(BenchError, match=r"the folder of texts .*none does not exist"):
         text_folder.read(tmp_path, tmp_path, folder="none", words=20)
 
 
@@ -226,7 +226,7 @@ def test_text_folder_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"words and \0 more", "a.txt is no text, it holds a NUL"),
+        (b"words and \0 more", "a.txt is not a text file, since it has a NUL"),
         (b"word " * 5 + b"caf\xe9 x", "invalid continuation byte at byte 28"),
         (b"word " * 5 + b"caf\xc3", "unexpected end of data at byte 28"),
         (b"a" * 2000, "it has 2,000 letters without a space"),

@@ -153,7 +153,7 @@ def test_training_that_another_process_finished_is_not_repeated(
     engine.train(config, **folders)  # type: ignore[arg-type]
     assert model.stat().st_mtime_ns == written
     assert not (tmp_path / "checkpoint").exists()
-    assert "was finished by the process waited for" in capsys.readouterr().err
+    assert "was finished by another process" in capsys.readouterr().err
     # A process that was killed while it wrote leaves a part, which is trained again.
     (tmp_path / "training.json").unlink()
     engine.train(config, **folders)  # type: ignore[arg-type]

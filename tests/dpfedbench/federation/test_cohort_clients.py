@@ -235,7 +235,7 @@ def test_shipped_updates_test_the_servers_model_on_clients_examples(silos, tmp_p
         for x, y in zip(held.test_images, held.test_labels, strict=True)
     ]
     assert rounds.personal_test() == summarize_clients(np.array(expected))
-    assert any("the simulation's" in notice for notice in run.notices)
+    assert any("exist only in the simulation" in notice for notice in run.notices)
 
 
 def test_runs_without_a_personal_test_have_no_columns_of_it(silos, tmp_path):
@@ -344,8 +344,8 @@ def keeps_undeclared(self, model, cohort, index):
         (too_few, True, "yields 1 messages for 3 clients"),
         (too_many, True, "yields more messages for 3 clients"),
         (shared_alone, True, "yield the weights of the whole model"),
-        (keeps_arrays, True, "keeps head, a ndarray: a state has tensors, numbers"),
-        (keeps_undeclared, False, "says keeps_state = False: set it to True"),
+        (keeps_arrays, True, "keeps head, a ndarray: keep only tensors, numbers"),
+        (keeps_undeclared, False, "has keeps_state = False: set it to True"),
     ],
 )
 def test_updates_that_break_the_interface_are_refused(
@@ -394,7 +394,7 @@ def test_process_restores_the_states_of_its_own_clients(silos, tmp_path):
 
 def test_clients_with_state_are_refused_under_fixed_size_cohorts():
     overlay = {"participation": {"kind": "fixed-size", "cohort": 2, "rounds": 6}}
-    with pytest.raises(BenchError, match="keep state of their own, but"):
+    with pytest.raises(BenchError, match="keep state, but"):
         config_of(DpFedRep, overlay)
     config_of(DpAveraging, overlay)
 
@@ -429,7 +429,7 @@ def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
 
 
 def test_contributions_that_nobody_would_call_are_refused():
-    with pytest.raises(BenchError, match="Mine has contributions, but"):
+    with pytest.raises(BenchError, match="Mine defines contributions, but"):
 
         class Mine(Maml):
             def contributions(self, model, cohort, index):

@@ -110,10 +110,10 @@ def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
             features_of(run, dataset, [np.arange(3)], files)
 
     settings = lots_config(HEAD, EVENED, {"model": {"features": {"evened": 4}}})
-    check_refused(settings, dataset, "was made of other data or settings")
+    check_refused(settings, dataset, "was made from other data or settings")
     summary = dataset.summary | {"sha256": "0" * 64}
     changed = dataclasses.replace(dataset, summary=summary)
-    check_refused(run, changed, "was made of other data or settings")
+    check_refused(run, changed, "was made from other data or settings")
     data = bytearray(files[FEATURES].read_bytes())
     data[-5] ^= 1
     files[FEATURES].write_bytes(data)

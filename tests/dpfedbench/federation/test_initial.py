@@ -122,7 +122,7 @@ MAIL = {
             start_from(same_clients(dataset="glyph-symbols")),
             "learnt of glyph-symbols on other private data",
         ),
-        ({"initial": MAIL}, "starts from weights of mail, for which there is no acc"),
+        ({"initial": MAIL}, "starts from weights of mail, which no account covers"),
     ],
 )
 def test_initial_weights_without_an_account_leave_nothing_finite_proven(
@@ -275,11 +275,11 @@ def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
             start_from(same_clients("dp-agrlr", **NORMALISED))
             | OWN_STREAMS
             | NORMALISED,
-            "no analysis puts the sums of both together",
+            "no account composes the sums of both",
         ),
         (
             {"method": "public-alone"} | start_from(public()),
-            r"set initial\.public to true",
+            r"initial\.public to true",
         ),
     ],
 )

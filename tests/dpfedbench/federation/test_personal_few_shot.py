@@ -128,7 +128,10 @@ def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ({"partition": "shared"}, "may be in another one's training: take disjoint"),
+        (
+            {"partition": "shared"},
+            "may be in the training data of another: take disjoint",
+        ),
         ({"held_out_share": 0.5}, "of 4 examples of a class"),
     ],
 )

@@ -329,7 +329,7 @@ class Job:
     def end(self):
         """Return the exit code, and the error lines that are no progress."""
         lines = self.process.communicate(timeout=120)[1].splitlines()
-        progress = ("notice", "train adap", "going on", "train dp-agr")
+        progress = ("notice", "train adap", "continuing", "train dp-agr")
         errors = [line for line in lines if not line.startswith(progress)]
         return self.process.returncode, errors
 
@@ -355,4 +355,4 @@ def test_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
     assert job.end() == (0, [])
     alone = train_alone(config, silos, tmp_path / "one")
     assert results_in(job.run_dir) == alone
-    assert "going on after" in (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert "continuing after" in (tmp_path / "train.log").read_text(encoding="utf-8")

@@ -298,7 +298,7 @@ def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
     ("overlay", "message"),
     [
         ({"reading": "as-published"}, "set it to search-steps, or reading to"),
-        ({"clients": {"count": 4}}, "each search an architecture of their own"),
+        ({"clients": {"count": 4}}, "each search a separate architecture"),
         ({"clipping": {"kind": "constant", "threshold": 0.1}}, "set clipping.kind to"),
         ({"budget": {"epsilon": 2.0}}, "set budget.epsilon to null"),
     ],

@@ -176,9 +176,12 @@ class WrongOrder(DpScaffold):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (WrongOrder, "the last of the sums of wrong-order is not taken by the server"),
+        (WrongOrder, "the last sum of wrong-order is not taken by the server"),
         (Forgets, f"also send {CONTROL}, but forgets takes further sums of nothing"),
-        (Bare, f"{CONTROL} is of the same contributions as {MODEL}, which is private"),
+        (
+            Bare,
+            f"{CONTROL} adds up the same contributions as {MODEL}, which is private",
+        ),
     ],
 )
 def test_method_that_forgets_a_message_or_its_noise_is_refused(method, message):

@@ -305,7 +305,9 @@ def test_open_search_with_cut_is_the_private_search_without_noise(
         cut.round(index)
         clipped.round(index)
     assert torch.equal(cut.theta, clipped.theta)
-    with pytest.raises(BenchError, match="which is for runs that claim no privacy"):
+    with pytest.raises(
+        BenchError, match="which is only for runs that claim no privacy"
+    ):
         search_config({"client_update": {"weights": {"cut": 0.1}}})
 
 
@@ -403,15 +405,15 @@ def test_found_cells_have_no_account_with_less_of_the_searchs_ledger(
         return str(caught.value)
 
     first = "".join(lines[:2])
-    assert "lines were cut off or changed" in refusal(first)
-    assert "lines were cut off or changed" in refusal("")
+    assert "lines were removed or changed" in refusal(first)
+    assert "lines were removed or changed" in refusal("")
     assert "is private" in refusal("", ledger=chain_of(()), rounds_run=0)
     shorter = {"ledger": chain_of(lines[:2]), "rounds_run": 1}
-    assert "the run's configuration makes that" in refusal(first, **shorter)
+    assert "the run's configuration gives" in refusal(first, **shorter)
     other_ledger = (tmp_path / "other" / "ledger.jsonl").read_text()
     other_training = json.loads((tmp_path / "other" / "training.json").read_text())
     message = refusal(other_ledger, **other_training)
-    assert "the run's configuration makes that" in message
+    assert "the run's configuration gives" in message
     training.unlink()
     with pytest.raises(BenchError, match=r"search/training\.json is missing"):
         account_run(run, folder, folder / "privacy.json", references=files)

@@ -328,7 +328,7 @@ def test_sums_that_clients_take_themselves_share_everything():
         shared: ClassVar[str] = "body"
 
     run = conftest.make_config(general=conftest.LOTS)
-    with pytest.raises(BenchError, match="a sum that each client takes over all"):
+    with pytest.raises(BenchError, match="a client's sum over all"):
         Shares.read(run.plain() | {"method": "shares"})
 
 

@@ -50,7 +50,7 @@ def test_lots_of_unequal_clients_have_one_rate():
     }
     expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
     assert dict(lots.describe()) == expected
-    with pytest.raises(dpsum.DpsumError, match="on average records: a lot must be"):
+    with pytest.raises(dpsum.DpsumError, match="on average records: a lot must have"):
         dpsum.RecordLots(
             clients=3,
             lot=134,

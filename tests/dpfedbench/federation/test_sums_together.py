@@ -214,7 +214,7 @@ def test_two_sums_have_one_history_and_account(federation, tmp_path):
     ("z", "second_z", "message"),
     [
         (1.0, 2.0, r"the budget of epsilon 5\.0 is spent by the first round"),
-        (None, 0.5, r"together one of noise multiplier 0\.9801, and those that are"),
+        (None, 0.5, r"a joint noise multiplier of 0\.9801 for all sums"),
     ],
 )
 def test_two_sums_that_exceed_a_budget_are_refused(
@@ -345,7 +345,9 @@ def test_two_sums_over_separate_lots_of_the_same_records_are_refused(
         )
 
     monkeypatch.setattr(TwoPhases, "lots", lots)
-    with pytest.raises(BenchError, match="read the same records but draw lots of"):
+    with pytest.raises(
+        BenchError, match="read the same records but draw their own lots"
+    ):
         rounds_of(two_of_lots_config(), silos, tmp_path)
 
 
@@ -376,8 +378,12 @@ NOT_COMPOSED = [
     ({}, {"budget": BudgetSettings(delta=1e-4, profile="proven")}, "have two budgets"),
     ({}, {"noise": Factorised()}, "but have gaussian and correlated-gaussian noise"),
     ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
-    ({"noise": Decaying()}, {"noise": Decaying()}, "but the cost of both is known"),
-    ({"unit": "record"}, HALF, "b is of a part of the records and others of all"),
+    ({"noise": Decaying()}, {"noise": Decaying()}, "but their costs are both known"),
+    (
+        {"unit": "record"},
+        HALF,
+        "b reads a subset of the records and other sums read all",
+    ),
     (HALF, WITHIN | {"part": "half"}, r"read the same records \(the half\) but"),
     ({}, WITHIN | {"observer": "everyone"}, "from everyone and a clients from every"),
     (SERVER, WITHIN | SERVER, "records from server and a clients from s"),
@@ -490,7 +496,7 @@ def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path
     the server's sum would have 2.652 at z = 1, and 4.887 where rounds are known.
     """
     secret = {"participation": {"kind": "balls-and-bins"}}
-    message = "is seen by everyone, which tells the rounds that balls-and-bins"
+    message = "is seen by everyone, which reveals the rounds that balls-and-bins"
     with pytest.raises(BenchError, match=message):
         sample_level_config(secret)
     make_config({"method": "dp-agrlr"}, secret)  # whose own releases the server sees

@@ -287,7 +287,7 @@ def test_initial_language_model_needs_words_and_the_same_width(tmp_path: Path) -
     net.words = tuple("abcdefgh")
     weights = net.initial(rng)
     save_members(path, run_of("reptile").net((5,), 1), [weights])
-    with pytest.raises(BenchError, match="does not say its model's words"):
+    with pytest.raises(BenchError, match="does not state its model's vocabulary"):
         load_by_word(path, net, weights)
     wide = run_of("reptile", model=wide_model).net((5,), 1)
     wide.words = net.words

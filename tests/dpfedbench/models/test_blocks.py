@@ -80,5 +80,5 @@ def test_blocks_have_to_name_all_parameters_in_order(blocks):
         def forward(self, x):
             return self.factor(x.flatten(1))
 
-    with pytest.raises(BenchError, match="must name all of its parameters, in their"):
+    with pytest.raises(BenchError, match="must name all its parameters in order"):
         _ = of(Incomplete).blocks

@@ -169,7 +169,7 @@ def test_reductions_are_after_one_and_two_thirds_of_the_cells():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pooling": 14}, r"maps of 1 pixel a side.*lower model\.pooling"),
+        ({"pooling": 14}, r"maps with a side of 1 pixel.*lower model\.pooling"),
         ({"pooling": 60}, "maps of 0 pixel"),
         ({"operations": ["none"]}, "keeps the shape"),
     ],

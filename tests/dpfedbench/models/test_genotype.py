@@ -124,7 +124,10 @@ def test_space_that_is_impossible_is_refused(options, message):
     ("space", "message"),
     [
         (Space(nodes=3), "has 4 nodes, not 3: set model.nodes to 4"),
-        (Space(("sep_conv_3x3",)), "has skip_connect, which is none of sep_conv_3x3"),
+        (
+            Space(("sep_conv_3x3",)),
+            "has skip_connect, which is not one of sep_conv_3x3",
+        ),
         (Space(nodes=4, kinds=("normal", "reduction")), "it has no reduction cell"),
     ],
 )
@@ -136,8 +139,8 @@ def test_genotype_of_another_space_is_refused(space, message):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ((("skip_connect", 0), ("skip_connect", 0)), "2 inputs, each another"),
-        ((("skip_connect", 0),), "2 inputs, each another"),
+        ((("skip_connect", 0), ("skip_connect", 0)), "2 different inputs"),
+        ((("skip_connect", 0),), "2 different inputs"),
         ((("skip_connect", 0), ("skip_connect", 2)), "reads state 2: give one of 0 to"),
         ((("none", 0), ("skip_connect", 1)), "has none"),
     ],

@@ -352,7 +352,9 @@ def test_adaptation_at_rates_of_zero_changes_nothing():
 def test_meta_gradient_with_unknown_tensors_or_other_steps_is_refused():
     with pytest.raises(ValueError, match="no tensors"):
         MetaGradient(gradients_of(PLAIN), steps=1, rate=RATE, adapted=["last.weight"])
-    with pytest.raises(ValueError, match="3 learnt rates a tensor are not for 2 steps"):
+    with pytest.raises(
+        ValueError, match="3 learnt rates for each tensor do not fit 2 steps"
+    ):
         MetaGradient(gradients_of(RATES), steps=2, rate=RATE)
 
 

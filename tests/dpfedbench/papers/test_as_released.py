@@ -193,10 +193,10 @@ def test_breach_is_refused_in_a_run_as_published(name):
     [
         (
             {**BREACHES["exact query gradient"], "budget": {"epsilon": 50.0}},
-            "reading is as-released, of which no finite ε is proven, but budget.epsilon is "
-            "50 and stops the training at it: ",
+            "reading is as-released, which has no finite proven ε, but budget.epsilon (50)"
+            " stops the training: ",
         ),
-        ({}, "reading is as-released, but this run of dp-agrlr does nothing that "),
+        ({}, "reading is as-released, but this run of dp-agrlr has an account that "),
     ],
 )
 def test_as_released_is_refused_in_one_line(overlay, line):

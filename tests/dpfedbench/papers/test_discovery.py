@@ -46,8 +46,8 @@ def test_method_without_a_title_or_with_a_bad_name_is_refused() -> None:
     with pytest.raises(
         BenchError,
         match=(
-            r"^the method Own in dpfedbench\.papers\.one has no title: tables"
-            r" print it$"
+            r"^the method Own in dpfedbench\.papers\.one has no title: set one"
+            r" for the tables$"
         ),
     ):
         by_name([method("one", title="")])
@@ -61,7 +61,7 @@ def test_method_without_a_title_or_with_a_bad_name_is_refused() -> None:
 @pytest.mark.parametrize("name", ["dp-ag", None, 3])
 def test_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
     with pytest.raises(
-        BenchError, match=r"^method is .*: there is no such method, the nearest is '"
+        BenchError, match=r"^method is .*: no method has this name, the nearest is '"
     ) as caught:
         read_run({"method": name})
     assert name != "dp-ag" or "'dp-agr'" in str(caught.value)

@@ -86,5 +86,5 @@ def test_augmentation_draws_have_their_shares():
 
 
 def test_augmentation_of_records_that_are_no_images_is_refused():
-    with pytest.raises(BenchError, match=r"records of shape \[5\] are no images"):
+    with pytest.raises(BenchError, match=r"records of shape \[5\] are not images"):
         Augmentation(flip=True).apply(np.zeros((2, 5)), np.random.default_rng(0))

@@ -112,7 +112,7 @@ def test_correlated_noise_repeats_the_draws_of_earlier_rounds():
     opened.clear()
     planned(SquareRoot(band=2)).standard(stream_of, 5, 10)
     assert opened == [4, 5]
-    with pytest.raises(BenchError, match="for 8 rounds, and round 8"):
+    with pytest.raises(BenchError, match="has 8 rounds, so there is no round 8"):
         noise.combines(8)
 
 
@@ -233,7 +233,7 @@ def test_calibrated_correlated_noise_is_that_of_one_gaussian():
         ),
         (
             {"clipping": "percentile-of-releases"},
-            "clipping.kind is percentile-of-releases, but correlated noise takes",
+            "clipping.kind is percentile-of-releases, but correlated noise cancels",
         ),
     ],
 )

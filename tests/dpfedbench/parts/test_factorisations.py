@@ -230,7 +230,7 @@ def test_factorisation_for_a_server_that_is_not_linear_is_refused(kind):
 def test_factorisation_for_too_many_rounds_is_refused():
     """Its optimisation would take hours."""
     check_refused(
-        "participation.rounds is 3000, but the factorisation optimised is found for",
+        "participation.rounds is 3000, but the factorisation optimised is computed for",
         {
             "method": "dp-agr-ftrl",
             "clients": {"count": 12000},

@@ -234,7 +234,7 @@ def test_scaffold_state_of_two_processes_is_that_of_one():
 def test_scaffold_with_another_optimiser_is_refused(optimizer):
     update = {"kind": "scaffold", "optimizer": optimizer}
     check_refused(
-        "client_update.optimizer has to be sgd without momentum",
+        "client_update.optimizer must be sgd without momentum",
         {"method": "fedavg", "client_update": update},
         general=DIFFERENCE,
     )

@@ -217,7 +217,7 @@ def test_calibrated_noise_is_the_least_that_the_budget_allows():
 @pytest.mark.parametrize(
     ("noise", "validation", "message"),
     [
-        ({"multiplier": None}, {}, "noise.multiplier is null, but noise that decays"),
+        ({"multiplier": None}, {}, "noise.multiplier is null, but decaying noise"),
         ({}, {"every": 0}, "noise.kind is decaying, but validation.every"),
         ({}, {"public": False}, "validation.public is false, but its loss"),
     ],
@@ -232,7 +232,7 @@ def test_calibrated_noise_with_a_norm_query_is_refused():
     multiplier.
     """
     check_refused(
-        "noise.multiplier is null, but noised-mean-norm is a release more a lot",
+        "noise.multiplier is null, but noised-mean-norm makes a further release",
         {
             "clipping": {"kind": "noised-mean-norm"},
             "noise": {"multiplier": None},

@@ -145,7 +145,7 @@ def test_adam_bc_receives_the_noise_of_the_mean_from_the_server(z, monkeypatch):
 
 def test_adam_bc_is_refused_where_nobody_knows_the_noise():
     overlay = {"client_update": {"optimizer": "adam-bc"}}
-    message = "client_update.optimizer is adam-bc, which takes the noise's variance out"
+    message = "client_update.optimizer is adam-bc, which subtracts the noise variance"
     check_refused(message, overlay, general=DIFFERENCE)
     private_steps = make_config(overlay, general=LOTS)
     assert private_steps.client_update.optimizer == AdamBC()

@@ -215,7 +215,7 @@ def test_lots_have_a_public_denominator_and_rate():
         "rate": 0.2,
     }
     assert part.plan(clients=2, seed=0).sample_cohort(4).tolist() == [0, 1]
-    with pytest.raises(BenchError, match="a client holds 19 records: a lot must be f"):
+    with pytest.raises(BenchError, match="a client holds 19 records: a lot must have"):
         part.lots(
             clients=2,
             seed=0,

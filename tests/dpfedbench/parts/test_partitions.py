@@ -149,7 +149,7 @@ def test_log_dirichlet_has_the_moments_of_the_distribution():
 
 
 def test_alphabets_of_a_data_set_without_groups_are_refused():
-    message = "but the training classes of letters are in no groups: take classes"
+    message = "but the training classes of letters have no groups: name classes"
     with pytest.raises(BenchError, match=message):
         draw(4, dataset=letters(groups=("",) * 40))
 

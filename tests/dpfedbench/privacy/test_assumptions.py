@@ -300,7 +300,7 @@ VIOLATIONS = {
     "records: no state": (state_beside_record_sums, "may keep state"),
     "records: no batch statistics": (batch_statistics_for_records, "record"),
     "records: first order": (second_order_for_records, "second order"),
-    "one contribution a client": (
+    "one contribution for each client": (
         lambda: with_clients(TwoContributions),
         "2 contributions",
     ),
@@ -311,7 +311,7 @@ VIOLATIONS = {
     "columns are releases": (own_columns, "columns_are_released"),
     "no raw loss in a row": (lambda: with_clients(LossInRow).round(0), "fill loss"),
     "noise follows public losses": (private_loss_drives_noise, "public"),
-    "a transformation reads one norm": (mixing_transform, "rows of its own"),
+    "a transformation reads one norm": (mixing_transform, "overrides rows"),
     "a rule sees releases": (raw_norms_kept_by_a_rule, "has no raw norms"),
     "a sampler's name is its draw": (borrowed_sampler_name, "cohort of its own"),
     "a noise's name is its draw": (borrowed_noise_name, "standard of its own"),

@@ -255,7 +255,7 @@ def test_privacy_table_names_a_shared_audit_and_refuses_one_of_another_ledger(
     )
     ledger = Ledger(tmp_path / "runs" / entry[0]["audited_run"] / "ledger.jsonl")
     ledger.append(Release(**release))
-    with pytest.raises(BenchError, match="lines were cut off or changed"):
+    with pytest.raises(BenchError, match="lines were removed or changed"):
         read([entry], tmp_path, published)
     training = ledger.path.with_name("training.json")
     training.write_text(

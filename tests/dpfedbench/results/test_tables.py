@@ -198,7 +198,7 @@ def test_summary_has_the_epsilon_of_the_worst_seed(
             "lacks 'adjacency'",
         ),
         ("privacy.json", OTHER_DELTA, "differ in delta or unit"),
-        ("metrics.json", '{"per_task": [1, NaN]}', "NaN is no number there"),
+        ("metrics.json", '{"per_task": [1, NaN]}', "NaN is not a number"),
     ],
 )
 def test_summary_refuses_a_damaged_run_in_one_line(

@@ -460,7 +460,7 @@ def test_analyses_refuse_two_accountants_of_one_pair(monkeypatch):
         ({"round": 7}, "of round 7"),
         ({"round": 2}, "of round 2"),
         ({"sampler": {"kind": "poisson"}}, "another sampler"),
-        ({"unit": "record"}, "composes sums of two units"),
+        ({"unit": "record"}, "composes sums over two units"),
         ({"adjacency": "replace-one"}, "adjacency"),
         ({"noise_std": 0.25}, "deviation 0.25"),
         ({"noise_std": 0.5 / 100}, "deviation 0.005"),

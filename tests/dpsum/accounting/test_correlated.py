@@ -97,16 +97,16 @@ def test_correlated_image_of_negative_weights_has_two_ends():
 def test_correlated_image_refuses_z_without_weights():
     use = ImageUse(images=np.array([[7]]), rounds=np.array([0]))
     events = Events.planned(((Z, 4),), SAMPLER)
-    with pytest.raises(DpsumError, match="takes the ledger's weights"):
+    with pytest.raises(DpsumError, match="needs the ledger's weights"):
         of(correlated_releases()).image(events, use, DELTA)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"combines": None}, "release 3 does not say which draws"),
-        ({"combines": [1.0]}, "release 3 does not say which draws"),
-        ({"combines": [0.0] * 4}, "release 3 does not say which"),
+        ({"combines": None}, "release 3 does not state the weights"),
+        ({"combines": [1.0]}, "release 3 does not state the weights"),
+        ({"combines": [0.0] * 4}, "release 3 does not state the weights"),
         (
             {"threshold": 0.25, "sensitivity": 0.25, "noise_std": 0.5},
             "release 3 has another threshold or noise than the first",

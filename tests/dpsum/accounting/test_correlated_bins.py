@@ -206,7 +206,7 @@ def test_account_of_correlated_bins_is_the_narrow_bracket():
 
 def test_accountant_of_correlated_bins_refuses_a_plan_without_an_encoder():
     accountant = analyses.find("correlated-gaussian", "balls-and-bins")
-    with pytest.raises(DpsumError, match="by the encoder's weights, not by z alone"):
+    with pytest.raises(DpsumError, match="needs the encoder's weights, not z alone"):
         accountant.high(Events.planned(((Z, 4),), SAMPLER), DELTA)
 
 

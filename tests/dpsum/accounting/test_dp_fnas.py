@@ -148,7 +148,9 @@ def test_account_composes_two_sums_over_one_half():
 
 def test_account_refuses_parts_beside_all_records():
     lines = [line(0), line(0, name="gradient-sum", part=None)]
-    with pytest.raises(DpsumError, match="of a part of the records and others of all"):
+    with pytest.raises(
+        DpsumError, match="reads a subset of the records and other sums read all"
+    ):
         profiles_of(lines)
 
 

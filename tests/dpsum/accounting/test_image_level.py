@@ -194,5 +194,5 @@ def test_image_use_refuses_a_partition_of_another_run(federation):
     with pytest.raises(DpsumError, match="fewer than the 6"):
         image_use(make_config({"clients": sizes}), federation[1])
     run = make_config({"clients": {"count": 24}, "participation": {"rounds": 6}})
-    with pytest.raises(DpsumError, match="48 clients, the run 24"):
+    with pytest.raises(DpsumError, match="48 clients, but the run has 24"):
         image_use(run, federation[1])

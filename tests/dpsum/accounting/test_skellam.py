@@ -171,7 +171,7 @@ def test_skellam_image_of_two_clients_in_one_round():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"more": 1}, "does not say which whole numbers"),
+        ({"more": 1}, "does not state its lattice"),
         ({"counted": 101}, "counts 101 of 100 clients' noise"),
         ({"coordinates": 2048}, "but rounding 3000 coordinates makes it"),
         ({"counted": 80}, "but 80 shares come to"),
@@ -189,7 +189,7 @@ def test_skellam_account_refuses_whole_numbers_that_contradict(changes, message)
 def test_skellam_account_refuses_a_line_without_whole_numbers():
     releases = skellam_releases()
     releases[0] = dataclasses.replace(releases[0], secure=None)
-    with pytest.raises(DpsumError, match="does not say which whole numbers"):
+    with pytest.raises(DpsumError, match="does not state its lattice"):
         profiles_of(releases)
 
 

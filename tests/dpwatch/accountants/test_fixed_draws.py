@@ -130,5 +130,5 @@ def test_fixed_draws_cost_more_for_more_rounds_less_noise_and_more_draws():
 def test_fixed_draws_refuse_a_sampler_that_contradicts_itself(change):
     accountant = analyses.find("gaussian", "fixed-draws")
     accountant.check(SAMPLER)
-    with pytest.raises(DpsumError, match="do not fit together"):
+    with pytest.raises(DpsumError, match="is invalid"):
         accountant.check(SAMPLER | change)

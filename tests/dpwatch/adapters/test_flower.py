@@ -337,10 +337,10 @@ def no_noise_on_some_coordinates(arrays, std):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (half_noise, "said to have deviation 0.075 and has 0.03"),
-        (noise_shared_among_arrays, "said to have deviation 0.075 and has 0.04"),
-        (repeated_noise, "drawn already in a release before"),
-        (same_noise_for_each_array, "drawn already in this release"),
+        (half_noise, "has deviation 0.03"),
+        (noise_shared_among_arrays, "has deviation 0.04"),
+        (repeated_noise, "was used before: in an earlier release"),
+        (same_noise_for_each_array, "was used before: in this release"),
         (no_noise_on_some_coordinates, "60 of 1,020 coordinates have no noise"),
     ],
 )
@@ -515,7 +515,7 @@ def test_flower_local_mod_continues_its_ledger_in_a_new_process(tmp_path):
 
 def test_flower_watch_refuses_what_it_does_not_know(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    with pytest.raises(DpsumError, match="FedAvg is no strategy with differential"):
+    with pytest.raises(DpsumError, match="FedAvg is not a DifferentialPrivacy"):
         flower.watch(fed_avg(), path)
     with pytest.raises(DpsumError, match="cohorts is 'hidden'"):
         flower.watch(server_fixed(), path, cohorts="hidden")
@@ -525,7 +525,7 @@ def test_flower_watch_refuses_what_it_does_not_know(tmp_path):
     flower.watch(strategy, path)
     with pytest.raises(DpsumError, match="watched already"):
         flower.watch(strategy, tmp_path / "second.jsonl")
-    with pytest.raises(DpsumError, match="how many rounds are planned"):
+    with pytest.raises(DpsumError, match="the number of planned rounds is unknown"):
         strategy.configure_train(1, zero_model(), ConfigRecord(), make_nodes())
     foreign = tmp_path / "foreign.jsonl"
     foreign.write_text('{"name": "x"}\n')

@@ -835,7 +835,7 @@ def test_watch_refuses_more_epochs_than_planned(path):
     training.watch(path, epochs=1)
     training.run(1)
     weights = training.weights()
-    with pytest.raises(DpsumError, match="step 11 is one more than the 10"):
+    with pytest.raises(DpsumError, match="step 11 is beyond the 10 steps"):
         training.run(1)
     assert torch.equal(weights, training.weights())
 
@@ -874,7 +874,7 @@ def make_optimizer_unknown(training, path):
             lambda training, path: setattr(
                 training, "loader", DataLoader(Stream(), batch_size=2)
             ),
-            "does not know how many records",
+            "does not state how many records",
         ),
         (
             lambda training, path: setattr(

@@ -312,10 +312,10 @@ def no_noise_on_some_coordinates(tensors, stddev, seed):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (half_noise, "said to have deviation 0.75 and has 0.3"),
-        (noise_shared_among_arrays, "said to have deviation 0.75 and has 0.5"),
-        (repeated_noise, "drawn already in a release before"),
-        (same_noise_for_each_array, "drawn already in this release"),
+        (half_noise, "has deviation 0.3"),
+        (noise_shared_among_arrays, "has deviation 0.5"),
+        (repeated_noise, "was used before: in an earlier release"),
+        (same_noise_for_each_array, "was used before: in this release"),
         (no_noise_on_some_coordinates, "20 of 500 coordinates have no noise"),
     ],
 )
@@ -372,7 +372,10 @@ def test_pfl_reports_metrics_that_are_released(run_lines):
 def test_pfl_reports_a_user_who_returns_too_early(run_lines):
     """Forty users take turns, where fifty are stated."""
     lines = run_lines(make_backend(users=40, **IN_TURN), users=USERS)
-    assert "came again after 4 rounds, not 5" in lines[4].reason
+    assert (
+        "took part again after 4 rounds, fewer than the separation of 5"
+        in lines[4].reason
+    )
 
 
 def test_pfl_reports_a_cohort_of_varying_size(run_lines):
@@ -411,16 +414,16 @@ def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
         (
             make_backend(central(NormClippingOnly(2, 1.0))),
             {},
-            "is no Gaussian mechanism",
+            "is not a Gaussian mechanism",
         ),
         (
             make_backend(LaplaceMechanism(1.0, 1.0)),
             {},
-            "LaplaceMechanism is no Gaussian mechanism",
+            "LaplaceMechanism is not a Gaussian mechanism",
         ),
         (make_backend(central(), central()), {}, "has 2 privacy mechanisms"),
-        (make_backend(**IN_TURN), {}, "how many users there are is not known"),
-        (make_backend(), {"users": 3}, "users is 3, and the sampler draws from 50"),
+        (make_backend(**IN_TURN), {}, "does not state the number of users"),
+        (make_backend(), {"users": 3}, "users is 3, but the sampler draws from 50"),
         (
             make_backend(central(GaussianMechanism(1e160, 1.5))),
             {},
@@ -467,5 +470,5 @@ def test_pfl_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
 def test_pfl_audit_refuses_correlated_and_local_noise():
     with pytest.raises(DpsumError, match="several rounds"):
         pfl.release_of(central(FixedEncoder(np.eye(4))))
-    with pytest.raises(DpsumError, match="one user"):
+    with pytest.raises(DpsumError, match="each user's own"):
         pfl.release_of(GaussianMechanism(0.5, 1.0))

@@ -449,8 +449,8 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        (lambda rows: np.zeros(next(SIZES)), "with 51 numbers, and answered with 50"),
-        (lambda rows: rows + 1.0, "has to have one size"),
+        (lambda rows: np.zeros(next(SIZES)), "51 numbers for .*, but 50 before"),
+        (lambda rows: rows + 1.0, "must have the same size"),
         (StatefulRelease("momentum"), "keeps state"),
         (StatefulRelease("threshold"), "keeps state: .* has other noise"),
         (lambda rows: RNG.standard_normal(50), "ignores its input"),
@@ -458,7 +458,7 @@ RNG = np.random.default_rng(0)
         (lambda rows: np.full(50, np.nan), "not finite"),
         (lambda rows: "sum", "return real numbers"),
         (lambda rows: rows[:, 60], r"fails on .* \[1, 50\] at call 1 \(IndexError: "),
-        (3, "hand over a function"),
+        (3, "pass a function"),
     ],
 )
 def test_audit_refuses_a_release_that_it_cannot_judge(release, message):
@@ -474,14 +474,14 @@ def test_audit_refuses_a_release_that_it_cannot_judge(release, message):
         ({"noise_multiplier": -1.0}, "noise_multiplier is -1"),
         ({"epsilon": 1.0}, "both epsilon and noise_multiplier"),
         ({"mechanism": "laplace"}, "mechanism is 'laplace'"),
-        ({"mechanism": None}, "says nothing of a mechanism that is not declared"),
+        ({"mechanism": None}, "needs a declared mechanism"),
         ({"delta": 0.0}, "delta is 0.0"),
         ({"leak": 1.0}, "leak is 1.0"),
         ({"calls": 3}, "takes 16 at least"),
-        ({"cohort": 5}, "goes with zero-out or replace-one"),
+        ({"cohort": 5}, "adjacency zero-out or replace-one"),
         ({"adjacency": "add"}, "choose add-or-remove, zero-out, replace-one"),
-        ({"participation": 5}, "hand over one of dpsum's"),
-        ({"participation": lambda seed: None}, "hand over one of dpsum's"),
+        ({"participation": 5}, "pass one of dpsum's"),
+        ({"participation": lambda seed: None}, "pass one of dpsum's"),
         (
             {"participation": {"kind": "passes", "rounds": 3}},
             "no analysis for gaussian noise",
@@ -498,8 +498,8 @@ def test_audit_refuses_options_that_contradict(options, message):
 @pytest.mark.parametrize(
     ("cohort", "message"),
     [
-        ([0.5, 1.0], "no list of numbers"),
-        ([[1]], "no list of numbers"),
+        ([0.5, 1.0], "not a list of unit numbers"),
+        ([[1]], "not a list of unit numbers"),
         ([3, 400], "not one of its 400"),
     ],
 )

@@ -70,8 +70,8 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
             score: Score = module.score(run, rule, records=records, first=first)
             return score
     raise BenchError(
-        f"{type(rule).__name__} is not private, and no attack on it is known: add a"
-        " module with RULE and score to audit/attacks or to a plugin"
+        f"{type(rule).__name__} is not private, and no attack is defined for it: add"
+        " a module with RULE and score to audit/attacks or to a plugin"
     )
 
 

@@ -83,7 +83,8 @@ class Features(Part):
         if not run.validation.public:
             raise BenchError(
                 f"model.features.evened is {self.evened}, but validation.public is"
-                " false: directions are those of public records; set evened to 0"
+                " false, and the directions must come from public records: set"
+                " evened to 0"
             )
         if self.evened >= run.validation.tasks:
             raise BenchError(

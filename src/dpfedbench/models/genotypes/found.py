@@ -40,8 +40,8 @@ class FoundGenotype(GenotypeSource):
         search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(
-                f"model.genotype.search is a run on {search.dataset}, but this one is"
-                f" on {run.dataset}: search on that"
+                f"model.genotype.search is a run on {search.dataset}, but this run is"
+                f" on {run.dataset}: take a search on {run.dataset}"
             )
         # A private search read the same records, so the account covers both runs.
         return {self.file: search} | (
@@ -51,7 +51,7 @@ class FoundGenotype(GenotypeSource):
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
         if self.file not in files:
             raise BenchError(
-                f"the cells are those that another run found: give its {self.file} as a"
+                f"the cells come from another run's search: give its {self.file} as a"
                 " reference"
             )
         cells = read_genotype(files[self.file]).cells
@@ -64,6 +64,6 @@ class FoundGenotype(GenotypeSource):
 
     def genotype_in(self, space: Space) -> Genotype:
         raise BenchError(
-            f"the cells are those that another run found: give its {self.file} as a"
+            f"the cells come from another run's search: give its {self.file} as a"
             " reference"
         )

@@ -52,8 +52,8 @@ class FileInitial(Initial):
             if self.public
             else (
                 (
-                    f"training starts from weights of {self.source}, for which there is"
-                    " no account"
+                    f"training starts from weights of {self.source}, which no account"
+                    " covers"
                 ),
             )
         )
@@ -75,8 +75,8 @@ class FileInitial(Initial):
         if digest != self.sha256:
             raise BenchError(
                 f"initial.path is {path}, and its SHA-256 is {digest}, but"
-                f" initial.sha256 is {self.sha256}: take the other file, or correct"
-                " initial.sha256"
+                f" initial.sha256 is {self.sha256}: take the file with that checksum,"
+                " or correct initial.sha256"
             )
         weights: np.ndarray = load_members(path, net)[0]
         return weights

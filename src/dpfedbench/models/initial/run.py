@@ -84,8 +84,8 @@ class RunInitial(Initial):
             if start is not self and not declared:
                 raise BenchError(
                     f"initial.run is {first.folder}, which itself starts from"
-                    f" {earlier.folder}, and that is not public: three runs together have"
-                    f" no analysis; start from {earlier.folder}, or from a public run"
+                    f" {earlier.folder}, which is not public: no account composes"
+                    f" three runs; start from {earlier.folder}, or from a public run"
                 )
         if self._composed(run, first):
             self._check_composed(run, first)
@@ -93,8 +93,8 @@ class RunInitial(Initial):
     def _check_composed(self, run: Method, first: Method) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
-                f"initial.run is {first.folder}, which itself uses a private run: three"
-                " runs together have no analysis; start from another run"
+                f"initial.run is {first.folder}, which itself uses a private run: no"
+                " account composes three runs; start from another run"
             )
         sums = [sum_ for sum_ in (*first.sums(), *run.sums()) if sum_.private]
         kinds = {
@@ -106,21 +106,22 @@ class RunInitial(Initial):
             and len(kinds | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
         ):
             raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients, and"
-                " no analysis puts the sums of both together: that is there for"
-                " independent Gaussian noise and one unit, without clients' own sums"
+                f"initial.run is {first.folder}, a private run on the same clients,"
+                " but no account composes the sums of both: both runs need"
+                " independent Gaussian noise and the same unit, without clients' own"
+                " sums"
             )
         if first.clients_folder != run.clients_folder:
             raise BenchError(
                 f"initial.run is {first.folder}, but it has other clients than this"
-                " run: an account of both runs needs the same clients; give both the"
-                " same clients"
+                " run, and an account of both needs the same clients: give both runs"
+                " the same clients"
             )
         if run.private and run.streams != "own":
             raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients:"
-                " with streams shared both draw the same cohorts and noise, and no"
-                " account of both holds; set streams to own"
+                f"initial.run is {first.folder}, a private run on the same clients,"
+                " but with streams shared both runs draw the same cohorts and noise,"
+                " which no account covers: set streams to own"
             )
 
     def references(self, run: Method) -> dict[str, Method]:

@@ -69,16 +69,16 @@ class CellModel(ZooModel):
         for cell in self.reductions or ():
             if not 0 <= cell < self.cells:
                 raise BenchError(
-                    f"model.reductions has {cell}, but there are cells 0 to"
+                    f"model.reductions has cell {cell}, but the cells are 0 to"
                     f" {self.cells - 1}"
                 )
         if self.groups is not None and (
             self.filters % self.groups or self.filters == self.groups
         ):
             raise BenchError(
-                f"model.groups is {self.groups}, but model.filters {self.filters}:"
-                " groups are of equal size, of two channels at least; null has a group"
-                " for each channel"
+                f"model.groups is {self.groups}, but model.filters is {self.filters}:"
+                " take groups of equal size with at least two channels, or null for"
+                " one group for each channel"
             )
         self.space  # noqa: B018
 

@@ -44,8 +44,8 @@ class LinearModel(ZooModel):
         if run.client_data != "records" or run.pretrains:
             raise BenchError(
                 "model.kind is linear, which computes the features of records once,"
-                f" but the clients of {run.method} are few-shot tasks, or its last"
-                " layer is new in the test: take conv4"
+                f" but {run.method} has few-shot tasks as clients or replaces the"
+                " last layer in the test: take conv4"
             )
 
     def prepared(

@@ -46,13 +46,13 @@ class ByKernel(ClippingRule):
             )
         if self.groups != "all":
             raise BenchError(
-                f"clipping.groups is {self.groups}, but by-kernel has groups of its own:"
-                " set it to all"
+                f"clipping.groups is {self.groups}, but by-kernel defines its own"
+                " groups: set it to all"
             )
         if self.threshold is not None:
             raise BenchError(
-                f"clipping.threshold is {self.threshold:g}, but by-kernel finds it from"
-                " the network: set it to null"
+                f"clipping.threshold is {self.threshold:g}, but by-kernel computes it"
+                " from the network: set it to null"
             )
 
     def sensitivity(self, kernel_count: int) -> float:

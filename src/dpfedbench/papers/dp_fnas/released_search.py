@@ -129,12 +129,13 @@ class ReleasedSearchSteps(SearchSteps):
         if run.clients.count != 1:
             raise BenchError(
                 f"clients.count is {run.clients.count}, but the parties of DP-FNAS's"
-                " released code each search an architecture of their own: set it to 1"
+                " released code each search a separate architecture: set it to 1"
             )
         if not isinstance(self.weights.optimizer, Sgd):
             raise BenchError(
-                f"client_update.weights.optimizer is {self.weights.optimizer.kind}, but"
-                " the virtual step of released-search-steps is of sgd: set it to sgd"
+                f"client_update.weights.optimizer is {self.weights.optimizer.kind},"
+                " but the virtual step of released-search-steps uses sgd: set it to"
+                " sgd"
             )
 
     def breaches(self, run: Method) -> tuple[Breach, ...]:

@@ -75,12 +75,14 @@ class BatchSteps(ClientUpdate):
         if not isinstance(run.model, DartsCells):
             raise BenchError(
                 f"model.kind is {run.model.kind}, but client_update.kind batch-steps"
-                " trains darts-cells: take that, or summed-steps"
+                " trains only darts-cells: take darts-cells, or client_update.kind"
+                " summed-steps"
             )
         if self.weights.cut is not None:
             raise BenchError(
-                "client_update.weights.cut is of single records' gradients, but"
-                " batch-steps takes a batch's as a whole: set it to null"
+                "client_update.weights.cut clips the gradients of single records,"
+                " but batch-steps takes the gradient of a whole batch: set it to"
+                " null"
             )
 
     def clients(self, setup: Setup) -> Clients:

@@ -431,16 +431,16 @@ class CohortClients(Clients):
             raise BenchError(
                 f"contributions of client_update.kind {self._update.kind} yields an"
                 f" array {list(message.shape[-len(shape) :])} for a client, not"
-                f" {shape}: yield the weights of the whole model, and the loop takes the"
-                " shared ones"
+                f" {shape}: yield the weights of the whole model; the loop selects"
+                " the shared ones"
             )
         return message
 
     def _refuse_count(self, count: str, clients: int) -> None:
         raise BenchError(
             f"contributions of client_update.kind {self._update.kind} yields {count}"
-            f" messages for {clients} clients: yield one for each client of the cohort,"
-            " in its order"
+            f" messages for {clients} clients: yield one for each client of the"
+            " cohort, in order"
         )
 
     def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
@@ -452,7 +452,7 @@ class CohortClients(Clients):
         if client.state and not self.keeps_state:
             raise BenchError(
                 f"clients of client_update.kind {kind} keep {min(client.state)}, but"
-                " its class says keeps_state = False: set it to True"
+                " its class has keeps_state = False: set it to True"
             )
         self._check_state(client.state)
         if not self.keeps_state or not bool(torch.isfinite(messages).all()):
@@ -485,7 +485,7 @@ class CohortClients(Clients):
             if not isinstance(value, (torch.Tensor, bool, int, float, str)):
                 raise BenchError(
                     f"client_update.kind {self._update.kind} keeps {name}, a"
-                    f" {type(value).__name__}: a state has tensors, numbers and texts,"
+                    f" {type(value).__name__}: keep only tensors, numbers and texts,"
                     " which a checkpoint can hold"
                 )
 
@@ -604,8 +604,8 @@ class ClientUpdate(Part):
         super().__init_subclass__(**options)
         if "contributions" in vars(cls) and cls.clients is not ClientUpdate.clients:
             raise BenchError(
-                f"{cls.__name__} has contributions, but the class that it extends makes"
-                " clients that do not call it: extend ClientUpdate or ModelDifference"
+                f"{cls.__name__} defines contributions, but the clients of its base"
+                " class do not call it: extend ClientUpdate or ModelDifference"
             )
 
     def net(self, net: Net) -> Net:
@@ -655,7 +655,9 @@ class ClientUpdate(Part):
             records: number of records of a client, where the data determine it; a
                 sequence with one number for each client where the numbers differ.
         """
-        raise NotImplementedError("of updates whose clients take private sums")
+        raise NotImplementedError(
+            "only updates whose clients take private sums define this"
+        )
 
     def contributions(
         self, model: LocalModel, cohort: Sequence[LocalClient], index: int

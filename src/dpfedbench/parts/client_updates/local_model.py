@@ -131,8 +131,8 @@ class LocalModel:
         """
         if name not in self._thresholds:
             raise BenchError(
-                f"the threshold of {name} moves from round to round, so that clients"
-                " cannot clip to it beforehand: take clipping.kind constant"
+                f"the threshold of {name} changes between rounds, so clients cannot"
+                " clip to it in advance: take clipping.kind constant"
             )
         threshold = self._thresholds[name]
         counted = torch.where(self.shared, message, 0.0)

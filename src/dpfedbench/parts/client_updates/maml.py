@@ -83,8 +83,9 @@ class QueryGradient(ClientUpdate):
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
-                "client_update.learnable_rates and multi_step_rounds need a model that"
-                " uses statistics of the whole batch: set them to false and 0"
+                "client_update.learnable_rates and multi_step_rounds need a model"
+                " that normalises by statistics of the whole batch: set them to"
+                " false and 0"
             )
 
     def breaches(self, run: Method) -> tuple[Breach, ...]:

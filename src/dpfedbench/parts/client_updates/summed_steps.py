@@ -136,8 +136,8 @@ class SummedSteps(SummedUpdate):
         if getattr(run.model, "auxiliary", False):
             raise BenchError(
                 "model.auxiliary is true, but client_update.kind summed-steps has no"
-                " second classifier's loss: set it to false, or take batch-steps for"
-                " training without privacy"
+                " loss for a second classifier: set it to false, or take batch-steps"
+                " for training without privacy"
             )
 
 
@@ -208,7 +208,7 @@ class Parties(Clients):
                     names = earlier.name, sum_.name
                     raise BenchError(
                         cannot_compose(
-                            *names, sum_.unit, sum_.part, "draw lots of their own"
+                            *names, sum_.unit, sum_.part, "draw their own lots"
                         )
                     )
             mechanism = setup.create_mechanism(

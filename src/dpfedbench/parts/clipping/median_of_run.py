@@ -53,8 +53,8 @@ class MedianOfRun(ReferenceRule):
             )
         if self.threshold is not None:
             raise BenchError(
-                f"clipping.threshold is {self.threshold:g}, but median-of-run finds it"
-                " in a run without privacy: set it to null"
+                f"clipping.threshold is {self.threshold:g}, but median-of-run"
+                " computes it from a run without privacy: set it to null"
             )
 
     def first_threshold(self, path: Path, run: "Method") -> float:

@@ -55,9 +55,9 @@ class Optimizer(Part):
         """
         if self.reads_noise:
             raise BenchError(
-                f"{where}.optimizer is {self.kind}, which takes the noise's variance"
-                " out of its moments, but nothing tells it the noise there: it is for"
-                " server, and for client_update.kind local-steps"
+                f"{where}.optimizer is {self.kind}, which subtracts the noise"
+                " variance from its moments, but the variance is unknown there: use"
+                " it only for server, or for client_update.kind local-steps"
             )
 
     def step(

@@ -48,8 +48,8 @@ class Alphabets(TaskClients):
         if len(names) < 2:
             raise BenchError(
                 f"clients.partition is {self.partition}, but the training classes of"
-                f" {dataset.name} are in no groups: take classes that are called"
-                f" GROUP/CLASS, or clients.partition {self.default_kind}"
+                f" {dataset.name} have no groups: name classes GROUP/CLASS, or"
+                f" clients.partition {self.default_kind}"
             )
         sizes = np.bincount(group)
         classes = np.empty((self.count, ways), np.int64)

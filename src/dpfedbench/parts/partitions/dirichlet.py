@@ -44,8 +44,8 @@ class Dirichlet(RecordClients):
         """Refuse a draw without its concentration."""
         if self.concentration is None:
             raise BenchError(
-                "clients.concentration is null: partition dirichlet needs it, 0.1 for"
-                " instance"
+                "clients.concentration is null: partition dirichlet needs a value,"
+                " for instance 0.1"
             )
 
     def folder(self, ways: int) -> str:
@@ -74,8 +74,8 @@ class Dirichlet(RecordClients):
                 break
         else:
             raise BenchError(
-                f"in {_DRAWS} draws some client always had fewer than {self.least} of"
-                f" {dataset.name}'s {len(pool)} training records: raise"
+                f"in each of {_DRAWS} draws, some client had fewer than {self.least}"
+                f" of {dataset.name}'s {len(pool)} training records: raise"
                 " clients.concentration, or lower clients.least or clients.count"
             )
         dealt = [

@@ -30,8 +30,8 @@ class Disjoint(TaskClients):
         if self.count > room:
             raise BenchError(
                 f"clients.count is {self.count:,}, but {dataset} has images for"
-                f" {room:,} clients that share none: lower it, or set clients.partition"
-                f" to {self.default_kind}"
+                f" {room:,} clients without shared images: lower it, or set"
+                f" clients.partition to {self.default_kind}"
             )
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:

@@ -34,12 +34,13 @@ class Fragments(RecordClients):
         """Refuse fragments that cannot be dealt out equally."""
         if self.fragments is None:
             raise BenchError(
-                "clients.fragments is null: partition fragments needs their number"
+                "clients.fragments is null: partition fragments needs a number"
             )
         if self.count > self.fragments:
             raise BenchError(
                 f"clients.count is {self.count}, more than the {self.fragments}"
-                " fragments of clients.fragments: lower it or raise that"
+                " fragments of clients.fragments: lower clients.count or raise"
+                " clients.fragments"
             )
         if self.fragments % self.count:
             raise BenchError(
@@ -84,7 +85,7 @@ class Fragments(RecordClients):
             raise BenchError(
                 f"{clients} clients cannot have equal shares of {name}'s {records}"
                 f" training records: set clients.count to {nearest}, the nearest"
-                " that can"
+                " number that divides them"
             )
         if records % fragments:
             choices = [
@@ -95,7 +96,8 @@ class Fragments(RecordClients):
             raise BenchError(
                 f"{name}'s {records} training records cannot be cut into {fragments}"
                 " equal fragments: set clients.fragments to"
-                f" {_nearest(fragments, choices)}, the nearest that works"
+                f" {_nearest(fragments, choices)}, the nearest number that divides"
+                " them"
             )
 
 

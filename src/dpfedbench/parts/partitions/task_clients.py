@@ -115,6 +115,6 @@ class TaskClients(PartitionScheme):
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
         """Return the clients of a data set of texts."""
         raise BenchError(
-            f"clients.partition is {self.partition}, but {texts.name} holds texts: it"
-            " shares out images"
+            f"clients.partition is {self.partition}, but {texts.name} holds texts:"
+            " this partition is for images"
         )

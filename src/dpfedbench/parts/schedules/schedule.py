@@ -60,8 +60,8 @@ class Cosine(Schedule):
     def check_rate(self, rate: float) -> None:
         if self.final_rate > rate:
             raise BenchError(
-                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate"
-                f" ({rate:g}): it may only fall"
+                f"server.schedule.final_rate is {self.final_rate:g}, above"
+                f" server.rate ({rate:g}): the rate may only decrease"
             )
 
 
@@ -81,8 +81,8 @@ class Linear(Schedule):
     def check_rate(self, rate: float) -> None:
         if self.final_rate > rate:
             raise BenchError(
-                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate"
-                f" ({rate:g}): it may only fall"
+                f"server.schedule.final_rate is {self.final_rate:g}, above"
+                f" server.rate ({rate:g}): the rate may only decrease"
             )
 
 

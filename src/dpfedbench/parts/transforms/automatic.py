@@ -31,9 +31,9 @@ class Automatic(Transform):
         rule = run.clipping
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(
-                "transform.kind is automatic, which gives contributions of norm below"
-                " 1: another threshold would shorten them or add noise for nothing; set"
-                " clipping to {kind: constant, threshold: 1}"
+                "transform.kind is automatic, which gives contributions of norm"
+                " below 1, so another threshold would clip them or add needless"
+                " noise: set clipping to {kind: constant, threshold: 1}"
             )
 
     def factor(self, norm: float) -> float:

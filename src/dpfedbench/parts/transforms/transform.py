@@ -29,9 +29,9 @@ class Transform(Part):
         super().__init_subclass__(**options)
         if "rows" in vars(cls):
             raise BenchError(
-                f"{cls.__module__}.{cls.__name__} has rows of its own, but the account"
-                " takes what becomes of a contribution to follow from its own norm"
-                " alone: write factor instead"
+                f"{cls.__module__}.{cls.__name__} overrides rows, but the account"
+                " assumes that a transformed contribution depends on its own norm"
+                " alone: define factor instead"
             )
 
     def factor(self, norm: float) -> float:

@@ -84,7 +84,7 @@ def find(mechanism: str, kind: str) -> Accountant:
         )
         raise DpsumError(
             f"no analysis for {mechanism} noise with the sampler {kind!r}, so no"
-            f" epsilon: there are analyses {there}"
+            f" epsilon: analyses exist {there}"
         )
     return _known()[mechanism, kind]
 

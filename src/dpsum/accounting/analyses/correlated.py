@@ -74,8 +74,8 @@ class CorrelatedOnePassAccountant(OnePassAccountant):
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if events.details is None:
             raise DpsumError(
-                "the image level of correlated noise takes the ledger's weights, not z"
-                " alone"
+                "the image-level epsilon of correlated noise needs the ledger's"
+                " weights, not z alone"
             )
         low = _worst_square(use, events.details)
         high = _worst_square(use, np.abs(events.details))
@@ -178,8 +178,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
     inverse = np.zeros((rounds, rounds))
     if len({event.name for event in lines}) > 1:
         raise DpsumError(
-            "the ledger has releases beside those of correlated noise: account for them"
-            " apart"
+            "the ledger has releases without correlated noise too: account for them"
+            " separately"
         )
     for number, event in enumerate(lines):
         row = event.combines
@@ -190,8 +190,8 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
             or not row[-1]
         ):
             raise DpsumError(
-                f"the ledger's release {number} does not say which draws its noise"
-                f" combines, {number + 1} in all: {MEND}"
+                f"the ledger's release {number} does not state the weights of the"
+                f" {number + 1} draws that its noise combines: {MEND}"
             )
         is_same = event.threshold == first.threshold
         if not is_same or event.noise_std != first.noise_std:

@@ -416,8 +416,8 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     """
     if events.sampling.encoder is None:
         raise DpsumError(
-            "correlated noise in secret rounds is accounted for by the encoder's"
-            " weights, not by z alone"
+            "the account of correlated noise in secret rounds needs the encoder's"
+            " weights, not z alone"
         )
     least, _, done = events.ends
     planned = np.frombuffer(events.sampling.encoder)

@@ -55,7 +55,7 @@ class OnePassAccountant(Accountant):
         super().check_numbers(sampling)
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
             raise self.contradiction(
-                sampling, "the clients do not last for so many rounds of one pass"
+                sampling, "one pass over the clients has fewer rounds"
             )
 
     def gaussian(self, events: Events) -> float:
@@ -98,19 +98,18 @@ class MinSeparationAccountant(Accountant):
         if sampling["cohort"] * rounds_apart > units:
             raise self.contradiction(
                 sampling,
-                f"{separation} rounds in a row without a unit twice take more than"
-                " there are",
+                f"{separation} rounds without a repeated unit need more units",
             )
         if times > -(-sampling["rounds"] // separation):
             raise self.contradiction(
                 sampling,
-                f"nobody is in {times} of {sampling['rounds']} rounds, {separation} apart",
+                f"no unit can be in {times} of {sampling['rounds']} rounds,"
+                f" {separation} apart",
             )
         if sampling["cohort"] * sampling["rounds"] > units * times:
             raise self.contradiction(
                 sampling,
-                f"the {units:,} do not last for so many rounds of {times}"
-                " participations",
+                f"{units:,} units with {times} participations each fill fewer rounds",
             )
 
     def times(self, sampling: Sampling, done: int) -> int:
@@ -256,7 +255,7 @@ class OwnUpdateAccountant(Accountant):
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
             raise self.contradiction(
                 sampling,
-                "the clients do not last for so many rounds of one participation",
+                "clients with one participation each fill fewer rounds",
             )
 
     def gaussian(self, events: Events) -> float:

@@ -307,7 +307,9 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
         share = sampling["rate"] * sampling["steps"]
         if not math.isclose(share, 1.0, rel_tol=1e-12):
             raise self.contradiction(
-                sampling, f"the rate of {sampling['steps']} steps is one over them"
+                sampling,
+                f"with {sampling['steps']} steps the rate must be"
+                f" 1/{sampling['steps']}",
             )
 
     def read(self, lines: Sequence[Release]) -> Events:

@@ -218,8 +218,8 @@ def _check(event: Release, where: str) -> None:
     stated = event.secure
     if stated is None or set(stated) != set(_KEYS):
         raise DpsumError(
-            f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}):"
-            f" {MEND}"
+            f"{where} does not state its lattice of whole numbers"
+            f" ({', '.join(_KEYS)}): {MEND}"
         )
     if not 1 <= stated["counted"] <= stated["clients"]:
         raise DpsumError(
