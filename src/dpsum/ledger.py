@@ -371,7 +371,7 @@ def check_same_mechanism(
     ran: Sequence[Release],
     audited: Sequence[Release],
     *,
-    whose: str = "the code as it is now",
+    whose: str = "the current code",
     mend: str = "train the run again",
 ) -> None:
     """Check that the audited ledger records the same mechanism as the run's ledger.

@@ -255,7 +255,7 @@ def compare(given: argparse.Namespace) -> int:
     difference = ""
     try:
         check_same_mechanism(
-            *ledgers, whose="the other ledger's", mend="account for each by itself"
+            *ledgers, whose="the other ledger", mend="account for each by itself"
         )
     except DpsumError as error:
         difference = str(error)

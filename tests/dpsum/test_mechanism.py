@@ -212,7 +212,7 @@ def test_mechanism_of_holders_writes_one_line_a_round(make):
         holders=2,
     )
     totals = [mechanism.begin_round(0, holder=client) for client in range(2)]
-    with pytest.raises(dpsum.DpsumError, match="is a sum of each holder"):
+    with pytest.raises(dpsum.DpsumError, match="has one sum for each holder"):
         mechanism.release(totals[0])
     for client, total in enumerate(totals):
         total.add(np.full((3, D), 1.0 + client))
@@ -262,7 +262,9 @@ def test_composition_refuses_two_sums_of_one_name(make):
     """The second one's epsilon would be left out."""
     first = make()
     make(ledger=first.ledger, composition=first.composition, stream="other")
-    with pytest.raises(dpsum.DpsumError, match=r"two private sums .* called update"):
+    with pytest.raises(
+        dpsum.DpsumError, match=r"two private sums .* have the name update"
+    ):
         first.allows(1)
 
 

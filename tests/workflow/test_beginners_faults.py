@@ -118,7 +118,7 @@ RULE_CHOSEN = EXPERIMENT.replace("rounds: 2}", "rounds: 2}, clipping: mine")
         (
             "def red(local, download_dir): ...\n",
             EXPERIMENT,
-            "the plugin mine .* defines nothing",
+            "the plugin mine .* defines no class",
         ),
     ],
 )

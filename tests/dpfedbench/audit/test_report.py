@@ -229,7 +229,9 @@ def test_ledger_with_another_denominator_is_refused(name):
     for index, event in enumerate(releases):
         if event.round == 0:
             changed = with_change(releases, index, denominator=7.0)
-            with pytest.raises(BenchError, match=r"denominator 7\.0, the code as it"):
+            with pytest.raises(
+                BenchError, match=r"denominator 7\.0, but the current code"
+            ):
                 audit(config, changed, canaries=50)
 
 
@@ -339,10 +341,13 @@ POISSON_SAMPLER = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise_multiplier": 2.0}, "noise_multiplier 2.0, the code as it is now 1.0"),
+        (
+            {"noise_multiplier": 2.0},
+            "noise_multiplier 2.0, but the current code has 1.0",
+        ),
         ({"denominator": 39.0}, "denominator 39.0"),
         ({"sampler": POISSON_SAMPLER}, "another sampler"),
-        ({"noise_std": 0.25}, "noise_std of 0.5 C, the code as it is now 1 C"),
+        ({"noise_std": 0.25}, "noise_std of 0.5 C, but the current code has 1 C"),
         ({"data_dependent_threshold": True}, "data_dependent_threshold"),
     ],
 )

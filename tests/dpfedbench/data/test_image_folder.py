@@ -132,8 +132,8 @@ def test_image_folder_that_is_no_data_set_is_refused(
     assert "one class (a): put the pictures of at least two" in refused(tmp_path)
     pictures({"b": 2})
     assert "b has 2 pictures, but test_images is 2" in refused(tmp_path)
-    assert "one of them" in refused(tmp_path, test_images=None)
-    assert "one of them" in refused(tmp_path, split_classes=TWO_SPLITS)
+    assert "give either split_classes" in refused(tmp_path, test_images=None)
+    assert "give either split_classes" in refused(tmp_path, split_classes=TWO_SPLITS)
     classes = {"test_images": None, "split_classes": TWO_SPLITS}
     assert "b has 2 pictures and a has 3" in refused(tmp_path, **classes)
     message = refused(tmp_path, **classes, images_per_class=3)

@@ -229,7 +229,7 @@ def test_text_folder_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None
         (b"words and \0 more", "a.txt is not a text file, since it has a NUL"),
         (b"word " * 5 + b"caf\xe9 x", "invalid continuation byte at byte 28"),
         (b"word " * 5 + b"caf\xc3", "unexpected end of data at byte 28"),
-        (b"a" * 2000, "it has 2,000 letters without a space"),
+        (b"a" * 2000, "it has 2,000 characters without a space"),
     ],
 )
 @pytest.mark.parametrize("chunk", [4, 1 << 20])

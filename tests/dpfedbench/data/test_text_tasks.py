@@ -44,7 +44,7 @@ def test_text_partition_gives_each_client_a_training_task(
         ),
         (
             {"clients": 2, "kind": "shared"},
-            "clients.partition is shared, but a task of tiny is one client's",
+            "clients.partition is shared, but each task of tiny belongs to one",
         ),
     ):
         assert message in refusal(make_text_partition, texts, seed=1, **options)

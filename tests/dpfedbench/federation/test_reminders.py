@@ -27,7 +27,7 @@ def test_calibrated_noise_is_printed(silos, tmp_path, capsys):
     run = difference_config({"budget": {"epsilon": 3.0}, "noise": {"multiplier": None}})
     train(run, silos, tmp_path)
     z = ledger_in(tmp_path)[0].noise_multiplier
-    reminder = f"the noise multiplier of model-difference-sum {z:.6g}\n"
+    reminder = f"model-difference-sum the noise multiplier {z:.6g}\n"
     assert reminder in capsys.readouterr().err
     assert training_in(tmp_path)["noise_multiplier"] == z
 
@@ -38,7 +38,7 @@ def test_noise_of_clients_own_sums_is_printed(federation, tmp_path, capsys):
     multipliers = {line.name: line.noise_multiplier for line in ledger_in(tmp_path)}
     printed = capsys.readouterr().err
     for name in (SUPPORT, QUERY):
-        assert f"the noise multiplier of {name} {multipliers[name]:.6g}\n" in printed
+        assert f"{name} the noise multiplier {multipliers[name]:.6g}\n" in printed
 
 
 def test_given_noise_is_not_printed_again(silos, tmp_path, capsys):

@@ -170,7 +170,7 @@ def test_reductions_are_after_one_and_two_thirds_of_the_cells():
     ("settings", "message"),
     [
         ({"pooling": 14}, r"maps with a side of 1 pixel.*lower model\.pooling"),
-        ({"pooling": 60}, "maps of 0 pixel"),
+        ({"pooling": 60}, "a side of 0 pixel"),
         ({"operations": ["none"]}, "keeps the shape"),
     ],
 )

@@ -297,7 +297,7 @@ def test_claim_of_released_code_may_count_other_clients(federation, tmp_path):
 
 def test_counted_clients_are_refused_as_published():
     counted = {"budget": {"counted_clients": 600}}
-    with pytest.raises(BenchError, match="or reading to as-released") as error:
+    with pytest.raises(BenchError, match="or set reading to as-released") as error:
         make_config({"method": "dp-agrlr"}, counted)
     assert "\n" not in str(error.value)
     exact = {"within_task": {"query_gradient": "exact"}}

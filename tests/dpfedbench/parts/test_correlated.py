@@ -225,11 +225,11 @@ def test_calibrated_correlated_noise_is_that_of_one_gaussian():
     [
         (
             {"participation": "poisson"},
-            "participation.kind is poisson, but correlated noise is accounted for",
+            "participation.kind is poisson, but correlated noise needs known rounds",
         ),
         (
             {"participation": "fixed-size"},
-            "participation.kind is fixed-size, but correlated noise is accounted",
+            "participation.kind is fixed-size, but correlated noise needs known",
         ),
         (
             {"clipping": "percentile-of-releases"},

@@ -242,7 +242,7 @@ def test_tree_of_a_line_without_an_event_is_not_private():
         ),
         (SelfComposedDpEvent(NoOpDpEvent(), 10**9), "no release"),
         (dp_sgd(1.0, 1.5, 2), "a chance of 1.5"),
-        (dp_sgd(0.0, 0.1, 2), "no mechanism makes"),
+        (dp_sgd(0.0, 0.1, 2), "invalid release"),
         (
             SampledWithoutReplacementDpEvent(N + 1, 100, GaussianDpEvent(1.0)),
             "units is 1,000",

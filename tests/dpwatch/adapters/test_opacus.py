@@ -976,7 +976,7 @@ def test_release_of_an_optimiser_clips_adds_and_noises():
     assert release(rows[:0]).shape == (DIMENSION,)
     with pytest.raises(DpsumError, match="give \\[n, "):
         release(rows[:, 1:])
-    with pytest.raises(DpsumError, match="without it"):
+    with pytest.raises(DpsumError, match="without this number"):
         release_of(Training(mode="ghost").optimizer)
 
 
@@ -996,7 +996,7 @@ def test_audit_of_a_watched_optimiser_refutes_half_the_noise_alone(path):
     """The false-alarm rate is 1e-3."""
     training = Training()
     watched = training.watch(path)
-    with pytest.raises(DpsumError, match="nothing to audit"):
+    with pytest.raises(DpsumError, match="train at least one round"):
         watched.audit(DELTA)
     training.run()
     right = watched.audit(DELTA)
