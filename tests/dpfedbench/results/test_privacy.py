@@ -264,7 +264,8 @@ def test_privacy_table_names_a_shared_audit_and_refuses_one_of_another_ledger(
     with pytest.raises(
         BenchError,
         match=(
-            rf"the run's ledger has 0 releases, the audited {entry[0]['audited_run']} 1: delete"
+            "the run's ledger has 0 releases, but that of the audited"
+            f" {entry[0]['audited_run']} has 1: delete"
         ),
     ):
         read([entry], tmp_path, published)
