@@ -1,7 +1,7 @@
 """Cells of tables and figures: a series at a task, expanded to its runs.
 
 The values of a run come from overlays, of which later ones override earlier ones: those
-of several runs (`Cell.shared_values`), then those of the cell alone (`Cell.overlay`).
+of several runs (`TableCell.shared_values`), then those of the cell alone (`TableCell.overlay`).
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Known:
         methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes.
-        shared_values: cache of `Cell.shared_values`.
+        shared_values: cache of `TableCell.shared_values`.
     """
 
     configuration: Configuration
@@ -107,7 +107,7 @@ class ItemContext:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell: a series at a task, and its point of a sweep or search.
 
     Attributes:
@@ -293,14 +293,16 @@ class Cell:
                 f"{where} is {name}, which is no search: name a series that searches"
                 " and is not null"
             )
-        return Cell(self.item, self.task, name, search).plan().runs[0]
+        return TableCell(self.item, self.task, name, search).plan().runs[0]
 
     def _start_run(self) -> Method:
         """Return the run that the runs of the series start from."""
         settings = explicit_values(self.series.start) if self.series.start else {}
         settings.pop("public", None)
         series = Series.read(settings, f"{self._where}.start")
-        return Cell(self.item, self.task, f"{self.name}.start", series).plan().runs[0]
+        return (
+            TableCell(self.item, self.task, f"{self.name}.start", series).plan().runs[0]
+        )
 
     # Runs
 

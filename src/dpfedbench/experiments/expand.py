@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.cells import Cell, ItemContext, Known
+from dpfedbench.experiments.cells import ItemContext, Known, TableCell
 from dpfedbench.experiments.configuration import (
     Configuration,
     Experiment,
@@ -184,7 +184,7 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
     }
     compared = {name: _count_compared(item, name) for name in item.series}
     return [
-        Cell(item, task, name, series, point=point, tried=compared[name]).plan()
+        TableCell(item, task, name, series, point=point, tried=compared[name]).plan()
         for task in spec.tasks
         for name, series in item.series.items()
         for point in points_of[name]
@@ -274,10 +274,10 @@ def _cells_of_figure(item: ItemContext, spec: FigureSettings) -> list[PlannedCel
     for name, series in item.series.items():
         where = f"{item.where}.series.{name}"
         _check_series(spec, series, where)
-        cells = [Cell(item, spec.task, name, series)]
+        cells = [TableCell(item, spec.task, name, series)]
         if spec.x.key is not None and series.sweep:
             cells = [
-                Cell(item, spec.task, name, series, x=x, further=overlay)
+                TableCell(item, spec.task, name, series, x=x, further=overlay)
                 for x, overlay in zip(values, further, strict=True)
             ]
         planned += [cell.plan() for cell in cells]

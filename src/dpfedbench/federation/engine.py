@@ -220,14 +220,14 @@ class _Training:
 
     def _found_multipliers(self) -> Iterator[str]:
         """Yield a note for each noise multiplier that a budget determines."""
-        found = {
+        calibrated = {
             spec.name
             for spec in self.config.sums()
             if spec.private and spec.noise.multiplier is None
         }
         for mechanism in self.composition.mechanisms:
             name = mechanism.spec.name
-            if name in found:
+            if name in calibrated:
                 yield (
                     f"the budget gives {name} the noise multiplier"
                     f" {mechanism.noise_multiplier:.6g}"

@@ -89,7 +89,7 @@ def test_training_has_the_columns_with_any_number_of_threads(apart, tmp_path):
     assert first["personal_clients"] == 4
 
 
-class Still(ClientUpdate):
+class StillUpdate(ClientUpdate):
     """Update that sends zeros. Each client's personal model always answers one class."""
 
     kind: Literal["still"] = "still"
@@ -111,7 +111,7 @@ class Still(ClientUpdate):
 
 class DpStill(DpAgr):
     name: ClassVar[str] = "dp-still"
-    client_update: Still = Still()
+    client_update: StillUpdate = StillUpdate()
 
 
 def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):

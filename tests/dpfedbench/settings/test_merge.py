@@ -16,7 +16,7 @@ class Section(Settings):
     rate: float
 
 
-class Toy(Settings):
+class ToySection(Settings):
     section: Section | None
     rule: Rule | None
     names: dict[str, int]
@@ -52,7 +52,7 @@ def test_merge_takes_text_beside_a_group_as_its_kind() -> None:
 
 def test_fit_leaves_out_what_the_parts_do_not_have() -> None:
     values = {"rule": {"kind": "still", "threshold": 0.5, "window": 3}, "names": {}}
-    assert fit(Toy, {**values, "other": 1}) == {
+    assert fit(ToySection, {**values, "other": 1}) == {
         "rule": {"kind": "still", "threshold": 0.5},
         "names": {},
     }
@@ -63,7 +63,7 @@ def test_fit_leaves_out_what_the_parts_do_not_have() -> None:
 
 def test_fit_keeps_the_keys_of_the_run_itself() -> None:
     run = {"rule": {"kind": "still", "window": 4}, "other": 1}
-    assert fit(Toy, merge({"rule": {"form": "sum"}}, run), run) == run
+    assert fit(ToySection, merge({"rule": {"form": "sum"}}, run), run) == run
     run = {"rule": {"kind": "moving"}}
     assert fit(OnlyStill, run, run) == run
 
@@ -81,12 +81,12 @@ def test_check_refuses_what_no_method_has(
     overlay: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BenchError, match=message):
-        check([Toy, OnlyStill], overlay, "run")
+        check([ToySection, OnlyStill], overlay, "run")
 
 
 def test_check_accepts_the_key_of_any_kind() -> None:
-    check([OnlyStill, Toy], {"rule": {"kind": "still", "window": 3}}, "run")
-    check([OnlyStill, Toy], {"rule": None}, "run")
+    check([OnlyStill, ToySection], {"rule": {"kind": "still", "window": 3}}, "run")
+    check([OnlyStill, ToySection], {"rule": None}, "run")
 
 
 def test_leaves_and_set_key_are_inverse() -> None:

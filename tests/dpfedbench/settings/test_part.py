@@ -110,12 +110,12 @@ def test_off_is_a_word_where_one_is_wanted() -> None:
 
 
 def test_one_value_written_in_two_ways_is_one() -> None:
-    one, other = (
-        Server.read({"rate": 1, "steps": 3.0}),
-        Server.read({"rate": 1.0, "steps": 3}),
-    )
-    assert one == other and one.plain() == other.plain()
-    assert repr(one.plain()["rate"]) == "1.0" and repr(one.plain()["steps"]) == "3"
+    whole_rate = Server.read({"rate": 1, "steps": 3.0})
+    whole_steps = Server.read({"rate": 1.0, "steps": 3})
+    assert whole_rate == whole_steps
+    assert whole_rate.plain() == whole_steps.plain()
+    assert repr(whole_rate.plain()["rate"]) == "1.0"
+    assert repr(whole_rate.plain()["steps"]) == "3"
 
 
 def test_plain_values_read_back_to_an_equal_one() -> None:

@@ -12,7 +12,7 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     from dpfedbench.method import Method
 
-Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
+CellOperations = tuple[tuple[tuple[str | int, ...], ...], ...]
 
 
 class StatedGenotype(GenotypeSource):
@@ -23,8 +23,10 @@ class StatedGenotype(GenotypeSource):
     """
 
     kind: Literal["stated"] = "stated"
-    normal: Cell = setting((), doc="the normal cell; [] if the network has none")
-    reduction: Cell = setting((), doc="the reduction cell")
+    normal: CellOperations = setting(
+        (), doc="the normal cell; [] if the network has none"
+    )
+    reduction: CellOperations = setting((), doc="the reduction cell")
 
     def check(self, run: Method) -> None:
         self.genotype_in(space_of(run))
