@@ -110,7 +110,7 @@ def test_changed_file_is_refused_by_every_reader(
     # The check of the whole folder.
     assert line.removeprefix("reader: ") in find_faults()
     # A notebook: the message has the full path, and the target as Snakemake knows it.
-    with pytest.raises(BenchError, match=f"{name} is damaged") as caught:
+    with pytest.raises(BenchError, match=f"{name} differs from") as caught:
         read_all(dpfedbench.open_run(RUN_FOLDER))
     assert f"all {path} --forcerun" in str(caught.value)
     assert str(path.resolve()) in str(caught.value)
@@ -186,8 +186,8 @@ def test_verify_prints_each_fault(
     assert caught.value.code == 1
     assert len(lines) == 3
     assert "see above" in lines[2]
-    assert lines[0].startswith(f"verify: {RUN_FOLDER / 'history.csv'} is damaged")
-    assert lines[1].startswith(f"verify: {RUN_FOLDER / 'metrics.json'} is damaged")
+    assert lines[0].startswith(f"verify: {RUN_FOLDER / 'history.csv'} differs from")
+    assert lines[1].startswith(f"verify: {RUN_FOLDER / 'metrics.json'} differs from")
     shutil.rmtree("results")
     with pytest.raises(SystemExit):
         verify()

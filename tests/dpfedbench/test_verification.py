@@ -201,7 +201,7 @@ def test_verification_follows_a_linked_folder(
     assert not find_faults()
     path = RUN_FOLDER / "metrics.json"
     path.write_text("{}")
-    assert [line.split(" is damaged")[0] for line in find_faults()] == [str(path)]
+    assert [line.split(" differs from")[0] for line in find_faults()] == [str(path)]
 
 
 # Readers that do not use a manifest

@@ -120,8 +120,8 @@ def class_rows(first: list[int]) -> dict[str, list[int]]:
     ("change", "message"),
     [
         ({"class_dict": {"n00": [0, 1, 2, 3]}}, "classes n01, n02 are missing"),
-        ({"class_dict": class_rows([0, 1, 2])}, "n00 has not 4 images"),
-        ({"class_dict": class_rows([0, 1, 2, 99])}, "n00 has not 4 images"),
+        ({"class_dict": class_rows([0, 1, 2])}, "n00 does not have 4 images"),
+        ({"class_dict": class_rows([0, 1, 2, 99])}, "n00 does not have 4 images"),
         ({"image_data": np.zeros((12, 84, 84), np.uint8)}, "image_data is uint8"),
         ({"class_dict": None}, "no image_data and class_dict"),
         (

@@ -295,12 +295,12 @@ def raw_norms_kept_by_a_rule():
 
 VIOLATIONS = {
     "fixed-size cohorts: no state": (undeclared_state, "may keep state"),
-    "fixed-size cohorts: no declared state": (declared_state, "keep state of their"),
+    "fixed-size cohorts: no declared state": (declared_state, "keep state, but"),
     "fixed-size cohorts: no saved state": (state_despite_declaration, "save a state"),
     "records: no state": (state_beside_record_sums, "may keep state"),
     "records: no batch statistics": (batch_statistics_for_records, "record"),
     "records: first order": (second_order_for_records, "second order"),
-    "one contribution for each client": (
+    "one contribution a client": (
         lambda: with_clients(TwoContributions),
         "2 contributions",
     ),
@@ -309,13 +309,16 @@ VIOLATIONS = {
     "own sums are taken": (own_sum_not_taken, "does not take"),
     "a local update is always sent": (zero_out_local_update, "replace-one"),
     "columns are releases": (own_columns, "columns_are_released"),
-    "no raw loss in a row": (lambda: with_clients(LossInRow).round(0), "fill loss"),
+    "no raw loss in a row": (
+        lambda: with_clients(LossInRow).round(0),
+        "fill the column loss",
+    ),
     "noise follows public losses": (private_loss_drives_noise, "public"),
     "a transformation reads one norm": (mixing_transform, "overrides rows"),
     "a rule sees releases": (raw_norms_kept_by_a_rule, "has no raw norms"),
     "a sampler's name is its draw": (borrowed_sampler_name, "cohort of its own"),
     "a noise's name is its draw": (borrowed_noise_name, "standard of its own"),
-    "correlated noise: constant threshold": (moving_threshold_correlated, "moves"),
+    "correlated noise: constant threshold": (moving_threshold_correlated, "changes"),
     "correlated noise: known or single rounds": (
         mechanism_epsilon_of_correlated_poisson,
         "no analysis",
