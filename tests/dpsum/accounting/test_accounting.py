@@ -547,7 +547,7 @@ def decayed_profiles(profile, epsilon=2.0, **context):
             lots_of(),
             "claimed",
             {"poisson-lots": ONE_RELEASE},
-            "after each lot",
+            "lot by lot",
         ),
     ],
 )
