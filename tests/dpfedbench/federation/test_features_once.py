@@ -1,6 +1,7 @@
 """Features that one job computes for all runs: same bits, and an identity of their own."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation import features as features_module
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
 from dpfedbench.federation import engine
+from dpfedbench.settings.merge import merge
 
-from .conftest import RESULT_FILES, lots_config, train
+from .conftest import LOTS, RESULT_FILES, make_config, train
 from .test_linear_head import EVENED, HEAD
 
 SCATTERING = {"features": {"kind": "scattering", "angles": 2, "groups": 3}}
+head_config = functools.partial(make_config, general=merge(LOTS, HEAD))
+"""Run with a linear head; overlays may name another kind of features."""
+
 KINDS = {"random": {}, "scattering": {"model": SCATTERING}, "evened": EVENED}
 
 
@@ -29,7 +34,7 @@ def test_shared_features_give_the_bits_of_a_run_alone(
     kind, silos, tmp_path, monkeypatch
 ):
     """The run reads the file and computes no feature."""
-    run = lots_config(HEAD, KINDS[kind], {"participation": {"rounds": 3}})
+    run = head_config(KINDS[kind], {"participation": {"rounds": 3}})
     alone = train(run, silos, tmp_path / "alone")
     files = compute_features(run, silos, tmp_path / "features")
     monkeypatch.setattr(type(run.model), "prepared", None)
@@ -56,7 +61,7 @@ def test_shared_features_do_not_depend_on_the_chunk(kind, silos, tmp_path, monke
         np.arange(7, 60),
         np.array([1, 5, 90, 17]),
     ]
-    run = lots_config(HEAD, KINDS[kind])
+    run = head_config(KINDS[kind])
     monkeypatch.setattr(features_module, "_PIECE", 37)
     files = compute_features(run, silos, tmp_path)
     computed = features_of(run, dataset, records)
@@ -68,7 +73,7 @@ def test_shared_features_do_not_depend_on_the_chunk(kind, silos, tmp_path, monke
 
 
 def features_folder(*overlays):
-    return lots_config(HEAD, *overlays).features_folder
+    return head_config(*overlays).features_folder
 
 
 def test_features_folder_changes_with_the_features_alone(monkeypatch):
@@ -93,15 +98,15 @@ def test_features_folder_changes_with_the_features_alone(monkeypatch):
     assert len(folders) == len(related)
     assert base not in folders
     assert features_folder({"validation": {"tasks": 21}}) == features_folder()
-    assert lots_config().features_folder is None
-    monkeypatch.setattr(type(lots_config(HEAD).model.features), "version", "2")
+    assert make_config(general=LOTS).features_folder is None
+    monkeypatch.setattr(type(head_config().model.features), "version", "2")
     assert features_folder(EVENED) != base
 
 
 def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
     silos, tmp_path
 ):
-    run = lots_config(HEAD, EVENED)
+    run = head_config(EVENED)
     dataset = load_records(silos[0])
     files = compute_features(run, silos, tmp_path / "features")
 
@@ -109,7 +114,7 @@ def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
         with pytest.raises(BenchError, match=message):
             features_of(run, dataset, [np.arange(3)], files)
 
-    settings = lots_config(HEAD, EVENED, {"model": {"features": {"evened": 4}}})
+    settings = head_config(EVENED, {"model": {"features": {"evened": 4}}})
     check_refused(settings, dataset, "was made from other data or settings")
     summary = dataset.summary | {"sha256": "0" * 64}
     changed = dataclasses.replace(dataset, summary=summary)
