@@ -202,8 +202,8 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     assert sorted(by_name) == sorted(line.noise_stream for line in rounds.ledger)
     # Each line stands for the releases of all its clients and steps.
     for line in rounds.ledger:
-        within_task = line.sampler["kind"].startswith("own-")
-        clients = config.participation.cohort if within_task else 1
+        by_client = line.sampler["kind"].startswith(("within-task", "local"))
+        clients = config.participation.cohort if by_client else 1
         thresholds = len(line.threshold) if isinstance(line.threshold, list) else 1
         releases = clients * thresholds * line.sampler.get("steps", 1)
         assert len(by_name[line.noise_stream]) == releases
