@@ -167,7 +167,7 @@ def test_compare_finds_another_noise(write_ledger, run, run_json):
     assert code == 3
     assert rows["noise_multiplier"].endswith("differs")
     assert "differs" not in rows["threshold"]
-    assert "noise_multiplier 1.0, the other ledger's 1.25" in out
+    assert "noise_multiplier 1.0, but the other ledger has 1.25" in out
     assert f"{gaussian_epsilon(1.25, 1e-5):.4g}" in rows["epsilon proven"]
     code, report = run_json("compare", first, first)
     assert code == 0

@@ -133,7 +133,12 @@ def test_plan_names_a_plugin_that_would_be_overlooked(
     ("old", "new", "message", "place"),
     [
         ("{count: 20}", "{cuont: 20}", "nearest known key is .*count", "cuont"),
-        ("cohort: 10", "cohort: 30", "lower it", "table1:"),  # of the whole item
+        (
+            "cohort: 10",
+            "cohort: 30",
+            "lower the cohort",
+            "table1:",
+        ),  # of the whole item
     ],
 )
 def test_plan_names_file_and_line_of_a_faulty_key(

@@ -255,7 +255,7 @@ def test_account_of_a_searched_network_has_the_search():
     assert epsilon == expected(1.0)
     assert epsilon > poisson.upper_epsilon(((0.8, 3),), 0.1, DELTA)
     assert set(combined.profiles) == {"proven"}
-    assert "uses another run's releases" in combined.reasons["replace_one"]
+    assert "the run that this one rests on" in combined.reasons["replace_one"]
     assert combined.also[1].profiles["proven"].epsilon_high == expected(2**0.5)
 
 

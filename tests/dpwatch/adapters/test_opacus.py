@@ -976,7 +976,7 @@ def test_release_of_an_optimiser_clips_adds_and_noises():
     assert release(rows[:0]).shape == (DIMENSION,)
     with pytest.raises(DpsumError, match="give \\[n, "):
         release(rows[:, 1:])
-    with pytest.raises(DpsumError, match="without this number"):
+    with pytest.raises(DpsumError, match="audit the same training without it"):
         release_of(Training(mode="ghost").optimizer)
 
 
