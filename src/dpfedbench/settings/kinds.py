@@ -35,7 +35,7 @@ PAPERS = "dpfedbench.papers"
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class PartFamily:
     """Base class of a family, and where its parts are.
 
     Attributes:
@@ -50,18 +50,22 @@ class Family:
 
 
 LIBRARY_FAMILIES = (
-    Family(ClippingRule, ("dpsum.clipping",), "dpfedbench.parts.clipping"),
-    Family(
+    PartFamily(ClippingRule, ("dpsum.clipping",), "dpfedbench.parts.clipping"),
+    PartFamily(
         Noise,
         ("dpsum.noise", "dpsum.correlated_noise", "dpsum.skellam_noise"),
         "dpfedbench.parts.noise",
     ),
-    Family(Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"),
-    Family(Participation, ("dpsum.participation",), "dpfedbench.parts.participation"),
+    PartFamily(
+        Factorisation, ("dpsum.factorisations",), "dpfedbench.parts.factorisations"
+    ),
+    PartFamily(
+        Participation, ("dpsum.participation",), "dpfedbench.parts.participation"
+    ),
 )
 
 
-def library_family(cls: Any) -> Family | None:
+def library_family(cls: Any) -> PartFamily | None:
     """Return the family of `dpsum` that a class belongs to; None without one."""
     if not isinstance(cls, type):
         return None
@@ -140,7 +144,7 @@ def root_of(cls: Model) -> Model:
 @plugins.cached
 def _parts_of_family(root: Model) -> dict[str, Model]:
     """Return all parts of a family by kind, given the family's base."""
-    family = library_family(root) or Family(root, (root.__module__,), root.package)
+    family = library_family(root) or PartFamily(root, (root.__module__,), root.package)
     modules = [
         *map(importlib.import_module, family.modules),
         *modules_in(family.package),
