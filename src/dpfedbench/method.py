@@ -605,9 +605,10 @@ class Method(Settings):
 
         One job computes these features for all runs that need the same ones.
         """
-        if (of := self.model.made_once(self)) is None:
+        inputs = self.model.made_once(self)
+        if inputs is None:
             return None
-        canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
         return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     def to_yaml(self) -> str:

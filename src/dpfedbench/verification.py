@@ -236,7 +236,7 @@ def read_cells(path: str | Path) -> pd.DataFrame:
                 )
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise BenchError(
-                f"{path} is no archive of results ({error}): make one with `snakemake"
+                f"{path} is not an archive of results ({error}): make one with `snakemake"
                 " --cores all all results/results.zip`"
             ) from error
     rows = summarize(cells, runs).drop_duplicates(_CELL)

@@ -278,7 +278,7 @@ def test_digest_module_counts_relative_imports_within_an_installed_package(
         pytest.param(
             "from dpsum.clipping import Constant\n"
             "class Mine(Constant):\n    kind = 'mine'\n    factor: float = 1.0\n",
-            r"DpsumError: mine\.Mine has a key 'factor', but is no dataclass: put",
+            r"DpsumError: mine\.Mine has a key 'factor', but is not a dataclass: put",
             id="no dataclass",
         ),
         pytest.param(

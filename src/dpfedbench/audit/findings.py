@@ -53,7 +53,7 @@ def read_audits(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
         return {(entry["unit"], entry["observer"]): entry for entry in audits}
     except (KeyError, TypeError, AttributeError) as error:
         raise BenchError(
-            f"{path} is no audit ({error}): delete it and run the workflow again"
+            f"{path} is not an audit ({error}): delete it and run the workflow again"
         ) from error
 
 
@@ -100,7 +100,10 @@ def mark(
     is_claim = status not in ("void", "none", "") and not math.isnan(epsilon)
     if not is_claim or not bound > min(epsilon, proven_at_audit):
         return status, ""
-    excess = f"audited above what is proven, as {100 * chance:.2g} % of audits of right code are"
+    excess = (
+        f"audited above what is proven, as in {100 * chance:.2g} % of audits of correct"
+        " code"
+    )
     is_refuted = chance * max(count, _FEWEST) <= LEVEL
     return ("refuted" if is_refuted else status), excess
 

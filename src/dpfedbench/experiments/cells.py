@@ -1,7 +1,8 @@
 """Cells of tables and figures: a series at a task, expanded to its runs.
 
 The values of a run come from overlays, of which later ones override earlier ones: those
-of several runs (`TableCell.shared_values`), then those of the cell alone (`TableCell.overlay`).
+of several runs (`TableCell.shared_values`), then those of the cell alone
+(`TableCell.overlay`).
 """
 
 import dataclasses
@@ -180,11 +181,9 @@ class TableCell:
     def _location(self) -> str:
         """Name of the cell for messages."""
         location = f"{self.item.where}, task {self.task}, series {self.name}"
-        return (
-            location
-            if self.x is None
-            else f"{location} at {self._swept_key} {self.x:g}"
-        )
+        if self.x is None:
+            return location
+        return f"{location} at {self._swept_key} {self.x:g}"
 
     @property
     def _swept_key(self) -> str:
@@ -290,7 +289,7 @@ class TableCell:
         search = self.item.other_series(name, self.name, where)
         if search is None or search.searched_by:
             raise BenchError(
-                f"{where} is {name}, which is no search: name a series that searches"
+                f"{where} is {name}, which does not search: name a series that searches"
                 " and is not null"
             )
         return TableCell(self.item, self.task, name, search).plan().runs[0]
@@ -334,10 +333,11 @@ class TableCell:
     def _tests_of(self, runs: tuple[Method, ...]) -> tuple[Method, ...]:
         """Return the runs under the meta-test of the figure or series, if it has one."""
         spec = self.item.spec
-        settings = [spec.test if isinstance(spec, FigureSettings) else None]
-        settings.append(self.series.test)
+        sections = [self.series.test]
+        if isinstance(spec, FigureSettings):
+            sections.insert(0, spec.test)
         test = merge(
-            *(explicit_values(section) for section in settings if section is not None)
+            *(explicit_values(section) for section in sections if section is not None)
         )
         if self.x is not None and self._swept_key.startswith(_TEST):
             test[self._swept_key.removeprefix(_TEST)] = _whole(self.x)

@@ -79,19 +79,17 @@ def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.Da
                     _aligned(paths, axis, name, per).mean(axis=1)
                     for name in curve["band"]
                 )
-            points = pd.DataFrame(
-                {
-                    "value": seeds.mean(axis=1),
-                    "low": low,
-                    "high": high,
-                }
-            )
-            points["x"] = points.index
-            points["cell"] = row.cell
-            points["curve"] = column
-            points["label"] = curve.get("label", row.label)
-            points["is_dashed"] = curve.get("dashed", False)
-            curves.append(points)
+            points = {
+                "x": seeds.index,
+                "value": seeds.mean(axis=1),
+                "low": low,
+                "high": high,
+                "cell": row.cell,
+                "curve": column,
+                "label": curve.get("label", row.label),
+                "is_dashed": curve.get("dashed", False),
+            }
+            curves.append(pd.DataFrame(points))
     cells = rows.drop(columns=["x", "label"])
     return pd.concat(curves, ignore_index=True).merge(cells, on="cell")
 
@@ -107,13 +105,17 @@ def _aligned(
     """
     curves = []
     for path in paths:
-        history = read_history(path).set_index(axis)
-        values = history.get(column, pd.Series(dtype=float))
+        history = read_history(path).dropna(axis="columns", how="all")
+        for name in filter(None, (axis, column, per)):
+            if name not in history:
+                raise BenchError(
+                    f"{path} has no {name} to draw: name one of {', '.join(map(str, history))}"
+                )
+        values = history[column]
         if per:
             values = values / history[per]
+        values.index = history[axis]
         curves.append(values.dropna())
-        if curves[-1].empty:
-            raise BenchError(f"{path} has no {column} to draw")
     shortest = min((curve.index for curve in curves), key=max)
     seeds = [np.interp(shortest, curve.index, curve) for curve in curves]
     return pd.DataFrame(np.transpose(seeds), index=shortest)
@@ -128,13 +130,7 @@ def account_points(item: Item) -> pd.DataFrame:
     """
     claims = {name: method.claims for name, method in METHODS.items()}
     frame = planned_deltas(item.cells, item.spec, claims)
-    return _in_order(
-        frame.assign(
-            curve="delta",
-            low=np.nan,
-            high=np.nan,
-        )
-    )
+    return _in_order(frame.assign(curve="delta", low=np.nan, high=np.nan))
 
 
 def published_points(item: Item, printed: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,6 +36,8 @@ from dpfedbench.results.summary import each_row, read_rows
 from dpfedbench.results.table_columns import csv_columns
 
 PUBLISHED = "#000000"
+STILL = 0.001
+"""Curves that move by no more than this share of their value are drawn as level."""
 WIDTH = 5.6
 HEIGHT = 3.7
 """Inches: of a figure, and of what stands above its legend."""
@@ -109,6 +112,9 @@ def draw(item: Item, points: pd.DataFrame, printed: pd.DataFrame, notes: str) ->
     for number in each_row(printed):
         _draw_published(axes, number, is_comparable=not item.unique("mismatch"))
     axes.margins(x=0.08, y=0.12)
+    values = points["value"]
+    if item.kind == "history" and np.ptp(values) <= STILL * values.min():
+        axes.set_ylim(0.98 * values.min(), 1.02 * values.max())
     _set_axes(axes, item, points)
     axes.set_ylabel(wrapped([item.spec["y"]["label"]], 40))
     axes.set_title(wrapped([item.title], 56))
@@ -193,7 +199,10 @@ def _measured_note(item: Item, rows: pd.DataFrame) -> str:
     data = ", ".join(f"{name} {', '.join(tasks)}" for name, tasks in tested.items())
     note = f"Measured on {data}, {plural(rows['seeds'].max(), 'seed')}."
     if item.kind == "sweep":
-        return f"{note} Bands: 95 % t intervals over seeds; of one seed over its tasks."
+        unit = rows["test_unit"].iloc[0]
+        return (
+            f"{note} Bands: 95 % t intervals over seeds; of one seed over its {unit}s."
+        )
     if rows["seeds"].max() > 1:
         note += " Lines: means over seeds. Bands, unless named: lowest to highest seed."
     return note

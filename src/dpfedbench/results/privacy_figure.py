@@ -117,14 +117,6 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, low: float, edge: float) -> None
             label=name,
             **look,
         )
-    for y in ys[::2]:
-        axes.axhspan(
-            y - 0.5,
-            y + 0.5,
-            color="#f3f3f3",
-            linewidth=0,
-            zorder=0,
-        )
     labels = [wrapped([_label(row, rows)], 64) for row in each_row(rows)]
     axes.set_yticks(
         ys,
@@ -133,9 +125,6 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, low: float, edge: float) -> None
         linespacing=1.0,
     )
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
 
 
 def _label(row: Any, rows: pd.DataFrame) -> str:

@@ -178,9 +178,9 @@ def _check_decorated(cls: Any) -> None:
     for key, annotation in inspect.get_annotations(cls).items():
         if key not in declared and "ClassVar" not in str(annotation):
             raise BenchError(
-                f"{cls.__module__}.{cls.__name__} has a key {key!r}, but is no"
+                f"{cls.__module__}.{cls.__name__} has a key {key!r}, but is not a"
                 " dataclass: put @dataclasses.dataclass(frozen=True) above it, or write"
-                f" {key}: ClassVar[...] = ... where it is no key"
+                f" {key}: ClassVar[...] = ... where it is not a key"
             )
 
 

@@ -50,7 +50,7 @@ def _refuse_shadowing(cls: Any) -> None:
                     for ancestor in cls.__mro__[1:-1]
                 ):
                     raise BenchError(
-                        f"{message}: that is no key, write {key}: ClassVar[...] = ..."
+                        f"{message}: that is not a key, write {key}: ClassVar[...] = ..."
                     )
                 raise BenchError(f"{message}: give it another name")
 

@@ -137,7 +137,7 @@ def test_compare_refuses_what_is_no_archive(
     if frame is not None:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("runs.parquet", frame)
-    with pytest.raises(BenchError, match=r"results\.zip is no archive of results"):
+    with pytest.raises(BenchError, match=r"results\.zip is not an archive of results"):
         list(compare(path, path))
 
 

@@ -30,8 +30,8 @@ from .test_answer import PUBLISHED, listing, row, tidy
 
 PROVED: dict[str, Any] = {"epsilon": 1.5, "status": "proved"}
 AUDIT: dict[str, Any] = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
-BY_CHANCE = "audited above what is proven, as 3 % of audits of right code are"
-LEAK = "refuted, audited above what is proven, as 1e-10 % of audits of right code are"
+BY_CHANCE = "audited above what is proven, as in 3 % of audits of correct code"
+LEAK = "refuted, audited above what is proven, as in 1e-10 % of audits of correct code"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ LEAK = "refuted, audited above what is proven, as 1e-10 % of audits of right cod
         (
             {"chance": 5e-4},
             92,
-            "proved, audited above what is proven, as 0.05 % of audits of right code are",
+            "proved, audited above what is proven, as in 0.05 % of audits of correct code",
         ),
         (
             {"chance": 5e-4},
             9,
-            "refuted, audited above what is proven, as 0.05 % of audits of right code are",
+            "refuted, audited above what is proven, as in 0.05 % of audits of correct code",
         ),
         # Of its own seed's account, where another seed's is larger.
         ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
@@ -76,7 +76,7 @@ def test_audit_without_a_chance_errs_as_often_as_its_confidence_says(
     )
     assert (row.proven_status, row.proven_excess) == (
         "proved",
-        "audited above what is proven, as 5 % of audits of right code are",
+        "audited above what is proven, as in 5 % of audits of correct code",
     )
 
 
