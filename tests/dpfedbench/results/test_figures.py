@@ -1,5 +1,6 @@
 """Figures: what is drawn equals what was measured, and says what it is."""
 
+import copy
 import dataclasses
 import io
 import json
@@ -252,11 +253,53 @@ def test_history_names_a_missing_column(
     table = pd.read_csv(path)
     table["threshold"] = np.nan
     table.to_csv(path, index=False)
-    with pytest.raises(BenchError, match=r"has no threshold to draw"):
+    named = r"has no threshold to draw: name one of round"
+    with pytest.raises(BenchError, match=named):
+        figures.make(description, tmp_path, published)
+    table.drop(columns="round").to_csv(path, index=False)
+    with pytest.raises(BenchError):
         figures.make(description, tmp_path, published)
     path.write_text("", encoding="utf-8")
     with pytest.raises(BenchError, match="cannot be read"):
         figures.make(description, tmp_path, published)
+
+
+@pytest.mark.parametrize("missing", ["column", "axis"])
+def test_history_without_an_axis_or_divisor_is_one_line(
+    described: Describe,
+    results: Path,
+    published: Path,
+    missing: str,
+) -> None:
+    """A misspelt column of an item, in its axis and in `per` of a curve."""
+    item = described("figure2b")
+    spec = copy.deepcopy(dict(item.spec))
+    if missing == "axis":
+        spec["x"]["column"] = "rounds"
+    else:
+        curves = next(
+            series["curves"] for series in spec["series"].values() if "curves" in series
+        )
+        next(iter(curves.values()))["per"] = "rounds"
+    with pytest.raises(BenchError, match="has no rounds to draw: name one of round"):
+        figures.make(dataclasses.replace(item, spec=spec), results, published)
+
+
+@pytest.mark.parametrize(("last", "is_level"), [(2.07941, True), (1.5, False)])
+def test_history_that_hardly_moves_is_drawn_level(
+    described: Describe, last: float, is_level: bool
+) -> None:
+    """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of
+    its own range makes a slope.
+    """
+    item = described("figure2b")
+    item = dataclasses.replace(item, spec={**item.spec, "y": {"label": "nats"}})
+    points = pd.DataFrame({"x": [0.0, 1.0], "value": [2.07944, last]})
+    points = points.assign(low=points["value"], high=points["value"], is_dashed=False)
+    points = points.assign(series="s", curve="c", label="a")
+    figure = figures.draw(item, points, pd.DataFrame(), "")
+    low, high = figure.axes[0].get_ylim()
+    assert (1.9 < low < 2.04 and high > 2.12) == is_level
 
 
 def test_colours_are_okabe_and_itos() -> None:
