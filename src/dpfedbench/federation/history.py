@@ -12,7 +12,7 @@ def read_history(path: Path) -> pd.DataFrame:
     """Read a run's history.csv, one row for each round.
 
     Raises:
-        BenchError: it is missing, or is no CSV with a column `round`.
+        BenchError: it is missing, or is not a CSV with a column `round`.
     """
     try:
         with reading(path):

@@ -1,8 +1,10 @@
-"""Rules between the parts of a run that `dpsum` defines: which clipping rule and noise
-fit which participation, server step and validation.
+"""Rules between the parts of a run: which parts, data and sums go together.
 
-`check_part` applies the rules of each class. `proof_assumptions` has the rules that the
-privacy proofs require of any part.
+`check_parts` applies all of them when a configuration is read: those of each part of
+`dpsum` (which clipping rule and noise fit which participation, server step and
+validation), and those of the clients' data and of the sums. `check_reading` and
+`check_processes` are about the run as a whole. `proof_assumptions` has the rules that
+the privacy proofs require of any part.
 """
 
 from __future__ import annotations
@@ -40,7 +42,13 @@ def check_parts(run: Method) -> None:
 
 
 def check_reading(run: Method) -> None:
-    """Refuse a breach, unless `reading` is as-released."""
+    """Refuse a breach, unless `reading` is as-released.
+
+    A run that is read as released has to have a breach, and no budget that stops it.
+
+    Raises:
+        BenchError: names the keys and the remedy.
+    """
     breaches = run.breaches
     if run.reading == "as-published":
         if breaches:
@@ -91,6 +99,7 @@ def check_processes(run: Method, count: int) -> None:
 
 
 def _check_data(run: Method) -> None:
+    """Refuse clients whose data, or a test whose shots, do not fit the client update."""
     held = run.client.client_data
     clients = run.clients
     records = held == "records"
