@@ -136,7 +136,9 @@ def test_cells_refuse_unknown_blocks_and_sums_of_another_size():
     net, theta, images, labels = make_records("7x7 maps")
     gradients = choose(net).make()
     rows = np.empty((5, 1), np.float32)
-    with pytest.raises(ValueError, match=r"blocks are \['architecture', 'weights'\]"):
+    with pytest.raises(
+        ValueError, match=r"no block 'other', only \['architecture', 'weights'\]"
+    ):
         gradients.record_gradients(theta, images, labels, rows, block="other")
     total = PlainSum(dimension=net.dimension)
     with pytest.raises(ValueError, match="sum of 80 coordinates"):
