@@ -211,6 +211,17 @@ def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind)
     assert accounts[0].epsilon_low == accounts[1].epsilon_low
 
 
+def test_account_of_groups_without_a_paper_claim_claims_what_is_proven(make):
+    """A repair's sampling has no claim of a paper, so that its own account stands."""
+    participation = dpsum.BallsAndBins(units=100, cohort=10, rounds=10, seed=1)
+    groups = CoordinateGroups((0, 2, 4, 6, 8), "per-group")
+    mechanism = make(z=2.0, groups=groups, dimension=8, participation=participation)
+    release_rounds(mechanism, np.zeros((0, 8)), 10)
+    profiles = profiles_of(mechanism, claims={"one-pass": ONE_GAUSSIAN})
+    assert profiles["claimed"].status == profiles["proven"].status == "proved"
+    assert profiles["claimed"].epsilon_high == profiles["proven"].epsilon_high
+
+
 @pytest.mark.parametrize(
     "tensors, proven", [(1, 4.88655411746221), (14, 24.1425924568805)]
 )

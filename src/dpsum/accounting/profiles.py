@@ -180,9 +180,11 @@ class Profiles:
             )
             status, text = claim.statement(sampling)
             text += claim.read_otherwise(schedule, sampling, self.delta)
-        if self.counts_more_noise and status == "proved":
-            status = "void"
-            text += "; groups of coordinates together have less noise than is counted"
+            if self.counts_more_noise and status == "proved":
+                status = "void"
+                text += (
+                    "; groups of coordinates together have less noise than is counted"
+                )
         if self.adaptive and status == "proved":
             status = "as run"
             text = text + _AS_RUN
