@@ -46,8 +46,8 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_sums import add_to
-from dpfedbench.parts.client_updates.client_update import Setup
-from dpfedbench.parts.client_updates.maml import Maml
+from dpfedbench.training.client_updates.client_update import Setup
+from dpfedbench.training.client_updates.maml import Maml
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 

@@ -26,9 +26,9 @@ from dpfedbench.data.registry import prepare
 from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.federation.accounts import account_run
-from dpfedbench.federation.engine import train
 from dpfedbench.files import read_json
+from dpfedbench.training.accounts import account_run
+from dpfedbench.training.engine import train
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING_KEYS = (

@@ -16,7 +16,7 @@ import pytest
 
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 from workflow_jobs.manifests import seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from dpfedbench.config.part import kinds_of
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.partition import (
     Partition,
     RecordPartition,
@@ -9,8 +11,6 @@ from dpfedbench.data.partition import (
     partition_of,
     record_partition_of,
 )
-from dpfedbench.settings.part import kinds_of
-from dpfedbench.settings.sections import PartitionScheme
 
 SIZES = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
 

@@ -135,7 +135,7 @@ from pathlib import Path
 import numpy as np
 import dpfedbench
 from dpfedbench.data.records import load_records
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.training.engine import Rounds
 from dpfedbench.papers import read_run, read_run_file
 from dpsum.ledger import Ledger
 

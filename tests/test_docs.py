@@ -391,7 +391,7 @@ REFUSE = """
 import json, sys, yaml
 from pathlib import Path
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.engine import train
+from dpfedbench.training.engine import train
 from dpfedbench.papers import read_run
 
 values = yaml.safe_load(Path(sys.argv[1], "config.yaml").read_text())

@@ -13,12 +13,12 @@ import pytest
 import dpfedbench
 from dpfedbench import files
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import ledger_of
-from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.manifests import checked, listed
+from dpfedbench.training.accounts import ledger_of
+from dpfedbench.training.agreement import check_agrees
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.sums import CompositionGroup
-from tests.dpfedbench.federation.conftest import LOTS, make_config, train
+from tests.dpfedbench.training.conftest import LOTS, make_config, train
 from tests.dpsum.test_ledger import EVENT
 from tests.finished_run import (
     RUN_FOLDER,

@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import yaml
 
+from dpfedbench.config.merge import leaves
+from dpfedbench.config.yaml_files import read_file
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
-from dpfedbench.settings.merge import leaves
-from dpfedbench.settings.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "fidelity"

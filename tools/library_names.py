@@ -104,7 +104,7 @@ JOBS: Mapping[str, Mapping[str, Sources]] = {
     },
     "algorithm: FedProx": {
         "here": {
-            "dpfedbench/parts/client_updates/model_difference.py": "ModelDifference",
+            "dpfedbench/training/client_updates/model_difference.py": "ModelDifference",
             OUR_PAPER: "Proximal DpFedAvg",
         },
         "pfl": {PFL_ALGORITHM: "FederatedAveraging", **PFL_FEDPROX},

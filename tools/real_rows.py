@@ -6,10 +6,10 @@
 
 from pathlib import Path
 
+from dpfedbench.config.yaml_files import read_file
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.settings.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "real.md"

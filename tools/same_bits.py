@@ -206,10 +206,11 @@ def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 def _print_plan(tree: Path, preset: str) -> None:
     """Print the folder and configuration of each run of a preset as JSON."""
     sys.path[0] = str(tree)
-    from dpfedbench.experiments.configuration import Configuration, overlaid
+
+    # The configuration's module has `read_file` in older trees too.
+    from dpfedbench.experiments.configuration import Configuration, overlaid, read_file
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.method import read_run
-    from dpfedbench.settings.yaml_files import read_file
 
     def resolve_runs(values: Any) -> Any:
         """Return values with each run that they name (`initial.run`) written out."""

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpfedbench.config.messages import nearest
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.messages import nearest
 from dpsum.terminal import write_utf8, written
 
 PACKAGE = Path(__file__).resolve().parent

@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import yaml
 
+from dpfedbench.config.breach import Breach
+from dpfedbench.config.kinds import is_section
+from dpfedbench.config.messages import LOWER_CASE, check_plain, nearest
+from dpfedbench.config.part import Section, Settings, setting
+from dpfedbench.config.plugin_sources import digest_classes
+from dpfedbench.config.schema import fields_of
+from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
+from dpfedbench.config.yaml_files import load_yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
 from dpfedbench.lazy import np
@@ -26,21 +34,13 @@ from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.parts import compatibility
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.proof_assumptions import check_plan
-from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.kinds import is_section
-from dpfedbench.settings.messages import LOWER_CASE, check_plain, nearest
-from dpfedbench.settings.part import Section, Settings, setting
-from dpfedbench.settings.plugin_sources import digest_classes
-from dpfedbench.settings.schema import fields_of
-from dpfedbench.settings.sections import Evaluation, PartitionScheme, Task, Validation
-from dpfedbench.settings.yaml_files import load_yaml
 from dpsum.accounting.claims import Claims, counting_clients
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.client_updates.client_update import ClientUpdate
     from dpfedbench.parts.server.server_step import ServerStep
+    from dpfedbench.training.client_updates.client_update import ClientUpdate
     from dpsum.clipping import ClippingRule
     from dpsum.noise import Noise
 

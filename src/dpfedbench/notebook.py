@@ -20,18 +20,18 @@ import pandas as pd
 
 from dpfedbench.audit.findings import mark, read_audits, with_excess
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import (
-    account_of,
-    ledger_before,
-    ledger_of,
-    read_account,
-)
-from dpfedbench.federation.history import read_history
 from dpfedbench.files import checked_path, read_group
 from dpfedbench.manifests import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
 from dpfedbench.results_format import refuse_newer
+from dpfedbench.training.accounts import (
+    account_of,
+    ledger_before,
+    ledger_of,
+    read_account,
+)
+from dpfedbench.training.history import read_history
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.profiles import Entry
 from dpsum.ledger import Release

@@ -14,12 +14,6 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import (
-    account_of,
-    ledger_before,
-    ledger_of,
-    read_account,
-)
 from dpfedbench.manifests import FOLDER, checked, listed, mend
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
@@ -28,6 +22,12 @@ from dpfedbench.results.load import load_cells, load_runs
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
 from dpfedbench.results.summary import summarize
 from dpfedbench.results_format import NAME
+from dpfedbench.training.accounts import (
+    account_of,
+    ledger_before,
+    ledger_of,
+    read_account,
+)
 from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 

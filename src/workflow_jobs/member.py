@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.processes import Lost, joined
 from dpfedbench.lazy import torch
+from dpfedbench.training.processes import Lost, joined
 from workflow_jobs.jobs import end_with, last_lines, outside, workflow_process
 from workflow_jobs.launch import ERROR
 
@@ -45,8 +45,8 @@ def main(arguments: str) -> int:
             joined() as processes,
             contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr),
         ):
-            from dpfedbench.federation.engine import train
             from dpfedbench.papers import read_run_file
+            from dpfedbench.training.engine import train
 
             if options["device"] != "cpu" and torch.cuda.is_available():
                 torch.cuda.set_device(

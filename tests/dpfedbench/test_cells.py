@@ -8,7 +8,7 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import audited_as
-from tests.dpfedbench.federation.conftest import LOTS, RUN, make_config
+from tests.dpfedbench.training.conftest import LOTS, RUN, make_config
 
 FIGURE = """
 experiments:

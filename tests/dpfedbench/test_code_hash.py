@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.config import plugin_sources
 from dpfedbench.experiments import code_hash as hashing
 from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash
 from dpfedbench.papers import read_run_file
-from dpfedbench.settings import plugin_sources
 from tests import finished_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from dpfedbench.config.merge import set_key
 from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.settings.merge import set_key
 from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import yaml
 
+from dpfedbench.config.merge import leaves, set_key
 from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.settings.merge import leaves, set_key
 from tests.calls import CallSnakemake
-from tests.dpfedbench.federation.conftest import LOTS, RUN, make_config, train
 from tests.dpfedbench.test_experiments import configuration
+from tests.dpfedbench.training.conftest import LOTS, RUN, make_config, train
 
 NUMBERS = [0, 1, -1, 0.5, -0.0, 3.7, 1e-300, 1e300, -1e300, 10**30, 2**63]
 TEXTS = ["", "null", "1e9", "nan", "yes", "x", "../../../evil", "/etc/passwd"]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from dpfedbench.config.merge import set_key
+from dpfedbench.config.yaml_files import read_file
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.merge import set_key
-from dpfedbench.settings.yaml_files import read_file
+from tests.dpfedbench.config.test_part import Toy
 from tests.dpfedbench.papers.test_refusals import run_of
-from tests.dpfedbench.settings.test_part import Toy
 from tests.dpfedbench.test_experiments import configuration, known, plan
 
 FILE = Path(__file__).with_name("messages.yaml")

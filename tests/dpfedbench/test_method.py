@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dpfedbench.config.merge import leaves, set_key
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method, read_yaml
 from dpfedbench.models.zoo.own_module import OwnModule
-from dpfedbench.settings.merge import leaves, set_key
 
 
 class UntrainedMethod(Method):
@@ -172,7 +172,7 @@ def test_config_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
 
 def test_settings_import_neither_numpy_nor_torch() -> None:
     code = (
-        "import sys, dpfedbench.method, dpfedbench.settings.merge\n"
+        "import sys, dpfedbench.method, dpfedbench.config.merge\n"
         "print([name in sys.modules for name in ('numpy', 'torch', 'numba')])"
     )
     done = subprocess.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.settings.plugin_sources import digest_module
+from dpfedbench.config.plugin_sources import digest_module
 from tests.calls import CallSnakemake
 from tests.pages import files_of_page
 from tests.shipped import without_others
@@ -96,7 +96,7 @@ TRAIN = (
     RUN
     + """
 from pathlib import Path
-from dpfedbench.federation.engine import train
+from dpfedbench.training.engine import train
 train(run, data_dir=Path(sys.argv[1]), clients_dir=Path(sys.argv[2]), run_dir=Path(sys.argv[3]))
 """
 )
@@ -305,7 +305,7 @@ def test_use_plugins_works_after_methods_were_read_and_after_a_failure(
 import dpfedbench
 from dpfedbench.papers import METHODS
 from dpsum.clipping import ClippingRule
-from dpfedbench.settings.part import kinds_of
+from dpfedbench.config.part import kinds_of
 before = set(kinds_of(ClippingRule)), set(METHODS)
 try:
     dpfedbench.use_plugins("none")
@@ -367,7 +367,7 @@ TRAIN_JOB = (
     RUN
     + JOB
     + """
-    from dpfedbench.federation.engine import train
+    from dpfedbench.training.engine import train
     train(run, data_dir=Path(sys.argv[1]), clients_dir=Path(sys.argv[2]), run_dir=Path(sys.argv[3]))
 """
 )

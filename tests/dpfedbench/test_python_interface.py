@@ -23,13 +23,13 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.genotype_picture import write_cells
 from dpfedbench.evaluation.held_out import held_out
-from dpfedbench.federation import engine
-from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
 from dpfedbench.notebook import FinishedRun
+from dpfedbench.training import engine
+from dpfedbench.training.accounts import account_run
 from dpsum.accounting.gaussian import gaussian_epsilon
-from tests.dpfedbench.federation import test_search
-from tests.dpfedbench.federation.conftest import LOTS, accounted, make_config, train
+from tests.dpfedbench.training import test_search
+from tests.dpfedbench.training.conftest import LOTS, accounted, make_config, train
 from tests.pages import code_blocks
 from workflow_jobs.manifests import seal
 
@@ -163,7 +163,7 @@ def test_adapt_is_refused_for_a_model_that_is_used_as_trained(
 @pytest.fixture(scope="module")
 def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Train a language model, and open its finished run."""
-    from tests.dpfedbench.federation.test_text import run_of, trained
+    from tests.dpfedbench.training.test_text import run_of, trained
 
     folder = tmp_path_factory.mktemp("text")
     run = run_of("reptile")

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from dpfedbench import manifests
+from dpfedbench.config.merge import set_key
 from dpfedbench.data import (
     DATASETS_TABLE,
     cifar,
@@ -20,7 +21,6 @@ from dpfedbench.data import (
     tiny_imagenet,
 )
 from dpfedbench.experiments.configuration import FOLDERS
-from dpfedbench.settings.merge import set_key
 from tests.dpfedbench.test_experiments import CONFIG, configuration, plan, refusal
 
 PAPER = "experiments.dp-fedmeta"

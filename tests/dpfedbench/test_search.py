@@ -13,15 +13,15 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.federation.accounts import account_of, account_run
-from dpfedbench.federation.history import read_history
 from dpfedbench.results import tables
 from dpfedbench.results.items import Item
 from dpfedbench.results.runs_table import collect_runs
+from dpfedbench.training.accounts import account_of, account_run
+from dpfedbench.training.history import read_history
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
-from tests.dpfedbench.federation.test_text import OWN, RUN, run_of, trained
 from tests.dpfedbench.results.conftest import write_run
+from tests.dpfedbench.training.test_text import OWN, RUN, run_of, trained
 
 PUBLISHED = Path(__file__).parents[2] / "config" / "published.csv"
 SPACE = {

@@ -22,15 +22,15 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
+from dpfedbench.config.merge import fit, merge
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.records import RawRecords, load_any_records
 from dpfedbench.evaluation import evaluate
-from dpfedbench.federation.accounts import account_run
-from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS, read_run
-from dpfedbench.settings.merge import fit, merge
+from dpfedbench.training.accounts import account_run
+from dpfedbench.training.engine import train
 from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger

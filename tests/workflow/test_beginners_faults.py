@@ -25,7 +25,7 @@ METHOD = """
 from typing import ClassVar
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.method import Method
-from dpfedbench.parts.client_updates.maml import Maml
+from dpfedbench.training.client_updates.maml import Maml
 
 
 class Mine(ClientLevelMethod):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.settings.sections import PartitionScheme
+from dpfedbench.config.sections import PartitionScheme
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,8 +216,8 @@ def test_rerun_after_a_methods_version_trains_its_runs_alone(finished, rerun):
     [
         ("dpsum/accounting/tuning.py", {"account", "audit", "audited"}),
         ("dpfedbench/models/meta_gradient.py", {"meta_test", "audit", "audited"}),
-        ("dpfedbench/parts/client_updates/maml.py", {"account", "audit", "audited"}),
-        ("dpfedbench/federation/engine.py", {"account", "audit", "audited"}),
+        ("dpfedbench/training/client_updates/maml.py", {"account", "audit", "audited"}),
+        ("dpfedbench/training/engine.py", {"account", "audit", "audited"}),
         ("dpfedbench/results/figures.py", set()),
         ("dpfedbench/results/templates/page.css", set()),
     ],

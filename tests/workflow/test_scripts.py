@@ -10,7 +10,7 @@ import pytest
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import read_json, write_text
-from tests.dpfedbench.federation.conftest import make_config, train
+from tests.dpfedbench.training.conftest import make_config, train
 from tests.finished_run import FileList, Params, run_script
 from tests.partitions import made_clients, make_partition
 

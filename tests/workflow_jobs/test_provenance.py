@@ -11,8 +11,8 @@ import pytest
 from snakemake.cli import get_argument_parser
 
 from dpfedbench import __version__
+from dpfedbench.config.yaml_files import dropped_words
 from dpfedbench.files import read_json, write_json
-from dpfedbench.settings.yaml_files import dropped_words
 from workflow_jobs.provenance import provenance, revision, versions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -434,7 +434,7 @@ def test_warm_job_trains_to_the_same_bits(make_workflow, federation, tmp_path):
         overlay = {"participation": {"rounds": 3}, "model": {"filters": 16}}
         result = workflow.run(
             f"sys.path.insert(0, {str(ROOT)!r})",
-            "from tests.dpfedbench.federation.conftest import make_config, train",
+            "from tests.dpfedbench.training.conftest import make_config, train",
             f"config = make_config({overlay!r})",
             f"places = {[str(path) for path in federation]!r}",
             f"train(config, places, pathlib.Path({str(run)!r}), threads=2)",

@@ -9,7 +9,7 @@ from dpfedbench.errors import BenchError
 from workflow_jobs.jobs import mark_workflow, own_sources_first
 from dpfedbench.plugins import use_configured
 from workflow_jobs.warm import WARM
-from dpfedbench.settings.yaml_files import with_place
+from dpfedbench.config.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"

@@ -2,7 +2,7 @@
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import overlaid
-from dpfedbench.settings.yaml_files import check_config_option, dropped_words, read_file
+from dpfedbench.config.yaml_files import check_config_option, dropped_words, read_file
 
 # The repository's experiments, then one's own, from a folder that the configuration names.
 SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))

@@ -7,8 +7,8 @@ from workflow_jobs.manifests import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "account"):
-        from dpfedbench.federation.accounts import account_run
         from dpfedbench.papers import read_run_file
+        from dpfedbench.training.accounts import account_run
         from dpsum.accounting.tuning import Search
 
         files = snakemake.input

@@ -10,7 +10,7 @@ if __name__ == "__main__":
         snakemake,
         f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}",
     ):
-        from dpfedbench.settings.sections import PartitionScheme
+        from dpfedbench.config.sections import PartitionScheme
 
         clients, ways = PartitionScheme.from_settings(snakemake.params.drawn_from)
         partition = clients.make(

@@ -32,8 +32,8 @@ if __name__ == "__main__":
                 log=log.with_name(f"{log.stem}-processes.log"),
             )
         else:
-            from dpfedbench.federation.engine import train
             from dpfedbench.papers import read_run_file
+            from dpfedbench.training.engine import train
 
             train(
                 read_run_file(config),

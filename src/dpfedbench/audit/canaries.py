@@ -1,7 +1,7 @@
 """Canaries in the code that ran: drawn contributions pass through a run's own rounds.
 
 The audit examines the release mechanism: participation, clipping, private sum, noise
-stream, denominator, threshold rule and ledger are those of `federation.engine.Rounds`,
+stream, denominator, threshold rule and ledger are those of `training.engine.Rounds`,
 called as in training. Only the gradients are replaced. There are `ORDINARY` coordinates
 with drawn gradients, and one coordinate for each canary. A canary is a separate unit
 (client or record). A secret coin decides its contribution: far above any threshold
@@ -35,11 +35,11 @@ from dpfedbench.audit.units import (
     canary_units,
 )
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.parts.client_updates.client_update import Clients, Stream
+from dpfedbench.training.client_updates.client_update import Clients, Stream
+from dpfedbench.training.rounds import Rounds
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Observer
 from dpsum.audit.ideal import Drawn

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.files import read_group
+from dpfedbench.training.accounts import finished_ledger
 from dpsum.ledger import check_same_mechanism
 
 LEVEL = 0.01

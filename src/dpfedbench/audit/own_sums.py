@@ -28,7 +28,7 @@ from dpfedbench.method import Method
 from dpfedbench.models.gradients import Measured
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.papers.gbml import NoisedClients
-from dpfedbench.parts.client_updates.client_update import Clients, Setup
+from dpfedbench.training.client_updates.client_update import Clients, Setup
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret

@@ -26,11 +26,11 @@ from dpfedbench.audit.canaries import (
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
 from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.training.accounts import ledger_of
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, within_task

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import class_folders, data_files
 from dpfedbench.data.images import (
     SPLITS,
@@ -22,7 +23,6 @@ from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import DeepPixels, datasets, decoded_image, listed
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
-from dpfedbench.settings.part import Settings, setting
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

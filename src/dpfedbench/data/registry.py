@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench import data
+from dpfedbench.config.part import Settings
 from dpfedbench.data.images import Progress, Raw
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Settings
 
 Reader = Callable[[Path | None, Path, Progress | None], Raw]
 """Function that makes a data set.

@@ -9,6 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
+from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import (
     check_printable,
     is_by_product,
@@ -18,7 +19,6 @@ from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
 from dpfedbench.errors import BenchError
 from dpfedbench.files import reading
-from dpfedbench.settings.part import Settings, setting
 
 
 class TextFolderOptions(Settings):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dpfedbench.config.text import Text
+from dpfedbench.config.vocabularies.vocabulary import SeenText
 from dpfedbench.data.clients_folder import (
     PREVIEW,
     ClientsFolder,
@@ -17,8 +19,6 @@ from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
-from dpfedbench.settings.text import Text
-from dpfedbench.settings.vocabularies.vocabulary import SeenText
 from dpsum.randomness import stream
 
 

@@ -3,7 +3,7 @@
 A task belongs to one author (a role, an article, a module), and its words are the
 author's own. A text with fewer words is not a task. Those texts and the validation
 tasks, which runs treat as public, are the data set's *public text*. A vocabulary may be
-taken from it freely; from any other text it is a release (`settings.text`).
+taken from it freely; from any other text it is a release (`config.text`).
 
 On disk there are the three files of images and one more: images.npy (int32 [tasks,
 words], indices into words.csv), classes.csv (one task per line), summary.json, and

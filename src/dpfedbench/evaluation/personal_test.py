@@ -25,7 +25,7 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.models.net import Net
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.client_updates.client_update import Clients
+    from dpfedbench.training.client_updates.client_update import Clients
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Model inputs [n, ...] and labels int64 [n]."""

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dpfedbench.config.merge import fit, leaves, merge, set_key
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
@@ -24,7 +25,6 @@ from dpfedbench.experiments.datasets import check_holdings, known_name
 from dpfedbench.experiments.overlays import Methods, check_method_and_seed
 from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
-from dpfedbench.settings.merge import fit, leaves, merge, set_key
 
 AS_RELEASED = "as released, no finite ε"
 """Label of a row or line whose run repeats the authors' code."""

@@ -13,17 +13,17 @@ import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dpfedbench.settings.plugin_sources import plugin_files
+from dpfedbench.config.plugin_sources import plugin_files
 
 SOURCES = Path(__file__).resolve().parents[2]
 
 _ACCOUNT = (
     "dpsum",
-    "dpfedbench/federation",
+    "dpfedbench/training",
     "dpfedbench/method.py",
     "dpfedbench/papers",
     "dpfedbench/parts",
-    "dpfedbench/settings",
+    "dpfedbench/config",
 )
 _TEST = (
     "dpfedbench/evaluation",
@@ -38,8 +38,8 @@ _REPORT = (
     "dpsum",
     "dpfedbench/results",
     "dpfedbench/audit/findings.py",
-    "dpfedbench/federation/accounts.py",
-    "dpfedbench/federation/history.py",
+    "dpfedbench/training/accounts.py",
+    "dpfedbench/training/history.py",
     "dpfedbench/evaluation",
     "dpfedbench/papers",
 )

@@ -9,15 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 
+from dpfedbench.config.messages import LONGEST_NAME, LOWER_CASE, check_plain
+from dpfedbench.config.part import Settings, setting
+from dpfedbench.config.yaml_files import read_file
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
-from dpfedbench.settings.messages import LONGEST_NAME, LOWER_CASE, check_plain
-from dpfedbench.settings.part import Settings, setting
-from dpfedbench.settings.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run. The methods define the allowed keys
-(`dpfedbench.settings.merge`).
+(`dpfedbench.config.merge`).
 """
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]

@@ -19,7 +19,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from dpfedbench.federation.rounds import Rounds
+from dpfedbench.config.kinds import is_section
+from dpfedbench.config.part import plain
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
@@ -29,8 +30,7 @@ from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
-from dpfedbench.settings.kinds import is_section
-from dpfedbench.settings.part import plain
+from dpfedbench.training.rounds import Rounds
 from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise
 from dpsum.participation import Participation

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 
+from dpfedbench.config.messages import nearest
+from dpfedbench.config.part import Settings
+from dpfedbench.config.plugin_sources import digest_module
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.method import Method
-from dpfedbench.settings.messages import nearest
-from dpfedbench.settings.part import Settings
-from dpfedbench.settings.plugin_sources import digest_module
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from dpfedbench.config.merge import set_key
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import ItemContext, Known, TableCell
 from dpfedbench.experiments.configuration import (
@@ -25,7 +26,6 @@ from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
-from dpfedbench.settings.merge import set_key
 
 _OWN_TABLES = ("privacy", "answer")
 """Tables that the workflow makes for each paper, without configuration."""

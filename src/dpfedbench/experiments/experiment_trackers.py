@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.history import read_history
 from dpfedbench.manifests import checked
 from dpfedbench.results.load import load_runs
+from dpfedbench.training.history import read_history
 
 _RESULTS = {
     "accuracy": "result/accuracy",

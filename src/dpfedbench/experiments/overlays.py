@@ -5,11 +5,11 @@ have.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dpfedbench.config.merge import check
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.method import Method
-from dpfedbench.settings.merge import check
 
 Methods = Mapping[str, type[Method]]
 """Methods by name."""

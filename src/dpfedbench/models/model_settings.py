@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpfedbench.settings.part import Part
+from dpfedbench.config.part import Part
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from dpfedbench import plugins
+from dpfedbench.config.kinds import defined_in, modules_in
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method, read_run, read_run_file
-from dpfedbench.settings.kinds import defined_in, modules_in
 
 __all__ = ["METHODS", "by_name", "read_run", "read_run_file"]
 

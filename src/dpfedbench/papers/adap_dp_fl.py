@@ -22,7 +22,7 @@ Step 4 can be read in three ways, which are three clipping rules of `dpsum.clipp
 | `NormOfRelease` | the released vector | post-processing |
 | `MeanOfRawNorms` | the gradients before clipping | none |
 
-`parts.client_updates.local_steps` has the local steps.
+`training.client_updates.local_steps` has the local steps.
 """
 
 from dpfedbench.papers.shared import LocalRecordMethod

@@ -16,8 +16,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.papers.shared import LocalRecordMethod
-from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.server.server_step import Average
+from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.participation import PoissonLots
 from dpsum.sums import SumSpec

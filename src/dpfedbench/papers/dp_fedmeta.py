@@ -13,7 +13,7 @@ Algorithm 2, the server. Each round it
 
 Algorithm 1, a client of DP-AGR: adapt to the support set by gradient steps (eq. 3 and
 4), then take the gradient of the query loss at the adapted weights (eq. 5); see
-`parts.client_updates.maml`.
+`training.client_updates.maml`.
 
 Algorithm 3, a client of DP-AGRLR, protects its examples against the server as well:
 
@@ -34,8 +34,8 @@ differ in step 5: the code takes the percentile of the clients' raw norms
 from dpfedbench.method import Method
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import SupportAndQuery
-from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT, Maml
 from dpfedbench.parts.server.server_step import Step
+from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.participation import Cohorts, OnePass
 from dpsum.sums import SumSpec

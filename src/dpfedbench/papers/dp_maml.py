@@ -35,7 +35,7 @@ import dataclasses
 
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import WithinTask
-from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
+from dpfedbench.training.client_updates.maml import SUPPORT, Maml
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.sums import SumSpec
 

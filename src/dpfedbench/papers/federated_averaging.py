@@ -44,15 +44,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import torch
 from dpfedbench.method import Method
 from dpfedbench.papers.shared import ClientLevelMethod
-from dpfedbench.parts.client_updates.local_steps import LocalSteps
-from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.server.server_step import Average, Step
-from dpfedbench.settings.part import setting
+from dpfedbench.training.client_updates.local_steps import LocalSteps
+from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpsum.accounting.claims import POISSON_MOMENTS
 from dpsum.clipping import CohortRule, Constant
 from dpsum.noise import Gaussian
@@ -68,7 +68,7 @@ from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
-    from dpfedbench.parts.client_updates.local_model import LocalClient, LocalModel
+    from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 
 CONTROL = "control-difference-sum"
 

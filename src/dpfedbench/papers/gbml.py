@@ -31,11 +31,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
-from dpfedbench.parts.client_updates.client_update import (
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
+from dpfedbench.parts.server.server_step import Step
+from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
     Row,
@@ -43,10 +46,7 @@ from dpfedbench.parts.client_updates.client_update import (
     Stream,
     within_task,
 )
-from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
-from dpfedbench.parts.server.server_step import Step
-from dpfedbench.parts.within_task import Client, ClientsWithinTask
-from dpfedbench.settings.part import setting
+from dpfedbench.training.client_updates.within_task import Client, ClientsWithinTask
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.participation import (

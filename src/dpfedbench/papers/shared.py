@@ -15,9 +15,9 @@ from typing import ClassVar
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.parts.transforms.transform import AsTheyAre, Transform
+from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpsum.clipping import CohortRule, Constant, LotRule, PercentileOfReleases
 from dpsum.noise import Decaying, Gaussian
 from dpsum.participation import Cohorts, OnePass, PoissonLots

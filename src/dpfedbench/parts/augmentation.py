@@ -5,9 +5,9 @@ Each image is changed independently, with random numbers of its own.
 
 from __future__ import annotations
 
+from dpfedbench.config.part import Section, setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
-from dpfedbench.settings.part import Section, setting
 
 
 class Augmentation(Section):

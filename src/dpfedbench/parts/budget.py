@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 
+from dpfedbench.config.breach import Breach
+from dpfedbench.config.part import Section, setting
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.breach import Breach
-from dpfedbench.settings.part import Section, setting
 from dpsum.accounting.claims import Claims
 from dpsum.budget import Budget
 from dpsum.clipping import Constant

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate
 from dpfedbench.results_format import NORMS
+from dpfedbench.training.client_updates.client_update import Clients, ClientUpdate
 from dpsum.participation import Participation
 from dpsum.sums import SumSpec
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dpfedbench.config.part import Section, setting
 from dpfedbench.lazy import torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.parts.server.server_step import State
-from dpfedbench.settings.part import Section, setting
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import planned_deltas
-from dpfedbench.federation.history import read_history
 from dpfedbench.papers import METHODS
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row
+from dpfedbench.training.accounts import planned_deltas
+from dpfedbench.training.history import read_history
 
 
 def each_curve(points: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -8,9 +8,9 @@ import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.settings.merge import merge
+from dpfedbench.config.merge import merge
 from dpsum import mechanism, noise
-from tests.dpfedbench.federation import conftest as small
+from tests.dpfedbench.training import conftest as small
 
 DEFAULT = yaml.safe_load(
     (Path(__file__).parents[3] / "config" / "config.yaml").read_text(encoding="utf-8")

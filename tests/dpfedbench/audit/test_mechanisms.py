@@ -14,9 +14,9 @@ from dpfedbench.audit.attacks import (
     score_of,
 )
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
+from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 from dpsum.clipping import ClippingRule
 from dpsum.participation import OnePass

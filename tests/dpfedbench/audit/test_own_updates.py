@@ -14,7 +14,7 @@ from dpsum.accounting.analyses import find
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.ranks import Family
 from dpsum.private_sum import PrivateSum
-from tests.dpfedbench.federation.test_text import OWN, RUN
+from tests.dpfedbench.training.test_text import OWN, RUN
 
 from .conftest import headline
 

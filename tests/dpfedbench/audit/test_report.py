@@ -14,7 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import Ledger, check_same_mechanism
-from tests.dpfedbench.federation.conftest import rounds_without_data
+from tests.dpfedbench.training.conftest import rounds_without_data
 
 from .conftest import LOTS, experiment, make_config
 from .test_own_updates import run as local_run

@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
+from dpfedbench.config.text import Text
+from dpfedbench.config.vocabularies.vocabulary import Private, SeenText, Vocabulary
 from dpfedbench.data.text_tasks import (
     KnownText,
     TextPartition,
@@ -13,8 +15,6 @@ from dpfedbench.data.text_tasks import (
     make_text_partition,
 )
 from dpfedbench.data.tokens import TextDataset
-from dpfedbench.settings.text import Text
-from dpfedbench.settings.vocabularies.vocabulary import Private, SeenText, Vocabulary
 from tests.dpfedbench.data.text import SECRET, tiny_texts
 
 from .conftest import refusal

@@ -11,7 +11,7 @@ from dpfedbench.evaluation import few_shot
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 
 from .conftest import TASKS, descend, query_loss, random_weights, sampled_task, scores
 

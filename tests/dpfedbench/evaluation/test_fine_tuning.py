@@ -14,7 +14,7 @@ from tests.dpfedbench.evaluation.conftest import (
     sampled_task,
     scores,
 )
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 
 NICHOL = {
     "steps": 7,

@@ -13,7 +13,7 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out, measured_i
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice, Measured, Workers
 from dpfedbench.models.members import save_members
-from tests.dpfedbench.federation.conftest import LOTS, make_config
+from tests.dpfedbench.training.conftest import LOTS, make_config
 
 from .conftest import random_weights
 

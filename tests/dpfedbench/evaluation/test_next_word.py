@@ -15,7 +15,7 @@ from dpfedbench.evaluation import next_word
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
 from tests.dpfedbench.data.text import tiny_texts
-from tests.dpfedbench.federation.test_text import run_of
+from tests.dpfedbench.training.test_text import run_of
 
 SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three steps
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.conv4_variant import Conv4VariantNet
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 
 SIZES = {"image_shape": (28, 28, 1), "filters": 4, "ways": 3}
 PLAIN = {

@@ -14,11 +14,11 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.models.choose import choose
 from dpfedbench.models.torch_gradients import TorchGradients
-from dpfedbench.parts.client_updates.coupled_records import CoupledGradients
-from dpfedbench.parts.client_updates.maml import SUPPORT
+from dpfedbench.training.client_updates.coupled_records import CoupledGradients
+from dpfedbench.training.client_updates.maml import SUPPORT
 from dpsum.accounting.claims import TF_PRIVACY_ORDERS
 from dpsum.ledger import read_ledger
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     accounted,
     make_config,
     rounds_of,

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.settings.merge import merge
+from dpfedbench.config.merge import merge
 from dpsum.accounting.gaussian import gaussian_epsilon
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     accounted,
     make_config,
     releases_of,

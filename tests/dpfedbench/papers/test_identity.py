@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.config.kinds import is_part, is_section, root_of, tag_of
+from dpfedbench.config.merge import set_key
+from dpfedbench.config.part import kinds_of, plain
+from dpfedbench.config.schema import fields_of, keys_of
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
-from dpfedbench.settings.kinds import is_part, is_section, root_of, tag_of
-from dpfedbench.settings.merge import set_key
-from dpfedbench.settings.part import kinds_of, plain
-from dpfedbench.settings.schema import fields_of, keys_of
 from dpsum.participation import Everyone
-from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
-from tests.dpfedbench.federation.test_text import RUN as TEXT
+from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, make_config
+from tests.dpfedbench.training.test_text import RUN as TEXT
 
 from .test_refusals import FILE, RUNS, own
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.config.kinds import root_of
+from dpfedbench.config.merge import merge
+from dpfedbench.config.part import kinds_of, plain
+from dpfedbench.config.schema import keys_of
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
-from dpfedbench.settings.kinds import root_of
-from dpfedbench.settings.merge import merge
-from dpfedbench.settings.part import kinds_of, plain
-from dpfedbench.settings.schema import keys_of
-from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
+from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, RUN, make_config
 
 GENERAL = {
     **dict.fromkeys(

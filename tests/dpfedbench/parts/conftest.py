@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.processes import Processes
-from tests.dpfedbench.federation.conftest import make_config
+from dpfedbench.training.processes import Processes
+from tests.dpfedbench.training.conftest import make_config
 
 
 class Quadratic:

@@ -5,7 +5,7 @@ import pytest
 from dpfedbench.parts.budget import least_delta
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 
 from .conftest import check_refused
 

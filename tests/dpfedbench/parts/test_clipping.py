@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import kinds_of
 from dpsum.clipping import (
     LARGEST_THRESHOLD,
     SMALLEST_THRESHOLD,
@@ -66,7 +66,7 @@ def percentile_rule(percentile, window, *, form="sum", never_rising=False):
 
 
 def test_clipping_rules_are_all_tested():
-    elsewhere = {"median-of-run", "by-kernel"}  # in tests/dpfedbench/federation
+    elsewhere = {"median-of-run", "by-kernel"}  # in tests/dpfedbench/training
     tested = {rule.kind for rule in RULES.values()}
     assert set(kinds_of(ClippingRule)) - tested == elsewhere
 

@@ -17,7 +17,7 @@ from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import Optimised, SquareRoot, inverted
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     accounted,
     ledger_in,
     make_config,

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from dpfedbench.config.part import kinds_of
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.schedules.schedule import Cosine
 from dpfedbench.parts.server.server_step import Step
-from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.repeated_participation import sensitivity
 from dpsum.factorisations import Banded, Factorisation, Optimised, SquareRoot, inverted
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.federation.processes import Processes
 from dpfedbench.papers.federated_averaging import CONTROL, Proximal, Scaffold
-from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.training.client_updates.model_difference import ModelDifference
+from dpfedbench.training.processes import Processes
 from dpsum.clipping import Constant
-from tests.dpfedbench.federation.conftest import DIFFERENCE
+from tests.dpfedbench.training.conftest import DIFFERENCE
 
 from .conftest import check_refused, quadratic_setup
 

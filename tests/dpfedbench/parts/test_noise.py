@@ -5,11 +5,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from dpfedbench.config import kinds
+from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.settings import kinds
-from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import WHOLE_ORDERS
@@ -21,7 +21,7 @@ from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import CompositionGroup, SumSpec
-from tests.dpfedbench.federation.conftest import LOTS
+from tests.dpfedbench.training.conftest import LOTS
 
 from .conftest import check_refused
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.config.part import kinds_of
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
-from dpfedbench.settings.part import kinds_of
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     DIFFERENCE,
     LOTS,
     fixed_rounds,
@@ -175,9 +175,9 @@ def test_sgd_momentum_out_of_bounds_is_refused(momentum):
 
 IMPORTS = """
 import sys, torch
-from dpfedbench.federation.engine import train
+from dpfedbench.training.engine import train
 from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.settings.part import kinds_of
+from dpfedbench.config.part import kinds_of
 weights = torch.ones(3)
 for part in kinds_of(Optimizer).values():
     part().step(weights, torch.ones(3), part().begin(weights), 0.1)

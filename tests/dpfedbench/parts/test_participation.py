@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.participation import Participation, PoissonLots
 

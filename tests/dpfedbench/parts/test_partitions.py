@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpfedbench.config.part import kinds_of
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.images import ImageDataset, RawImages
 from dpfedbench.errors import BenchError
 from dpfedbench.papers import read_run
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
-from dpfedbench.settings.part import kinds_of
-from dpfedbench.settings.sections import PartitionScheme
-from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, make_config
+from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, make_config
 from tests.partitions import SIZES, made_clients
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "add-a-part.md"
@@ -170,7 +170,7 @@ def test_partition_of_the_docs_works_as_a_plugin(tmp_path):
     code = """
 import numpy as np
 from types import SimpleNamespace
-from tests.dpfedbench.federation.conftest import DIFFERENCE, make_config
+from tests.dpfedbench.training.conftest import DIFFERENCE, make_config
 run = make_config({"method": "dp-fedavg", "clients": {"partition": "halving", "ratio": 3.0}}, general=DIFFERENCE)
 held = run.clients.deal(SimpleNamespace(splits={"train": np.arange(400)}), seed=0)
 assert [len(records) for records in held] == [270, 90, 30, 10] and sorted(np.concatenate(held)) == list(range(400))

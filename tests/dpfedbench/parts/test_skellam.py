@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.compatibility import check_part
+from dpfedbench.training.accounts import ledger_of
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.skellam_noise import Skellam
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     accounted,
     history_in,
     make_config,

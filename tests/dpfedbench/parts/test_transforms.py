@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpfedbench.parts.transforms.automatic import Automatic
-from tests.dpfedbench.federation.conftest import (
+from tests.dpfedbench.training.conftest import (
     fixed_rounds,
     lots_config,
     make_config,

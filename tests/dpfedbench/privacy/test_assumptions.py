@@ -13,23 +13,23 @@ import pytest
 import torch
 
 import dpsum
+from dpfedbench.config.part import plain
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation import engine
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.papers.gbml import LocalReptile
 from dpfedbench.papers.shared import ClientLevelMethod, LocalRecordMethod
 from dpfedbench.parts.budget import OwnUpdate
-from dpfedbench.parts.client_updates.client_update import Clients
-from dpfedbench.parts.client_updates.local_steps import LocalSteps
-from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.transforms.transform import Transform
-from dpfedbench.settings.part import plain
+from dpfedbench.training import engine
+from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.client_updates.local_steps import LocalSteps
+from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
 from dpsum.skellam_noise import Skellam
-from tests.dpfedbench.federation.conftest import DIFFERENCE, LOTS, FlatNet, make_config
+from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, FlatNet, make_config
 from tests.dpsum.helpers import make_mechanism
 
 PAGE = Path(__file__).parents[3] / "docs/privacy.md"

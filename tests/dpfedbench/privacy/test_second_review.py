@@ -14,14 +14,14 @@ from dpsum import participation
 from dpsum.accounting import calibration, importance_sampling
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import correlated_balls_and_bins
-from tests.dpfedbench.federation.conftest import LOTS, make_config
-from tests.dpfedbench.federation.test_linear_head import EVENED, HEAD
 from tests.dpfedbench.privacy.test_who_took_part import (
     OF_THE_MACHINE,
     count_all_as_zero,
     files_of,
     run_stages,
 )
+from tests.dpfedbench.training.conftest import LOTS, make_config
+from tests.dpfedbench.training.test_linear_head import EVENED, HEAD
 from tests.partitions import make_dirichlet, make_fragments
 
 

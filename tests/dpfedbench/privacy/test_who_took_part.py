@@ -15,7 +15,7 @@ import pytest
 from dpfedbench.method import Method
 from dpsum import participation
 from dpsum.private_sum import PlainSum, PrivateSum
-from tests.dpfedbench.federation.conftest import LOTS, make_config
+from tests.dpfedbench.training.conftest import LOTS, make_config
 from tests.workflow.test_scripts import call
 from workflow_jobs.manifests import seal
 

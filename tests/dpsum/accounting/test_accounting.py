@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import family_of
-from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
+from dpfedbench.training.accounts import account_run, image_use
 from dpsum import DpsumError
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
@@ -33,7 +33,7 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
-from tests.dpfedbench.federation.conftest import PLAIN, make_config
+from tests.dpfedbench.training.conftest import PLAIN, make_config
 from tests.dpsum.helpers import make_release
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 

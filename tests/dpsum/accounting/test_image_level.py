@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset
-from dpfedbench.federation.accounts import image_use, used_images
+from dpfedbench.training.accounts import image_use, used_images
 from dpsum import DpsumError, participation
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 from tests.dpsum.accounting.helpers import estimate_delta
 from tests.partitions import make_partition
 

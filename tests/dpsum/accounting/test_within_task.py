@@ -22,7 +22,7 @@ from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import GroupedSum
 from dpsum.private_sum import PrivateSum
-from tests.dpfedbench.federation.conftest import make_config
+from tests.dpfedbench.training.conftest import make_config
 from tests.dpsum.helpers import make_release
 
 CLAIMS = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}

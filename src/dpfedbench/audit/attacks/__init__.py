@@ -23,9 +23,9 @@ import numpy as np
 
 from dpfedbench import plugins
 from dpfedbench.audit.canaries import Coordinates, audit_seed
+from dpfedbench.config.kinds import modules_in
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.settings.kinds import modules_in
 from dpsum.accumulator import Outcome
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule

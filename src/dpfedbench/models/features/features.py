@@ -22,8 +22,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from dpfedbench.config.part import Part, setting
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Part, setting
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.models.features.features import Features
-from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

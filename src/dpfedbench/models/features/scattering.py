@@ -24,9 +24,9 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np

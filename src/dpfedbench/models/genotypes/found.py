@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, read_genotype
 from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.source import GenotypeSource
 from dpfedbench.models.genotypes.stated import StatedGenotype
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

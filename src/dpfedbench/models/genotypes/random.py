@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.models.genotypes.source import GenotypeSource
-from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
 
 

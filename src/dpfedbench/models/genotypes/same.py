@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.models.genotypes.source import GenotypeSource, space_of
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

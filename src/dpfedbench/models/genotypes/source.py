@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from dpfedbench.config.part import Part
 from dpfedbench.models.genotype import Genotype, Space
-from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

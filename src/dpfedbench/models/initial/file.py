@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.initial.initial_weights import Initial
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np

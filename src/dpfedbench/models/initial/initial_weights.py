@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import Part
 from dpfedbench.lazy import np
-from dpfedbench.settings.part import Part
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.initial.initial_weights import Initial, RandomInitial
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.models.zoo.model import ZooModel
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from torch import nn

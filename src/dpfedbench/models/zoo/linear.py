@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.part import setting
+from dpfedbench.config.plugin_sources import digest_classes
 from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
 from dpfedbench.models.features.scattering import Scattering
 from dpfedbench.models.zoo.model import ZooModel
-from dpfedbench.settings.part import setting
-from dpfedbench.settings.plugin_sources import digest_classes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.model_settings import ModelSettings
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from torch import nn

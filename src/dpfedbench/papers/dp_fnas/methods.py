@@ -5,15 +5,15 @@
 import dataclasses
 from typing import Any
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.papers.dp_fnas.by_kernel import ByKernel
 from dpfedbench.papers.dp_fnas.released_search import ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.parts.client_updates.batch_steps import BatchSteps
-from dpfedbench.parts.client_updates.summed_steps import SummedSteps
-from dpfedbench.settings.part import setting
+from dpfedbench.training.client_updates.batch_steps import BatchSteps
+from dpfedbench.training.client_updates.summed_steps import SummedSteps
 from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian

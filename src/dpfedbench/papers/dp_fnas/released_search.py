@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.breach import Breach
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
@@ -33,9 +34,8 @@ from dpfedbench.papers.dp_fnas.search_steps import (
     WEIGHTS,
     SearchSteps,
 )
-from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.settings.breach import Breach
+from dpfedbench.training.client_updates.client_update import Clients, Row, Setup, Stream
 from dpsum import participation
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec

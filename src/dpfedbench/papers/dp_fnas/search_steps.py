@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
 from dpfedbench.models.zoo.darts import CellModel
-from dpfedbench.parts.client_updates.client_update import Row
-from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
-from dpfedbench.settings.part import setting
+from dpfedbench.training.client_updates.client_update import Row
+from dpfedbench.training.client_updates.summed_steps import SummedUpdate
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 

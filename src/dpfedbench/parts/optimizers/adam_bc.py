@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
-from dpfedbench.settings.part import setting
 
 _FIRST = 0.9
 _SECOND = 0.999

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from dpfedbench.config.part import Part, setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import torch
-from dpfedbench.settings.part import Part, setting
 from dpsum.lazy import Lazy
 
 _adam, _sgd = (

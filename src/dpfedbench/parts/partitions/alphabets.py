@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.data.partition import BLOCK, distinct
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 from dpfedbench.parts.partitions.task_clients import TaskClients
-from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 from dpfedbench.parts.partitions.record_clients import RecordClients
-from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

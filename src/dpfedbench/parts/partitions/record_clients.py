@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.partition import RecordPartition, record_partition_of
 from dpfedbench.data.records import load_any_records
-from dpfedbench.settings.sections import PartitionScheme
 
 if TYPE_CHECKING:
     import numpy as np

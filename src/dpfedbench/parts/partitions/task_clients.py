@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.clients_folder import ClientsFolder
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import (
@@ -14,8 +16,6 @@ from dpfedbench.data.partition import (
 )
 from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import setting
-from dpfedbench.settings.sections import PartitionScheme
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,8 +3,8 @@
 import math
 from typing import ClassVar, Literal
 
+from dpfedbench.config.part import Part, setting
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Part, setting
 
 
 class Schedule(Part):

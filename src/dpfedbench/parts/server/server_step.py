@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.part import Part, setting
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
-from dpfedbench.settings.part import Part, setting
 from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ threshold to choose. The paper's free factor R is the server's learning rate her
 
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.transform import Transform
-from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

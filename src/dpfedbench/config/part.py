@@ -1,0 +1,193 @@
+"""Base classes of settings: sections that validate themselves, and parts, which are
+sections with a behaviour.
+
+A section of a configuration is a `Settings` class, whose fields are its keys. A `Part`
+is one of several alternatives at the same key; its `kind` selects it. All alternatives
+(all clipping rules, for instance) are a family: a base class without `kind`, whose
+`package` names the package that holds the family's modules. A new module there adds a
+part.
+
+Every fault is a `BenchError` of one line with the full name of the key.
+"""
+
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any, ClassVar, Never, Self
+
+import pydantic
+
+from dpfedbench.config.breach import Breach
+from dpfedbench.config.kinds import is_section, tag_of
+from dpfedbench.config.kinds import kind_of as kind_of
+from dpfedbench.config.kinds import kinds_of as kinds_of
+from dpfedbench.config.messages import describe
+from dpfedbench.config.schema import KeyedModel, fields_of
+from dpfedbench.config.schema import setting as setting
+from dpfedbench.errors import BenchError
+
+
+def _refuse_shadowing(cls: Any) -> None:
+    """Refuse a key with the name of an attribute of its bases that is not a key.
+
+    Raises:
+        BenchError: names the key and the base.
+    """
+    for key, annotation in inspect.get_annotations(cls).items():
+        if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
+            continue
+        for base in cls.__mro__[1:-1]:
+            fields = getattr(base, "model_fields", {})
+            if key not in fields and (
+                key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
+            ):
+                message = (
+                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
+                    f" {base.__name__}.{key}"
+                )
+                if any(
+                    "ClassVar" in str(inspect.get_annotations(ancestor).get(key))
+                    for ancestor in cls.__mro__[1:-1]
+                ):
+                    raise BenchError(
+                        f"{message}: that is not a key, write {key}: ClassVar[...] = ..."
+                    )
+                raise BenchError(f"{message}: give it another name")
+
+
+class Settings(KeyedModel):
+    """Immutable section of a configuration, without unknown keys and invalid values.
+
+    Text is read as a number, truth value or null where the key expects one, because
+    `--config` and YAML (1e-6) pass text. 1 and 1.0 are one value, and a truth value is
+    not a number.
+
+    Raises:
+        BenchError: an unknown or missing key, or a value out of bounds.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            self.__pydantic_validator__.validate_python(values, self_instance=self)
+        except pydantic.ValidationError as error:
+            raise BenchError(describe(error, values, "")) from None
+
+    # Tells pydantic that it may create an instance without calling this method.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a key with the name of an attribute of its bases that is not a key."""
+        super().__init_subclass__(**options)
+        _refuse_shadowing(cls)
+
+    @classmethod
+    def read(cls, values: Any, where: str = "") -> Self:
+        """Create an instance from plain values.
+
+        Args:
+            values: a mapping.
+            where: the dotted key of the values, for messages.
+
+        Raises:
+            BenchError: the first fault; unknown keys before others.
+        """
+        try:
+            return cls.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise BenchError(describe(error, values, where)) from None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the plain values of all keys, as in config.yaml.
+
+        `read` creates an equal instance from them.
+        """
+        values: dict[str, Any] = plain(self)
+        return values
+
+    def identity(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults, and all parts' kinds."""
+        return _identity(self)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values at some keys, which are validated.
+
+        Raises:
+            BenchError: a value is out of bounds.
+        """
+        return type(self)(
+            **{key: getattr(self, key) for key in type(self).model_fields} | changes
+        )
+
+
+class Section(Settings):
+    """Section of a run, which may check the whole run."""
+
+    def check(self, run: Never) -> None:
+        """Check the rules between this section and the rest of the run.
+
+        This class does not know the class of runs, so that the parameter has no type
+        here. An override declares the type `Method`.
+
+        Raises:
+            BenchError: a rule is violated; names the keys and the remedy.
+        """
+
+    def notices(self, run: Never) -> tuple[str, ...]:
+        """Return the notices that this section adds to a private run's results."""
+        return ()
+
+    @property
+    def unaccounted_releases(self) -> tuple[str, ...]:
+        """Reasons why a value that this section computed from private data before
+        training is a release without an accounting event.
+        """
+        return ()
+
+    def breaches(self, run: Never) -> tuple[Breach, ...]:
+        """Return the steps of this section that no account of the run covers.
+
+        A run with a breach is refused, unless it repeats a paper's released code
+        (`Method.reading`).
+        """
+        return ()
+
+
+class Part(Section):
+    """One of several alternatives at a key of a configuration.
+
+    A family's base names the package of the family's modules as `package`. A part has a
+    field `kind`, for instance `kind: Literal["constant"] = "constant"`; a family may
+    name that key otherwise (`tag`). `default_kind` is the kind where it is missing.
+    """
+
+    package: ClassVar[str] = ""
+    tag: ClassVar[str] = "kind"
+    default_kind: ClassVar[str] = ""
+    if typing.TYPE_CHECKING:
+        kind: str
+
+
+def plain(value: Any) -> Any:
+    """Return a section, or a value at a key, as plain values for YAML and JSON."""
+    if is_section(type(value)):
+        return {key: plain(getattr(value, key)) for key in fields_of(type(value))}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def _identity(section: Any) -> dict[str, Any]:
+    """Return the values that differ from their defaults, and all parts' kinds."""
+    tag = tag_of([type(section)])
+    values: dict[str, Any] = {}
+    for key, field in fields_of(type(section)).items():
+        value = getattr(section, key)
+        is_default = not field.is_required() and value == field.get_default(
+            call_default_factory=True
+        )
+        if key == tag or not is_default:
+            is_inner = is_section(type(value))
+            values[key] = _identity(value) if is_inner else plain(value)
+    return values

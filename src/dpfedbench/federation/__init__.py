@@ -1,1 +1,0 @@
-"""The training loop of the federation: rounds, checkpoints, processes, accounts."""

@@ -1,0 +1,3 @@
+"""The training loop of the federation: client updates, rounds, checkpoints, processes,
+accounts.
+"""

@@ -1,0 +1,183 @@
+"""Steps of all parties along the mean gradient of their batches, without privacy: the
+training of the found network in DARTS (Liu et al. 2018, Section 4.2) and DP-FNAS.
+
+    each party's lot -> augmented images -> gradient of the mean loss, in training mode
+    the parties' mean gradient -> one step; running statistics move to the batch's
+
+The gradient of a lot is that of its mean loss, so that batch normalisation, drop path
+and the second classifier's loss can be part of it. The result is not private: the
+statistics of a batch couple its records. Methods that claim privacy do not use this
+update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.config.part import setting
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.models.zoo.darts import DartsCells
+from dpfedbench.parts.augmentation import Augmentation
+from dpfedbench.parts.step_of_sum import StepOfSum
+from dpfedbench.training.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Row,
+    Setup,
+    Stream,
+)
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
+
+
+class BatchSteps(ClientUpdate):
+    """One step of the whole model in each round, along the gradient of whole batches.
+    Not private.
+    """
+
+    kind: Literal["batch-steps"] = "batch-steps"
+    client_data = "records"
+    sends = "batch-gradient"
+
+    weights: StepOfSum = setting(StepOfSum(), doc="step of the model's weights")
+    augmentation: Augmentation = setting(
+        Augmentation(), doc="random changes of each image of a batch"
+    )
+    drop_path: float = setting(
+        0.0,
+        ge=0,
+        lt=1,
+        doc=(
+            "probability at the end of the training that an edge's map of a record is"
+            " dropped; it grows linearly from 0"
+        ),
+        paper="0.2",
+    )
+    auxiliary: float = setting(
+        0.4,
+        ge=0,
+        le=1e6,
+        doc="weight of the second classifier's loss, where model.auxiliary is true",
+        paper="0.4",
+    )
+
+    @property
+    def steps(self) -> Mapping[str, StepOfSum]:
+        """Step that follows each sum, by the name of the sum."""
+        return {self.sends: self.weights}
+
+    def check(self, run: Method) -> None:
+        if not isinstance(run.model, DartsCells):
+            raise BenchError(
+                f"model.kind is {run.model.kind}, but client_update.kind batch-steps"
+                " trains only darts-cells: take darts-cells, or client_update.kind"
+                " summed-steps"
+            )
+        if self.weights.cut is not None:
+            raise BenchError(
+                "client_update.weights.cut clips the gradients of single records,"
+                " but batch-steps takes the gradient of a whole batch: set it to"
+                " null"
+            )
+
+    def clients(self, setup: Setup) -> Clients:
+        return _Batches(self, setup)
+
+
+class _Batches(Clients):
+    """Parties of a run, whose batches are computed one after another."""
+
+    served = "records"
+    divides = True
+
+    def __init__(self, update: BatchSteps, setup: Setup) -> None:
+        from dpfedbench.models.batch_gradient import BatchGradient
+
+        run = setup.run
+        plan = run.participation
+        self._update = update
+        self._run = run
+        self._held = setup.held
+        self._count = len(setup.held.images)
+        self._rounds = plan.rounds
+        self._lots = plan.lots(
+            clients=self._count,
+            seed=run.stream_seed,
+            steps=1,
+            records=len(setup.held.images[0]),
+        )
+        self._gradient = BatchGradient(
+            setup.net,
+            device=setup.gradients.device,
+            drop_path=update.drop_path,
+            auxiliary=update.auxiliary,
+        )
+        self._state = update.weights.begin(torch.zeros(setup.net.dimension))
+        self._row: Row = {}
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """Yield the model that all parties have after the round, as one row."""
+        model = torch.from_numpy(theta.copy())
+        measured = [
+            batch
+            for client in range(self._count)
+            if (batch := self._party(theta, index, client)) is not None
+        ]
+        if measured:
+            mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
+            self._update.weights.step(
+                model, mean, self._state, index=index, rounds=self._rounds
+            )
+            for statistics in zip(
+                *(batch.statistics for batch in measured), strict=True
+            ):
+                values = torch.stack([value for _, value in statistics])
+                model[statistics[0][0]] = values.mean(dim=0)
+        losses = [batch.loss for batch in measured]
+        self._row = {
+            "clients": self._count,
+            "loss": float(np.mean(losses)) if losses else math.nan,
+        }
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def _party(self, theta: np.ndarray, index: int, client: int) -> Any:
+        """Return one party's batch; None for fewer than two records.
+
+        A batch of one record has no statistics.
+        """
+        from dpfedbench.models.batch_gradient import generator_of
+
+        lot = self._lots.lot(index, 0, client)
+        if len(lot) < 2:
+            return None
+        seed = self._run.stream_seed
+        images = self._update.augmentation.apply(
+            self._held.images[client][lot],
+            stream(seed, "augmentation", index, client),
+        )
+        return self._gradient(
+            theta,
+            images,
+            self._held.labels[client][lot],
+            generator=generator_of(stream(seed, "drop-path", index, client)),
+            progress=index / self._rounds,
+        )
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return self._count * self._lots.size
+
+    def state(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state

@@ -1,0 +1,268 @@
+"""The MAML client update: a client's query gradient after adapting to its support set.
+
+    theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  contribution = d/dtheta L_query(theta_K)
+
+(DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses; Finn et al. 2017.)
+`models.meta_gradient` implements the recursion. A client that sums over its own
+examples computes each example's gradient separately and to first order: the second
+order would carry raw support examples past the noise.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.config.breach import Breach
+from dpfedbench.config.part import setting
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.training.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    Setup,
+    Stream,
+    within_task,
+)
+from dpfedbench.training.client_updates.coupled_records import CoupledRecords
+from dpfedbench.training.client_updates.maml_by_record import (
+    QUERY,
+    SUPPORT,
+    MamlByRecord,
+)
+from dpsum.sampling import Sampler
+
+if TYPE_CHECKING:
+    from dpfedbench.method import Method
+    from dpfedbench.models.net import Net
+
+
+class QueryGradient(ClientUpdate):
+    """Base of the updates that adapt to a support set and send the gradient of the
+    query set's loss.
+
+    The gradient is of first or second order, with the parts of MAML++ (Antoniou et al.
+    2019) that are switched on. The inner steps change all weights, unless an update
+    restricts them (`adapted`).
+    """
+
+    client_data = "tasks"
+    sends = "query-gradient-sum"
+    keeps_state = False
+    couples_records = True
+
+    inner_steps: int = setting(
+        2, ge=1, le=100_000, doc="steps on the support set", paper="5"
+    )
+    inner_rate: float = setting(
+        0.4,
+        gt=0,
+        le=1e6,
+        doc="learning rate of the inner steps, eta_1",
+        paper="0.1",
+    )
+    order: Literal[1, 2] = setting(
+        2,
+        doc="2: exact meta-gradient; 1: the adapted weights count as constants",
+        paper="2",
+    )
+    learnable_rates: bool = setting(
+        False,
+        doc=(
+            "whether each inner step and tensor has its own rate, learnt with the"
+            " weights (MAML++); a meta-test with another optimiser, minibatches or a"
+            " schedule does not use these rates"
+        ),
+        paper="released code: true",
+    )
+    multi_step_rounds: int = setting(
+        0,
+        ge=0,
+        doc="rounds in which the query loss counts after each inner step (MAML++)",
+        paper="released code: 10 epochs",
+    )
+
+    def check(self, run: Method) -> None:
+        within = self.within_records(run)
+        if within and (self.learnable_rates or self.multi_step_rounds):
+            raise BenchError(
+                "client_update.learnable_rates and multi_step_rounds need a model"
+                " that normalises by statistics of the whole batch: set them to"
+                " false and 0"
+            )
+
+    def breaches(self, run: Method) -> tuple[Breach, ...]:
+        if self.order == 1 or not self.within_records(run):
+            return ()
+        breach = Breach(
+            unit="record",
+            refusal=(
+                "client_update.order is 2, but the client sums over its own records:"
+                " the second order carries the support set's Hessian into every query"
+                " gradient, which no record-level noise covers; set order to 1"
+            ),
+            reason=(
+                "the second order carries the support set's Hessian into every query"
+                " gradient past the noise of the support step"
+            ),
+        )
+        return (breach,)
+
+    @property
+    def mixes_records(self) -> bool:
+        return self.order == 2 or self.learnable_rates or self.multi_step_rounds > 0
+
+    @staticmethod
+    def by_server(run: Method) -> bool:
+        """Return whether the server sums single query examples, and not clients."""
+        return run.server_sum.unit == "record"
+
+    def step_weights(self, index: int) -> np.ndarray | None:
+        """Return the weight of the query loss after each inner step in round `index`.
+
+        At first all weights are equal. Those before the last then fall linearly to 3 %
+        of their first value (as in the code of MAML++).
+
+        Args:
+            index: number of the round, from 0.
+
+        Returns:
+            Weights [inner_steps]; None: the loss counts after the last step alone.
+        """
+        if index >= self.multi_step_rounds:
+            return None
+        share = max(1 - index / self.multi_step_rounds, 0.03) / self.inner_steps
+        weights = np.full(self.inner_steps, share)
+        weights[-1] = 1 - share * (self.inner_steps - 1)
+        return weights
+
+    def net(self, net: Net) -> Net:
+        return (
+            net.with_rates(self.inner_steps, self.inner_rate)
+            if self.learnable_rates
+            else net
+        )
+
+    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+        support, query = (
+            run.task.ways * n
+            for n in (run.clients.support_per_class, run.clients.query_per_class)
+        )
+        samplers = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
+        return (
+            samplers
+            if self.by_server(run)
+            else samplers | {QUERY: within_task(run, query, steps=1)}
+        )
+
+    def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
+        """Return the tensors that inner steps change; None: all.
+
+        The update names them, else the model.
+        """
+        names = self.adapted(setup.net)
+        if names is not None:
+            return names
+        return setup.run.model.adapted(getattr(setup.net, "tensor_names", ()))
+
+    def clients(self, setup: Setup) -> Clients:
+        run = setup.run
+        if self.within_records(run):
+            # An audit draws its gradients at random, without a network.
+            trains = setup.weights is not None
+            if trains and (self.order == 2 or not run.model.record_level):
+                return CoupledRecords(self, setup)
+            return MamlByRecord(self, setup)
+        return _Tasks(self, setup)
+
+
+class Maml(QueryGradient):
+    """MAML: the inner steps change all weights."""
+
+    kind: Literal["maml"] = "maml"
+
+
+class _Tasks(Clients):
+    """Clients whose gradients are those of whole tasks, computed for a chunk of tasks
+    at once.
+    """
+
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
+        from dpfedbench.models.meta_gradient import MetaGradient
+
+        self._update = update
+        self._held = setup.held
+        self._dimension = setup.net.dimension
+        adapted = update.adapted_tensors(setup)
+        self._workers = setup.workers(
+            lambda gradients: MetaGradient(
+                gradients,
+                steps=update.inner_steps,
+                rate=update.inner_rate,
+                order=update.order,
+                adapted=adapted,
+            )
+        )
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """Yield query gradients, with losses and accuracies on the query sets.
+
+        A yielded tensor is overwritten two chunks later.
+        """
+        weights = self._update.step_weights(index)
+        chunk = self._workers.chunk
+        device = self._workers.device
+        buffers = [
+            torch.empty((chunk, self._dimension), device=device) for _ in range(2)
+        ]
+        with self._workers.running() as pool:
+            waiting = None
+            for number, start in enumerate(range(0, len(cohort), chunk)):
+                ids = cohort[start : start + chunk]
+                started = self._start(pool, theta, ids, buffers[number % 2], weights)
+                if waiting is not None:
+                    yield self._collect(*waiting)
+                waiting = started
+            if waiting is not None:
+                yield self._collect(*waiting)
+
+    def _start(
+        self,
+        pool: concurrent.futures.Executor,
+        theta: np.ndarray,
+        ids: np.ndarray,
+        buffer: Any,
+        weights: Any,
+    ) -> tuple[Any, list[concurrent.futures.Future]]:
+        tasks = self._held.gather(ids)
+        out = buffer[: len(ids)]
+
+        def some(which: slice) -> tuple[np.ndarray, np.ndarray]:
+            with self._workers.worker() as worker:
+                return worker.contribution(
+                    theta,
+                    tasks.support_x[which],
+                    tasks.support_y[which],
+                    tasks.query_x[which],
+                    tasks.query_y[which],
+                    out[which],
+                    weights,
+                )
+
+        return out, [
+            pool.submit(some, clients) for clients in self._workers.split(len(ids))
+        ]
+
+    @staticmethod
+    def _collect(
+        out: Any, futures: list[concurrent.futures.Future]
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
+        results = [future.result() for future in futures]
+        return (
+            out,
+            np.concatenate([losses for losses, _ in results]),
+            np.concatenate([right for _, right in results]),
+        )

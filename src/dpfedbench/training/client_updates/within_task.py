@@ -1,0 +1,139 @@
+"""Few-shot clients that compute each example's gradient separately, and take (private)
+sums of these gradients within their task.
+
+    for each step:  gradient of each example -> (private) sum (C_0, z_0) -> step of the task's own weights;
+    then MAML's query gradient at the adapted weights (first order), or Reptile's difference of the weights.
+
+With a sum over the query examples as well (DP-AGRLR, Algorithm 3), a client's message
+protects each of its examples against the server. Where the server sums the query
+examples (sample-level DP-MAML, Algorithm 2), each query gradient goes to the server's
+private sum. Nothing else leaves a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpfedbench.lazy import np, torch
+from dpfedbench.training.client_updates.client_update import (
+    ClientByClient,
+    Setup,
+    Stream,
+)
+from dpsum.sampling import Sampler
+from dpsum.sums import SumSpec
+
+if TYPE_CHECKING:
+    from dpfedbench.models.gradients import Gradients, Measured
+
+Examples = tuple["np.ndarray", "np.ndarray"]
+"""Images [n, H, W, C] and labels [n]; or words [n, L], which are their own labels."""
+
+
+class ClientsWithinTask(ClientByClient):
+    """Clients of a meta-learning run that compute each example's gradient separately.
+
+    Args:
+        setup: the parts of the run.
+        samplers: sampler of each sum that a client takes, by name.
+        each: number of contributions of a client to the server's sum.
+
+    Raises:
+        BenchError: no noise meets the epsilon.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        samplers: dict[str, Sampler],
+        *,
+        contributions_per_client: int = 1,
+    ) -> None:
+        super().__init__(setup, lambda gradients: gradients)
+        self.contributions_per_client = contributions_per_client
+        specs = {
+            name: SumSpec(name=name, unit="record", observer="server", stream=name)
+            for name in samplers
+        }
+        specs |= setup.calibrated_client_sums(samplers)
+        self.mechanisms = {
+            name: setup.create_mechanism(
+                specs[name],
+                participation=sampler,
+                dimension=self.dimension,
+                stream_indices=("round", "client", "step"),
+                groups=setup.groups_of(specs[name]),
+            )
+            for name, sampler in samplers.items()
+        }
+
+    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
+        """Return the support and query `Examples` of each client."""
+        tasks = self.setup.held.gather(ids)
+        return [
+            (
+                (tasks.support_x[i], tasks.support_y[i]),
+                (tasks.query_x[i], tasks.query_y[i]),
+            )
+            for i in range(len(ids))
+        ]
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """Yield contributions, with losses and accuracies on the query sets.
+
+        For Reptile, the losses and accuracies are those of all examples before
+        training.
+        """
+        yield from super().contributions(theta, cohort, index)
+        for mechanism in self.mechanisms.values():
+            mechanism.write(index)
+
+
+class Client:
+    """One client in one round, and the sums that it takes."""
+
+    def __init__(self, clients: ClientsWithinTask, round_: int, client: int) -> None:
+        self._clients = clients
+        self.round = round_
+        self.client = client
+
+    def mean(
+        self,
+        name: str,
+        theta: np.ndarray,
+        examples: Examples,
+        worker: Gradients,
+        step: int = 0,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the (private) mean gradient of some of the client's examples.
+
+        The sum is divided by the planned number of examples, which is public, and not
+        by the number that was drawn.
+
+        Returns:
+            The mean gradient, float32 [d], and losses and shares of right answers [n,
+            2].
+        """
+        mechanism = self._clients.mechanisms[name]
+        total = mechanism.begin_round(self.round, step=step, holder=self.client)
+        measures = np.empty((0, 2))
+        if len(examples[1]):
+            measured, _ = worker.add_record_gradients(theta, *examples, total)
+            measures = _measures(measured)
+        return (mechanism.finish(total) / mechanism.sampler["cohort"]).astype(
+            np.float32
+        ), measures
+
+
+def measured(
+    gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
+) -> np.ndarray:
+    """Write example gradients to `out` [n, d]; return losses and accuracies [n, 2]."""
+    return _measures(gradients.record_gradients(theta, *examples, out))
+
+
+def _measures(measured: Measured) -> np.ndarray:
+    return np.stack([measured.losses, measured.right / measured.of], axis=1)

@@ -1,0 +1,98 @@
+"""Merging of overlays, and the keys that a method takes of them."""
+
+from typing import Any
+
+import pytest
+
+from dpfedbench.config.merge import check, fit, leaves, merge, set_key
+from dpfedbench.config.part import Settings
+from dpfedbench.errors import BenchError
+from tests.dpfedbench.config.family import Rule
+from tests.dpfedbench.config.family.still import Still
+
+
+class Section(Settings):
+    size: int
+    rate: float
+
+
+class ToySection(Settings):
+    section: Section | None
+    rule: Rule | None
+    names: dict[str, int]
+
+
+class OnlyStill(Settings):
+    rule: Still = Still(threshold=1)
+
+
+def test_merge_lays_groups_key_by_key_and_replaces_values() -> None:
+    lower: dict[str, Any] = {"section": {"size": 1}, "names": {"a": 1}}
+    assert merge(lower, {"section": {"rate": 2}, "names": {"b": 2}}) == {
+        "section": {"size": 1, "rate": 2},
+        "names": {"a": 1, "b": 2},
+    }
+    assert merge(lower, None, {"section": None})["section"] is None
+    assert merge({"section": None}, {"section": {"size": 2}}) == {
+        "section": {"size": 2}
+    }
+    assert lower == {"section": {"size": 1}, "names": {"a": 1}}
+
+
+def test_merge_takes_text_beside_a_group_as_its_kind() -> None:
+    group = {"kind": "moving", "threshold": 0.5}
+    assert merge({"rule": group}, {"rule": "still"}) == {
+        "rule": {"kind": "still", "threshold": 0.5}
+    }
+    assert merge({"rule": "still"}, {"rule": {"threshold": 2}}) == {
+        "rule": {"kind": "still", "threshold": 2}
+    }
+    assert merge({"rule": "still"}, {"rule": "odd"}) == {"rule": "odd"}
+
+
+def test_fit_leaves_out_what_the_parts_do_not_have() -> None:
+    values = {"rule": {"kind": "still", "threshold": 0.5, "window": 3}, "names": {}}
+    assert fit(ToySection, {**values, "other": 1}) == {
+        "rule": {"kind": "still", "threshold": 0.5},
+        "names": {},
+    }
+    assert fit(
+        OnlyStill, {"rule": {"kind": "moving", "threshold": 2, "window": 3}}
+    ) == {"rule": {"kind": "still", "threshold": 2}}
+
+
+def test_fit_keeps_the_keys_of_the_run_itself() -> None:
+    run = {"rule": {"kind": "still", "window": 4}, "other": 1}
+    assert fit(ToySection, merge({"rule": {"form": "sum"}}, run), run) == run
+    run = {"rule": {"kind": "moving"}}
+    assert fit(OnlyStill, run, run) == run
+
+
+@pytest.mark.parametrize(
+    ("overlay", "message"),
+    [
+        ({"rule": {"widow": 3}}, "unknown key run.rule.widow"),
+        ({"rule": {"window": 0}}, "run.rule.window is 0"),
+        ({"rule": "stil"}, 'run.rule.kind is "stil": expected one of moving, odd'),
+        ({"section": 3}, "run.section is 3: expected a group of keys"),
+    ],
+)
+def test_check_refuses_what_no_method_has(
+    overlay: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BenchError, match=message):
+        check([ToySection, OnlyStill], overlay, "run")
+
+
+def test_check_accepts_the_key_of_any_kind() -> None:
+    check([OnlyStill, ToySection], {"rule": {"kind": "still", "window": 3}}, "run")
+    check([OnlyStill, ToySection], {"rule": None}, "run")
+
+
+def test_leaves_and_set_key_are_inverse() -> None:
+    nested = {"a": {"b": 1}, "c": None}
+    rebuilt: dict[str, Any] = {}
+    for key, value in leaves(nested).items():
+        rebuilt = set_key(rebuilt, key, value)
+    assert rebuilt == nested
+    assert set_key({"a": "still"}, "a.b", 1) == {"a": {"kind": "still", "b": 1}}

@@ -1,0 +1,102 @@
+"""Numbers, dates and truth values that YAML 1.1 reads as something else than they show,
+in every file and option of a configuration.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from dpfedbench.config.yaml_files import check_config_option, read_file
+from dpfedbench.errors import BenchError
+
+ROOT = Path(__file__).parents[3]
+
+# Read as 8, 90, 90.5, 16, 2, 1000, 8 by YAML 1.1; text, or 8, by YAML 1.2; Arabic and
+# full-width digits by Python's int().
+ODD = ("010", "1:30", "1:30.5", "0x10", "0b10", "1_000", "0o10", "08", "-010", "1_0.5")
+DIGITS = ("１２", "٣", "1２")
+PLAIN = ("10", "-3", "+5", "0", "0.5", ".5", "5.", "1e-6", "1.5e+3", "1E5", ".inf")
+TEXT = (
+    '"010"',
+    "'1:30'",
+    "1:30 hours",
+    "abc",
+    "0xyz",
+    "v1.2.3",
+    "1-2",
+    "5way",
+    '"１２"',
+)
+
+
+@pytest.mark.parametrize("value", ODD + DIGITS)
+@pytest.mark.parametrize("lines", ["a:\n  b: {}\n", "a: {{b: [1,\n {}]}}\n"])
+def test_yaml_number_that_is_not_plain_decimal_is_refused(tmp_path, value, lines):
+    path = tmp_path / "own.yaml"
+    path.write_text(lines.format(value), encoding="utf-8")
+    with pytest.raises(BenchError) as caught:
+        read_file(path)
+    assert str(caught.value).startswith(f"{path}, line 2: {value} is not a plain")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", PLAIN + TEXT)
+def test_yaml_plain_numbers_and_texts_are_taken(tmp_path, value):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"a:\n  b: {value}\n", encoding="utf-8")
+    read_file(path)
+
+
+def test_yaml_alias_is_looked_at(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("a: &one\n  b: 010\nc: *one\n", encoding="utf-8")
+    with pytest.raises(BenchError, match="line 2: 010"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("value", ["2026-11-26", "2026-11-26 10:00:00"])
+def test_yaml_date_is_refused(tmp_path, value):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"a:\n  source: {value}\n", encoding="utf-8")
+    with pytest.raises(BenchError, match=re.escape(f"line 2: {value} is a date")):
+        read_file(path)
+
+
+@pytest.mark.parametrize("key", ["no", "on", "Yes"])
+def test_yaml_truth_value_as_a_key_is_refused(tmp_path, key):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"a:\n  {key}: 1\n", encoding="utf-8")
+    with pytest.raises(BenchError, match=f"line 2: the key {key} is a truth value"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("value", ODD + DIGITS)
+def test_config_option_number_that_is_not_plain_decimal_is_refused(value):
+    """Snakemake reads 010 as 10, 1_000 as 1000 and full-width digits by int()."""
+    for words in ([f"seed={value}"], ["a=1", f"run={{clients: {{count: {value}}}}}"]):
+        with pytest.raises(BenchError, match=r"^--config (seed|run): .* not a plain"):
+            check_config_option(words)
+
+
+def test_config_option_plain_values_are_taken():
+    check_config_option([f"a={value}" for value in (*PLAIN, *TEXT, "", "{", "no")])
+    check_config_option(["a=2026-11-26", "b={public: no, tasks: 5}"])
+
+
+def test_shipped_files_are_taken():
+    files = [path for path in (ROOT / "config").rglob("*.yaml")]
+    assert len(files) > 5
+    for path in files:
+        read_file(path)
+
+
+def test_no_file_of_a_configuration_is_read_without_these_checks():
+    """Whoever calls yaml's loaders does so in the two places that check."""
+    allowed = {"yaml_files.py", "method.py"}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Attribute) and node.attr.endswith("load")
+            if named and isinstance(node.value, ast.Name) and node.value.id == "yaml":
+                assert path.name in allowed

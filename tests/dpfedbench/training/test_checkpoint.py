@@ -1,0 +1,160 @@
+"""Damaged and foreign checkpoints, and the lock of a run's folder."""
+
+import contextlib
+import fcntl
+import threading
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpfedbench.errors import BenchError
+from dpfedbench.training import engine
+from dpfedbench.training.checkpoint import Checkpoint, run_lock
+
+from .conftest import forking, make_config, stop_before, train
+
+
+def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
+    """Most of these checkpoints would load, and change the model."""
+    checkpoint = Checkpoint(tmp_path, identity={"run": "0123456789"}, seconds=0)
+    checkpoint.save({"theta": torch.arange(300.0), "round": 3})
+    loaded = checkpoint.load()
+    assert loaded is not None
+    assert torch.equal(loaded["theta"], torch.arange(300.0))
+    whole = checkpoint.path.read_bytes()
+    damaged = [
+        whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :]
+        for index in [*range(40), *range(40, len(whole), 7)]
+    ]
+    damaged += [whole[:length] for length in (0, 10, 32, len(whole) - 1)]
+    for content in damaged:
+        checkpoint.path.write_bytes(content)
+        with pytest.raises(BenchError, match=r"state\.pt is damaged .*: delete it to"):
+            checkpoint.load()
+
+
+@pytest.fixture
+def stopped(
+    federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Train four rounds, stop before the last, and return the run's folder."""
+    config = make_config({"participation": {"rounds": 4}})
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
+        train(config, federation, tmp_path, checkpoint_seconds=0)
+    return tmp_path
+
+
+def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(
+    federation: tuple[Path, Path], stopped: Path
+) -> None:
+    config = make_config({"participation": {"rounds": 4}})
+    ledger = stopped / "checkpoint" / "ledger.jsonl"
+    whole = ledger.read_bytes()
+    for damaged in (
+        whole[: whole[:-1].rfind(b"\n") + 1],
+        whole.replace(b'"threshold": 0.5', b'"threshold": 0.6', 1),
+    ):
+        assert damaged != whole
+        ledger.write_bytes(damaged)
+        with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
+            train(config, federation, stopped)
+    ledger.write_bytes(whole + b'{"round": 3, "na')  # a kill leaves this: no damage
+    train(config, federation, stopped)
+
+
+def test_checkpoint_of_another_run_is_refused(
+    federation: tuple[Path, Path], stopped: Path
+) -> None:
+    with pytest.raises(BenchError, match="belongs to another run"):
+        train(make_config({"participation": {"rounds": 3}}), federation, stopped)
+
+
+def hold_lock(folder: Path, held: Event, release: Event) -> None:
+    with run_lock(folder):
+        held.set()
+        release.wait(60)
+
+
+def test_run_lock_waits_for_the_other_process_and_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = forking()
+    held = context.Event()
+    release = context.Event()
+    folder = tmp_path / "checkpoint"
+    holder = context.Process(target=hold_lock, args=(folder, held, release))
+    holder.start()
+    try:
+        assert held.wait(600)
+        threading.Timer(0.3, release.set).start()
+        with run_lock(folder) as waited:
+            assert waited
+            assert release.is_set()
+    finally:
+        release.set()
+        holder.join()
+    assert f"process {holder.pid} on " in capsys.readouterr().err
+
+
+def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path: Path) -> None:
+    """The first process removes the folder when it finishes. A lock on the removed file
+    would let a third process in.
+    """
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    removed = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    fcntl.flock(removed, fcntl.LOCK_EX)
+    second_holds = threading.Event()
+
+    def take_lock() -> None:
+        with run_lock(folder) as waited:
+            assert waited
+            second_holds.set()
+            with (
+                open(folder / "lock", encoding="utf-8") as third,
+                pytest.raises(BlockingIOError),
+            ):
+                fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    thread = threading.Thread(target=take_lock)
+    thread.start()
+    time.sleep(0.2)
+    (folder / "lock").unlink()
+    folder.rmdir()
+    removed.close()
+    thread.join(60)
+    assert second_holds.is_set()
+    assert not thread.is_alive()
+
+
+def test_training_that_another_process_finished_is_not_repeated(
+    federation: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, clients = federation
+    config = make_config({"participation": {"rounds": 2}})
+    folders = {"data_dir": data, "clients_dir": clients, "run_dir": tmp_path}
+    engine.train(config, **folders)  # type: ignore[arg-type]
+    model = tmp_path / "model.safetensors"
+    written = model.stat().st_mtime_ns
+    lock = engine.run_lock
+
+    @contextlib.contextmanager
+    def lock_after_waiting(folder: Path):  # type: ignore[no-untyped-def]
+        with lock(folder):
+            yield True
+
+    monkeypatch.setattr(engine, "run_lock", lock_after_waiting)
+    engine.train(config, **folders)  # type: ignore[arg-type]
+    assert model.stat().st_mtime_ns == written
+    assert not (tmp_path / "checkpoint").exists()
+    assert "was finished by another process" in capsys.readouterr().err
+    # A process that was killed while it wrote leaves a part, which is trained again.
+    (tmp_path / "training.json").unlink()
+    engine.train(config, **folders)  # type: ignore[arg-type]
+    assert model.stat().st_mtime_ns != written

@@ -1,0 +1,310 @@
+"""Initial weights of a training: weights of another run or of a file, and their account."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from safetensors.numpy import load_file
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.cells import named
+from dpfedbench.training.accounts import account_of, ledger_before, ledger_of
+from tests.dpfedbench.training.test_sums_together import gaussian, joint
+
+from .conftest import (
+    PLAIN,
+    RUN,
+    ledger_in,
+    lots_config,
+    make_config,
+    proven,
+    rounds_of,
+    train,
+)
+
+DELTA = RUN["budget"]["delta"]
+SHORT = {"participation": {"rounds": 2}, "validation": {"every": 0}}
+OWN_STREAMS = {"streams": "own"}
+NORMALISED = {"model": {"normalisation": "record"}}
+
+
+def start_from(run, **fields):
+    return {"initial": {"kind": "run", "run": named(run), **fields}}
+
+
+def public(**change):
+    """Return a run without privacy on a data set that this run's clients do not hold."""
+    return make_config(PLAIN, SHORT, {"dataset": "glyph-symbols"}, change)
+
+
+def same_clients(method="dp-agr", **change):
+    return make_config({"method": method}, SHORT, change)
+
+
+def test_initial_random_moves_no_key():
+    run = make_config()
+    assert "initial" not in run.identity()
+    assert make_config({"initial": "random"}).key == run.key
+
+
+def test_initial_run_has_the_seed_of_the_run_and_a_key_of_its_own():
+    """The key is the same with and without the first run's defaults."""
+    run = make_config(start_from(public(), public=True), {"seed": 3})
+    assert run.key != make_config({"seed": 3}).key
+    assert run.references == {"model.safetensors": public(seed=3)}
+    whole = {key: value for key, value in public().plain().items() if key != "seed"}
+    spelled_out = {"kind": "run", "public": True, "run": whole}
+    assert make_config({"initial": spelled_out}, {"seed": 3}).references == (
+        run.references
+    )
+
+
+@pytest.mark.parametrize("change", [{}, {"method": "public-alone"}])
+def test_initial_weights_are_the_first_member_of_the_other_run(
+    change, federation, tmp_path
+):
+    ensemble = {"dataset": "other", "validation": {"every": 1, "ensemble": 2}}
+    first = make_config(PLAIN, SHORT, ensemble)
+    train(first, federation, tmp_path / "first")
+    model = tmp_path / "first" / "model.safetensors"
+    references = {model.name: model}
+    members = load_file(model)
+    run = make_config(start_from(first, public=True), change or SHORT)
+    rounds = rounds_of(run, federation, tmp_path / "run", references=references)
+    tensors = rounds.net.tensors(rounds.theta)
+    names = {f"member1/{name}" for name in tensors}
+    assert names < set(members)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor.numpy(), members[f"member1/{name}"])
+    if change:
+        alone = train(run, federation, tmp_path / "alone", references=references)
+        assert alone["ledger.jsonl"] == b""
+        assert not run.private
+        assert load_file(tmp_path / "alone" / model.name).keys() == names
+
+
+def test_initial_file_has_to_have_the_checksum_of_the_configuration(
+    federation, tmp_path
+):
+    train(public(), federation, tmp_path / "first")
+    path = tmp_path / "first" / "model.safetensors"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    start = {"kind": "file", "path": str(path), "sha256": digest}
+    start |= {"source": "drawings", "public": True}
+    run = make_config({"initial": start})
+    net = rounds_of(make_config(), federation, tmp_path / "net").net
+    weights = run.initial.weights(run, net, {})
+    first = load_file(path)["member1/block1.weight"].ravel()[:9]
+    assert np.array_equal(weights[:9], first)
+    assert run.unaccounted_releases == ()
+    assert "weights of drawings, declared public" in run.notices[-1]
+    changed = make_config({"initial": start | {"sha256": "0" * 64}})
+    with pytest.raises(BenchError, match=rf"and its SHA-256 is {digest}, but initial"):
+        rounds_of(changed, federation, tmp_path / "changed")
+
+
+MAIL = {
+    "kind": "file",
+    "path": "x",
+    "sha256": "0" * 64,
+    "source": "mail",
+}
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (start_from(same_clients("maml")), "learnt of glyphs without privacy"),
+        (start_from(public()), "learnt of glyph-symbols without privacy"),
+        (
+            start_from(same_clients(dataset="glyph-symbols")),
+            "learnt of glyph-symbols on other private data",
+        ),
+        ({"initial": MAIL}, "starts from weights of mail, which no account covers"),
+    ],
+)
+def test_initial_weights_without_an_account_leave_nothing_finite_proven(
+    start, reason, federation, tmp_path, monkeypatch
+):
+    run = make_config(start, SHORT)
+    assert any(
+        reason in unaccounted_releases
+        for unaccounted_releases in run.unaccounted_releases
+    )
+
+    def weights(self, run, net, files):
+        return net.initial(np.random.default_rng(0))
+
+    monkeypatch.setattr(type(run.initial), "weights", weights)
+    monkeypatch.setattr(
+        "dpfedbench.training.accounts.ledger_before", lambda run, references: []
+    )
+    train(run, federation, tmp_path)
+    for line in ledger_in(tmp_path):
+        assert line.data_dependent_threshold
+        assert reason in line.reason
+    proof = proven(run, tmp_path)
+    assert proof["epsilon_high"] == "inf"
+    assert proof["status"] == "void"
+
+
+def test_initial_public_weights_cost_nothing(federation, tmp_path):
+    """The releases and thresholds change with the weights. The inputs of the account do
+    not.
+    """
+    train(public(), federation, tmp_path / "first")
+    model = tmp_path / "first" / "model.safetensors"
+    models = []
+    inputs = []
+    epsilons = []
+    for run, references in (
+        (make_config(), {}),
+        (make_config(start_from(public(), public=True)), {model.name: model}),
+    ):
+        folder = tmp_path / run.key
+        files = train(run, federation, folder, references=references)
+        models.append(files["model.safetensors"])
+        inputs.append(
+            [
+                (line.noise_multiplier, line.sampler, line.data_dependent_threshold)
+                for line in ledger_of(run, folder)
+            ]
+        )
+        epsilons.append(proven(run, folder)["epsilon_high"])
+    assert models[0] != models[1]
+    assert inputs[0] == inputs[1]
+    assert not inputs[1][0][2]
+    assert epsilons[0] == epsilons[1]
+
+
+def proven_together(federation, tmp_path, **change):
+    """Train a run (z = 1.5), and a second one (z = 1) that starts from it.
+
+    Returns the second run's references, and the proven epsilon of both runs.
+    """
+    first = same_clients(noise={"multiplier": 1.5}, **change)
+    run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
+    train(first, federation, tmp_path / "first")
+    names = ("model.safetensors", "ledger.jsonl")
+    assert run.unaccounted_releases == ()
+    assert run.references == dict.fromkeys(names, first)
+    references = {name: tmp_path / "first" / name for name in names}
+    train(run, federation, tmp_path / "run", references=references)
+    before = ledger_before(run, references)
+    assert len(before) == first.participation.rounds
+    ledger = ledger_of(run, tmp_path / "run")
+    streams = {line.noise_stream for line in (*before, *ledger)}
+    assert len(streams) == len(before) + len(ledger)
+    return account_of(run, ledger, before=before).profiles["proven"]
+
+
+def test_initial_private_run_on_known_blocks_is_one_gaussian_with_the_run(
+    federation, tmp_path
+):
+    proof = proven_together(federation, tmp_path)
+    expected = gaussian(joint(1.0, 1.5), DELTA)
+    assert proof.epsilon_low == pytest.approx(expected, rel=1e-9)
+    assert proof.epsilon_low == proof.epsilon_high
+    assert "together with the run that this one rests on" in proof.explanation
+
+
+def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tmp_path):
+    """The epsilon is above that of the run alone, and below that of known blocks.
+
+    A client is in the first round of both with probability 1/144, where it is in one
+    Gaussian of both. At delta this event alone costs as much as that Gaussian at 144
+    delta.
+    """
+    secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
+    proof = proven_together(federation, tmp_path, **secret)
+    alone = account_of(make_config(SHORT, secret), ledger_in(tmp_path / "run"))
+    lowest = alone.profiles["proven"]
+    assert lowest.epsilon_low <= proof.epsilon_low < proof.epsilon_high
+    assert lowest.epsilon_high < proof.epsilon_high < gaussian(joint(1.0, 1.5), DELTA)
+    assert proof.epsilon_high > gaussian(joint(1.0, 1.5), 144 * DELTA)
+
+
+def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
+    federation, tmp_path
+):
+    """Reference: dp_accounting's composition of two Poisson-sampled Gaussians."""
+    poisson = {"participation": {"kind": "poisson"}}
+    proof = proven_together(federation, tmp_path, **poisson)
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    for z in (1.0, 1.5):
+        event = dp_event.PoissonSampledDpEvent(4 / 48, dp_event.GaussianDpEvent(z))
+        accountant.compose(event, 2)
+    expected = accountant.get_epsilon(DELTA)
+    assert proof.epsilon_low <= proof.epsilon_high
+    assert proof.epsilon_low == pytest.approx(expected, abs=2e-3)
+    assert proof.epsilon_high == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            start_from(public(dataset="glyphs"), public=True),
+            r"^initial\.public is true, but .* on glyphs",
+        ),
+        (start_from(same_clients()), r"set streams to own$"),
+        (
+            start_from(same_clients()) | OWN_STREAMS | {"budget": {"epsilon": 20.0}},
+            r"^budget\.epsilon is 20, but this run uses a private run",
+        ),
+        (start_from(public(model={"filters": 8}), public=True), "another last layer"),
+        (
+            start_from(same_clients(clients={"count": 24}, participation={"cohort": 2}))
+            | OWN_STREAMS,
+            "but it has other clients than this run",
+        ),
+        (
+            start_from(
+                public(**start_from(same_clients("maml"), public=True)), public=True
+            ),
+            "^initial.public is true, but maml/glyphs/",
+        ),
+        (
+            start_from(same_clients(**OWN_STREAMS, **start_from(same_clients())))
+            | OWN_STREAMS,
+            "which itself starts from dp-agr/glyphs/",
+        ),
+        (
+            start_from(same_clients("dp-agrlr", **NORMALISED))
+            | OWN_STREAMS
+            | NORMALISED,
+            "no account composes the sums of both",
+        ),
+        (
+            {"method": "public-alone"} | start_from(public()),
+            r"initial\.public to true",
+        ),
+    ],
+)
+def test_initial_run_that_no_account_covers_is_refused(change, message):
+    with pytest.raises(BenchError, match=message):
+        make_config(change)
+
+
+def test_initial_run_on_public_data_may_itself_start_from_such_a_run():
+    longer = make_config(start_from(public(**start_from(public())), public=True))
+    assert longer.initial.without_account(longer) == ()
+
+
+def test_initial_weights_determine_the_first_threshold(silos, tmp_path):
+    clipping = {"kind": "norm-of-release", "threshold": None}
+    base = {"participation": {"rounds": 2}, "clipping": clipping}
+    first = lots_config(
+        {"method": "fedavg", "dataset": "other", "participation": {"rounds": 2}}
+    )
+    train(first, silos, tmp_path / "first")
+    model = tmp_path / "first" / "model.safetensors"
+    started = lots_config(base, start_from(first, public=True))
+    train(lots_config(base), silos, tmp_path / "random")
+    train(started, silos, tmp_path / "started", references={model.name: model})
+    random_threshold = ledger_in(tmp_path / "random")[0].threshold[0]
+    started_threshold = ledger_in(tmp_path / "started")[0].threshold[0]
+    assert random_threshold != started_threshold
+    assert min(random_threshold, started_threshold) > 0

@@ -1,0 +1,342 @@
+"""Clients that sum over lots of their own records: releases, thresholds and noise."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from dpfedbench.data.partition import RecordPartition
+from dpfedbench.data.records import load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out
+from dpfedbench.training.client_updates.summed_steps import Parties
+from dpsum.accounting.analyses.poisson import upper_epsilon
+from dpsum.participation import PoissonLots
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
+
+from . import test_search
+from .conftest import (
+    RecordRows,
+    accounted,
+    assert_drawn_anew,
+    history_in,
+    ledger_in,
+    lots_config,
+    proven,
+    remove_noise,
+    rounds_of,
+    rounds_of_rows,
+    train,
+    watch_releases,
+    watch_streams,
+)
+
+DP_FL = {"method": "dp-fl"}
+VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
+SCALAR = {"clipping": {"kind": "noised-mean-norm", "threshold": None, "factor": 1.0}}
+RAW = {"clipping": {"kind": "mean-of-raw-norms", "threshold": None, "factor": 1.0}}
+DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 3}}
+
+
+def test_round_without_noise_averages_an_adam_step_of_each_client(
+    silos, tmp_path, monkeypatch
+):
+    """Reference: autodiff on the same lots, with torch's Adam for each client."""
+    remove_noise(monkeypatch)
+    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
+    rounds = rounds_of(config, silos, tmp_path)
+    dataset = load_records(silos[0])
+    partition = RecordPartition.load(silos[1])
+    net = config.net(dataset.image_shape, 10)
+    theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
+    plan = PoissonLots(cohort=8, rounds=12)
+    lots = plan.lots(
+        clients=4,
+        seed=0,
+        steps=1,
+        records=100,
+    )
+
+    def loss(weights, image, label):
+        logits = net.logits(weights, image[None])
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    record_gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    models = [torch.nn.Parameter(theta.clone()) for _ in range(4)]
+    optimizers = [torch.optim.Adam([model], lr=0.01) for model in models]
+    for index in range(3):
+        for client in range(4):
+            lot = np.sort(partition.records[client])[lots.lot(index, 0, client)]
+            images = torch.from_numpy(np.asarray(dataset.images[lot])).float() / 255
+            labels = torch.from_numpy(np.asarray(dataset.labels[lot]))
+            gradients = record_gradients(theta, images, labels)
+            scale = torch.clamp(0.05 / gradients.norm(dim=1), max=1.0)
+            models[client].data.copy_(theta)
+            models[client].grad = (gradients * scale[:, None]).sum(dim=0) / 8
+            optimizers[client].step()
+        mean = torch.stack([model.detach() for model in models]).mean(dim=0)
+        rounds.round(index)
+        # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
+        assert torch.isclose(rounds.theta, mean, atol=1e-4).float().mean() > 0.99
+        theta = rounds.theta.clone()
+
+
+def check_ledger_of_lots(ledger, releases, names):
+    """Check that the ledger has all releases of 5 rounds of two steps of 4 clients."""
+    assert [(line.round, line.name) for line in ledger] == [
+        (number, name) for number in range(10) for name in names
+    ]
+    written = [
+        (line.dimension, threshold, line.noise_multiplier)
+        for line in ledger
+        for threshold in line.threshold
+    ]
+    released = [
+        (total.dimension, total.threshold, total.noise_multiplier)
+        for total, _ in releases
+    ]
+    assert sorted(written) == sorted(released)
+    assert len(released) == 2 * 10 * 4
+
+
+def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
+    """Properties 2, 6 and 8, for both releases of the scalar reading and two local
+    steps a round.
+
+    The account is that of one Gaussian of z = 2 / sqrt(2) a lot.
+    """
+    releases = watch_releases(monkeypatch)
+    streams = watch_streams(monkeypatch)
+    steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
+    config = lots_config(SCALAR, steps)
+    train(config, silos, tmp_path)
+    ledger = ledger_in(tmp_path)
+    check_ledger_of_lots(ledger, releases, ("gradient-sum", "clipped-norm-sum"))
+    noises = [name for name in streams if name[1] in ("noise", "norm-noise")]
+    assert len(noises) == len(set(noises)) == len(releases)
+    assert len({total.count for total, _ in releases}) > 1
+    assert {line.denominator for line in ledger} == {8.0}
+    assert {line.sampler["rate"] for line in ledger} == {8 / 100}
+    assert {line.unit for line in ledger} == {"record"}
+    profiles = accounted(config, tmp_path)["profiles"]
+    assert profiles["claimed"]["status"] == "void"
+    expected = upper_epsilon(((2.0 / math.sqrt(2), 10),), 8 / 100, 1e-4)
+    assert profiles["proven"]["epsilon_high"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_client_step_is_the_release_over_the_public_denominator(
+    silos, tmp_path, monkeypatch
+):
+    """Property 8, with plain SGD, whose steps show the scale (Adam's do not): lots of
+    all sizes are divided by their mean size.
+    """
+    releases = watch_releases(monkeypatch)
+    config = lots_config(DP_FL, {"client_update": {"optimizer": "sgd"}})
+    rounds = rounds_of(config, silos, tmp_path)
+    for index in range(3):
+        before = rounds.theta.clone()
+        releases.clear()
+        rounds.round(index)
+        assert len({total.count for total, _ in releases}) > 1
+        step = 0.01 * np.mean([vector for _, vector in releases], axis=0) / 8
+        np.testing.assert_allclose(rounds.theta, before.numpy() - step, atol=2e-7)
+
+
+@pytest.mark.parametrize(("overlay", "factor"), [(VECTOR, 0.5), (SCALAR, 1.0)])
+def test_thresholds_of_clients_follow_from_their_releases(
+    silos, tmp_path, overlay, factor
+):
+    """Property 9: eq. 6 to 8, computed from the server's view. C_0 comes from random
+    data, so it is the same for every client.
+    """
+    rounds = rounds_of(lots_config(overlay), silos, tmp_path)
+    states = rounds.clients.mechanism.states
+    expected = [state["threshold"] for state in states]
+    assert len(set(expected)) == 1
+    assert 0 < expected[0] < 100
+    for index in range(3):
+        rounds.log.clear()
+        rounds.round(index)
+        line, releases, means = rounds.log[0]
+        assert line.threshold == pytest.approx(expected, rel=1e-12)
+        assert [release.holder for release in releases] == [0, 1, 2, 3]
+        if overlay is SCALAR:
+            query, _, means = rounds.log[1]
+            assert query.threshold == line.threshold
+        expected = [factor * float(np.linalg.norm(mean)) for mean in means]
+        thresholds = [state["threshold"] for state in states]
+        assert thresholds == pytest.approx(expected, rel=1e-12)
+        assert len(set(expected)) == 4
+
+
+def test_norm_query_clips_norms(monkeypatch):
+    """Without noise, C = 1 and L = 8: a record of norm 1e30 moves the query by 1, and
+    the others by their 1/4 each.
+    """
+    remove_noise(monkeypatch)
+    rows = np.zeros((4, 100, 3))
+    rows[:, :, 0] = 0.25
+    rows[:, 41] = (0.0, 0.0, 1e30)
+    config = lots_config(SCALAR, {"clipping": {"threshold": 1.0}})
+    rounds = rounds_of_rows(config, rows)
+    states = rounds.clients.mechanism.states
+    large_records = 0
+    for index in range(12):
+        for state in states:
+            state["threshold"] = 1.0
+        rounds.round(index)
+        for client, state in enumerate(states):
+            lot = rounds.clients._lots.lot(index, 0, client)
+            large = int(41 in lot)
+            large_records += large
+            query = (0.25 * (len(lot) - large) + large) / 8
+            assert state["threshold"] == pytest.approx(max(query, 1e-20), rel=1e-6)
+    assert large_records > 0
+
+
+def test_lots_are_drawn_anew_in_each_step_round_and_client():
+    """Four rounds of four clients of 100 records, and three steps of 30 expected
+    records.
+    """
+    plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
+    lots = [[] for _ in range(4)]
+
+    class WatchedSteps(RecordRows):
+        def add_record_gradients(self, theta, images, labels, total):
+            client = labels[0]
+            lots[client].append(np.isin(100 * client + np.arange(100), images))
+            return super().add_record_gradients(theta, images, labels, total)
+
+    config = lots_config(DP_FL, plan)
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=WatchedSteps)
+    for index in range(4):
+        rounds.round(index)
+    drawn = np.array(lots).reshape(4, 4, 3, 100)
+    assert_drawn_anew(np.swapaxes(drawn, 0, 1), 0.3)
+
+
+@pytest.mark.parametrize("decreases", [True, False])
+def test_decaying_noise_follows_the_validation_loss_alone(
+    silos, tmp_path, monkeypatch, decreases
+):
+    """The test loss moves the other way. The fifth validation is the first after three
+    decreases.
+    """
+    down = iter([float(12 - index) for index in range(12)])
+    up = iter([float(index) for index in range(12)])
+    validation_losses, test_losses = (down, up) if decreases else (up, down)
+
+    def validate(self, theta):
+        return {"validation_loss": next(validation_losses)}
+
+    def test(self, theta):
+        return {"test_loss": next(test_losses)}
+
+    monkeypatch.setattr(HeldOutMeasures, "validate", validate)
+    monkeypatch.setattr(HeldOutMeasures, "test", test)
+    train(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
+    multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
+    expected = [2.0] * 12
+    if decreases:
+        expected = [2.0] * 5 + [2.0 * 0.9**decays for decays in range(1, 8)]
+    assert multipliers == pytest.approx(expected, rel=1e-12)
+
+
+def test_lot_larger_than_a_clients_data_is_refused(silos, tmp_path):
+    with pytest.raises(BenchError, match="a client holds 100 records"):
+        train(lots_config({"participation": {"cohort": 101}}), silos, tmp_path)
+
+
+def test_validation_records_are_not_test_records(silos, tmp_path):
+    config = lots_config({"participation": {"rounds": 2}})
+    train(config, silos, tmp_path)
+    assert json.loads((tmp_path / "metrics.json").read_text())["records"] == 80
+    held = held_out(config, load_records(silos[0]))
+    validation_images, _ = held.validation
+    test_images, _ = held.test
+    validation = {image.tobytes() for image in validation_images}
+    assert validation.isdisjoint(image.tobytes() for image in test_images)
+    with pytest.raises(BenchError, match="lower it"):
+        rounds_of(lots_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
+
+
+def test_tests_while_training_do_not_change_the_model(silos, tmp_path):
+    models = []
+    for every in (0, 4):
+        config = lots_config(SCALAR, {"evaluation": {"every": every}})
+        files = train(config, silos, tmp_path / str(every))
+        models.append(files["model.safetensors"])
+    assert models[0] == models[1]
+    assert history_in(tmp_path / "4")["test_accuracy"].notna().any()
+
+
+def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
+    config = lots_config(RAW)
+    train(config, silos, tmp_path)
+    proof = proven(config, tmp_path)
+    assert proof["epsilon_high"] == "inf"
+    assert proof["status"] == "void"
+
+
+def test_lots_without_noise_and_clipping_are_the_plain_method(
+    silos, tmp_path, monkeypatch
+):
+    """Property 5, to the bit."""
+    train(lots_config({"method": "fedavg"}), silos, tmp_path / "plain")
+    remove_noise(monkeypatch)
+    monkeypatch.setattr(PrivateSum, "_limit", math.inf)
+    train(lots_config(DP_FL), silos, tmp_path / "off")
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    off = load_file(tmp_path / "off" / "model.safetensors")
+    assert all(np.array_equal(plain[name], off[name]) for name in plain)
+
+
+# Empty lots: with one record expected of a hundred, 37 % are.
+
+
+def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
+    plan = {"participation": {"cohort": 1}, "client_update": {"optimizer": "sgd"}}
+    rounds = rounds_of_rows(lots_config(DP_FL, plan), np.zeros((4, 100, 3)))
+    empty = 0
+    for index in range(5):
+        before = rounds.theta.clone()
+        rounds.round(index)
+        lots = [rounds.clients._lots.lot(index, 0, client) for client in range(4)]
+        empty += sum(len(lot) == 0 for lot in lots)
+        assert ((rounds.clients._models - before).abs() > 1e-6).all()
+    assert 0 < empty < 20
+
+
+@pytest.mark.parametrize(
+    "config_of", [test_search.search_config, test_search.cells_config]
+)
+def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, config_of):
+    """The release of an empty lot is noise in both phases of the search."""
+    sizes = []
+    released = []
+
+    class WatchedParties(RecordRows):
+        def add_record_gradients(self, theta, images, labels, total, *, block=""):
+            sizes.append(len(images))
+            return super().add_record_gradients(theta, images, labels, total)
+
+    party = Parties._party
+
+    def watched(self, *args):
+        result = party(self, *args)
+        released.append(result[0].clone())
+        return result
+
+    monkeypatch.setattr(Parties, "_party", watched)
+    config = config_of({"participation": {"cohort": 1}})
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=WatchedParties)
+    for index in range(4):
+        rounds.round(index)
+    assert 0 in sizes
+    assert any(sizes)
+    assert len(released) == len(sizes)
+    assert all(vector.abs().min() > 0 for vector in released)

@@ -1,0 +1,358 @@
+"""One training by several processes: the bits of one process, kills, and refusals."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from torch import distributed
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import write_text
+from dpfedbench.training import engine, together
+from dpfedbench.training.processes import Lost, Processes, joined
+from workflow_jobs import launch
+
+from . import test_cohort_clients
+from .conftest import (
+    PLAIN,
+    difference_config,
+    forking,
+    history_in,
+    lots_config,
+    make_config,
+    training_in,
+)
+from .test_search import search_config
+from .test_shared_coordinates import OddFedAvg, config_of
+from .test_within_task import AGRLR, LOCAL, SAMPLE
+
+SHORT = {
+    "participation": {"rounds": 4},
+    "validation": {"every": 3},
+    "evaluation": {"every": 0},
+}
+QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
+BY_TENSOR = {"clipping": {"groups": "tensors"}}
+POISSON = {"participation": {"kind": "poisson", "cohort": 2}}
+NORM_OF_RELEASE = {"clipping": {"kind": "norm-of-release"}}
+CASES = {
+    "tasks": ("federation", make_config(SHORT)),
+    "tasks by tensor": ("federation", make_config(QUANTILE, BY_TENSOR, SHORT)),
+    "tasks without privacy": ("federation", make_config(PLAIN, SHORT)),
+    "poisson cohorts": ("federation", make_config(QUANTILE, SHORT, POISSON)),
+    "sums within tasks": ("federation", make_config(AGRLR, SHORT)),
+    "examples of tasks": ("federation", make_config(SAMPLE, SHORT)),
+    "local noise": ("federation", make_config(LOCAL, SHORT)),
+    "records": ("silos", lots_config(SHORT, NORM_OF_RELEASE)),
+    "records without privacy": ("silos", lots_config({"method": "fedavg"}, SHORT)),
+    "model differences": ("silos", difference_config(SHORT)),
+    "control variates": ("silos", difference_config({"method": "dp-scaffold"}, SHORT)),
+    "shared coordinates": ("silos", config_of(OddFedAvg, SHORT)),
+    "personal heads": (
+        "silos",
+        test_cohort_clients.config_of(
+            test_cohort_clients.DpFedRep,
+            SHORT,
+            {"clients": {"held_out_share": 0.2}, "participation": {"cohort": 4}},
+        ),
+    ),
+    "search": ("silos", search_config()),
+}
+
+
+def take_part(rank, count, port, jobs, refusal=None):
+    """Train all jobs as one process of `start_processes` does.
+
+    The first process writes a refusal to the file `refusal`.
+    """
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    with joined() as processes:
+        for configs, (data, clients), run_dir, seconds in jobs:
+            config = configs[rank] if isinstance(configs, tuple) else configs
+            try:
+                engine.train(
+                    config,
+                    data_dir=data,
+                    clients_dir=clients,
+                    run_dir=run_dir,
+                    processes=processes,
+                    checkpoint_seconds=seconds,
+                )
+            except BenchError as error:
+                if processes.first and refusal:
+                    refusal.write_text(str(error))
+                raise SystemExit(1) from error
+
+
+def start_processes(count, jobs, refusal=None, target=take_part):
+    """Start processes that train these jobs together."""
+    context = forking()
+    port = launch._free_port()
+    processes = [
+        context.Process(target=target, args=(rank, count, port, jobs, refusal))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def exit_codes(processes, seconds=120):
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(deadline - time.monotonic(), 0))
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert None not in codes, "a process did not end"
+    return codes
+
+
+def results_in(run_dir):
+    """Return model, ledger, and the history without the times."""
+    names = ("model.safetensors", "ledger.jsonl")
+    history = history_in(run_dir).drop(columns="seconds").to_csv()
+    return [(run_dir / name).read_bytes() for name in names], history
+
+
+def train_alone(config, folders, run_dir):
+    data, clients = folders
+    engine.train(config, data_dir=data, clients_dir=clients, run_dir=run_dir)
+    return results_in(run_dir)
+
+
+@pytest.fixture(scope="module")
+def by_two(federation, silos, tmp_path_factory):
+    """Train all cases with two processes; return the folder and the data."""
+    root = tmp_path_factory.mktemp("two")
+    fixtures = {"federation": federation, "silos": silos}
+    folders = {name: fixtures[fixture] for name, (fixture, _) in CASES.items()}
+    jobs = [
+        (config, folders[name], root / name, 1e9) for name, (_, config) in CASES.items()
+    ]
+    assert exit_codes(start_processes(2, jobs)) == [0, 0]
+    return root, folders
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_end_with_the_bits_of_one(name, by_two, tmp_path):
+    root, folders = by_two
+    alone = train_alone(CASES[name][1], folders[name], tmp_path)
+    assert alone == results_in(root / name)
+    personal = [personal_test_in(folder) for folder in (root / name, tmp_path)]
+    assert personal[0] == personal[1]
+    assert bool(personal[0]) == (name == "personal heads")
+    assert training_in(root / name)["processes"] == 2
+
+
+def personal_test_in(run_dir):
+    training = training_in(run_dir)
+    return {key: training[key] for key in training if key.startswith("personal_")}
+
+
+def take_part_slowly(*args):
+    take_round = engine._Training._round
+
+    def slow(self, index):
+        time.sleep(0.05)
+        return take_round(self, index)
+
+    engine._Training._round = slow
+    take_part(*args)
+
+
+def wait_for_checkpoint(state, before, is_alive):
+    """Wait until a checkpoint was written after the time `before` (None: ever)."""
+    deadline = time.monotonic() + 120
+    while not state.exists() or state.stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline
+        assert is_alive()
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("name", ["tasks", "personal heads", "search"])
+def test_killed_processes_are_followed_by_others_to_the_same_bits(
+    name, by_two, tmp_path
+):
+    """The second of two processes is killed at a random moment, then the first of
+    three. One process ends the run.
+    """
+    root, folders = by_two
+    run_dir = tmp_path / "run"
+    moments = random.Random(name)
+    state = run_dir / "checkpoint" / "state.pt"
+    job = CASES[name][1], folders[name], run_dir, 0
+    before = None
+    for count, victim in ((2, 1), (3, 0)):
+        processes = start_processes(count, [job], target=take_part_slowly)
+        wait_for_checkpoint(state, before, processes[0].is_alive)
+        time.sleep(moments.uniform(0, 0.06))
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        codes = exit_codes(processes)
+        assert codes[victim] == -signal.SIGKILL
+        assert all(codes)
+        before = state.stat().st_mtime_ns
+    alone = train_alone(CASES[name][1], folders[name], run_dir)
+    assert alone == results_in(root / name)
+    assert training_in(run_dir)["resumed"] == 2
+
+
+def test_process_that_lost_another_does_not_leave_the_group(monkeypatch):
+    """Leaving the group can wait for a process that is gone; exiting does not."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(launch._free_port()))
+    with pytest.raises(Lost), joined():
+        raise Lost
+    assert distributed.is_initialized()
+    distributed.destroy_process_group()
+
+
+def test_processes_with_other_configurations_are_refused(federation, tmp_path):
+    config = CASES["tasks"][1]
+    job = (config, config.replace(seed=1)), federation, tmp_path / "run", 1e9
+    refusal = tmp_path / "refusal"
+    assert exit_codes(start_processes(2, [job], refusal)) == [1, 1]
+    assert "another configuration than process 0" in refusal.read_text()
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_with_other_data_or_code_are_refused(federation):
+    class TwoHosts(Processes):
+        def gather(self, value):
+            changed = value[1] | {str(federation[0]): "other", "torch": "0"}
+            return [value, ("far", changed)]
+
+    config = CASES["tasks"][1]
+    with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
+        together.check_agree(TwoHosts(0, 2), config, "cpu", federation)
+    together.check_agree(Processes(), config, "cpu", federation)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("tasks", 4),
+        ("records", 4),
+        ("model differences", 2),
+        ("search", 4),
+    ],
+)
+def test_more_processes_than_clients_of_a_round_are_refused(name, most):
+    config = CASES[name][1]
+    config.check_processes(most)
+    message = rf"machine\.processes is {most + 1}, but a round of .* has {most} clients"
+    with pytest.raises(BenchError, match=message):
+        config.check_processes(most + 1)
+    make_config({"method": "random"}).check_processes(64)
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "count"),
+    [
+        (0, 8, 2),
+        (3, 8, 2),
+        (100, 8, 3),
+        (1, 8, 4),
+    ],
+)
+def test_blocks_cover_a_cohort_in_its_order_and_evenly(length, size, count):
+    """Fixed blocks do not depend on the number of processes."""
+    indices = list(range(length))
+    for fixed in (False, True):
+        blocks = Processes(0, count).blocks(length, size, fixed=fixed)
+        assert [index for block in blocks for index in indices[block]] == indices
+        assert all(len(indices[block]) <= size for block in blocks)
+    assert blocks == Processes(0, 8).blocks(length, size, fixed=True)
+    blocks = Processes(0, count).blocks(length, size, fixed=False)
+    shares = [
+        sum(len(indices[block]) for block in blocks[rank::count])
+        for rank in range(count)
+    ]
+    assert max(shares) - min(shares) <= -(-length // (size * count))
+
+
+JOB = """
+import json, sys
+from pathlib import Path
+from workflow_jobs.jobs import job
+from workflow_jobs.launch import train_together
+with job(Path(sys.argv[2], "train.log"), "train"):
+    train_together(json.loads(sys.argv[1]), processes=2, log=Path(sys.argv[2], "others.log"))
+"""
+
+
+class Job:
+    """Job of the workflow that trains with two processes."""
+
+    def __init__(self, config, folders, folder):
+        self.run_dir = folder / "results" / "runs" / config.folder
+        self.state = self.run_dir / "checkpoint" / "state.pt"
+        write_text(self.run_dir / "config.yaml", config.to_yaml())
+        arguments = {
+            "data_dir": str(folders[0]),
+            "clients_dir": str(folders[1]),
+            "run_dir": str(self.run_dir),
+            "threads": 1,
+            "checkpoint_seconds": 0.01,
+            "device": "cpu",
+            "kernels": True,
+            "references": [],
+            "config": str(self.run_dir / "config.yaml"),
+        }
+        command = [sys.executable, "-c", JOB, json.dumps(arguments), str(folder)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def members(self):
+        """Return the training's processes by rank, once they wrote a checkpoint."""
+        before = self.state.stat().st_mtime_ns if self.state.exists() else None
+        wait_for_checkpoint(self.state, before, lambda: self.process.poll() is None)
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return {
+            int(child.environ()["RANK"]): child
+            for child in children
+            if "RANK" in child.environ()
+        }
+
+    def end(self):
+        """Return the exit code, and the error lines that are no progress."""
+        lines = self.process.communicate(timeout=120)[1].splitlines()
+        progress = ("notice", "train adap", "continuing", "train dp-agr")
+        errors = [line for line in lines if not line.startswith(progress)]
+        return self.process.returncode, errors
+
+
+def test_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
+    """torchrun starts the processes. A killed process ends the job with one line, and a
+    killed job ends all processes.
+    """
+    config = lots_config({"participation": {"rounds": 200}, "validation": {"every": 0}})
+    job = Job(config, silos, tmp_path)
+    members = job.members()
+    members[1].kill()
+    code, lines = job.end()
+    assert code == 1 and len(lines) == 1, lines
+    assert lines[0].startswith("train: one of the 2 processes was killed or lost (")
+    assert psutil.wait_procs(members.values(), timeout=10)[1] == []
+    job = Job(config, silos, tmp_path)
+    members = job.members()
+    job.process.kill()
+    assert psutil.wait_procs(members.values(), timeout=20)[1] == []
+    job.end()
+    job = Job(config, silos, tmp_path)
+    assert job.end() == (0, [])
+    alone = train_alone(config, silos, tmp_path / "one")
+    assert results_in(job.run_dir) == alone
+    assert "continuing after" in (tmp_path / "train.log").read_text(encoding="utf-8")

@@ -1,0 +1,159 @@
+"""Interrupted trainings end with the bits of an undisturbed training."""
+
+import dataclasses
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from dpfedbench.training import engine
+
+from .conftest import (
+    PLAIN,
+    RESULT_FILES,
+    UNEQUAL,
+    difference_config,
+    forking,
+    history_in,
+    ledger_in,
+    lots_config,
+    make_config,
+    stop_before,
+    train,
+    training_in,
+)
+from .test_lots import DECAY, RAW, SCALAR, VECTOR
+from .test_record_quantile import QUANTILE as RECORD_QUANTILE
+from .test_search import cells_config, search_config
+from .test_within_task import AGRLR, LOCAL, PLAIN_REPTILE, REPTILE, SAMPLE
+
+QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
+BY_LAYER = {"clipping": {"groups": "layers", "threshold": 0.5, "count_noise": 3.0}}
+FOUR = {"participation": {"rounds": 4}, "validation": {"every": 0}}
+MOMENTUM = {"server": {"optimizer": {"kind": "sgd", "momentum": 0.9}}}
+COSINE = {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
+SCAFFOLD = {"client_update": {"kind": "scaffold"}}
+FORGETFUL = {"client_update": {"keep_state": False, "inner_steps": 2}}
+FEDAVG = {"method": "fedavg"}
+CASES = {
+    "dp-agr": ("federation", make_config()),
+    "dp-agr, sgd": ("federation", make_config({"server": {"optimizer": "sgd"}})),
+    "dp-agr, momentum": ("federation", make_config(MOMENTUM)),
+    "dp-agr, cosine": ("federation", make_config(COSINE)),
+    "dp-agr, quantile": ("federation", make_config(QUANTILE)),
+    "dp-agr, quantile by layer": ("federation", make_config(QUANTILE, BY_LAYER, FOUR)),
+    "maml": ("federation", make_config(PLAIN)),
+    "dp-agrlr": ("federation", make_config(AGRLR, FOUR)),
+    "dp-maml-sample": ("federation", make_config(SAMPLE, FOUR)),
+    "dp-reptile": ("federation", make_config(REPTILE, FOUR)),
+    "local-reptile": ("federation", make_config(LOCAL, FOUR)),
+    "reptile": ("federation", make_config(PLAIN_REPTILE, FOUR)),
+    "adap-dp-fl, norm of release": ("silos", lots_config(VECTOR)),
+    "adap-dp-fl, norm query": ("silos", lots_config(SCALAR, DECAY)),
+    "adap-dp-fl, raw norms": ("silos", lots_config(RAW)),
+    "adap-dp-fl, quantile": ("silos", lots_config(RECORD_QUANTILE, DECAY)),
+    "dp-fl, fresh optimisers": ("silos", lots_config({"method": "dp-fl"}, FORGETFUL)),
+    "dp-fl, unequal clients": (
+        "unequal",
+        lots_config({"method": "dp-fl", "clients": UNEQUAL}),
+    ),
+    "fedavg": ("silos", lots_config(FEDAVG)),
+    "dp-fedavg": ("silos", difference_config()),
+    "dp-scaffold": ("silos", difference_config({"method": "dp-scaffold"}, SCAFFOLD)),
+    "fedavg, scaffold": ("silos", difference_config(FEDAVG, SCAFFOLD)),
+    "dp-fnas": ("silos", search_config()),
+    "dp-cells": ("silos", cells_config()),
+}
+
+
+def append_torn_lines(ledger):
+    """Append a line of the next round and half a line, as a killed process leaves them."""
+    last = ledger.read_text().splitlines()[-1]
+    index = int(re.search(r'"round": (\d+)', last)[1])
+    following = last.replace(f'"round": {index}', f'"round": {index + 1}')
+    with open(ledger, "a", encoding="utf-8") as file:
+        file.write(following + '\n{"round": 9, "na')
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_restart_keeps_bits_also_with_other_threads(
+    name, request, tmp_path, monkeypatch
+):
+    """All numbers in a private run's files are protected by noise."""
+    fixture, config = CASES[name]
+    folders = request.getfixturevalue(fixture)
+    whole = train(config, folders, tmp_path / "whole")
+    stop = 5 if config.participation.rounds > 6 else 2
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, stop)):
+        train(config, folders, tmp_path / "resumed", checkpoint_seconds=0)
+    if config.private:
+        append_torn_lines(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
+    assert train(config, folders, tmp_path / "resumed", threads=2) == whole
+    assert training_in(tmp_path / "resumed")["resumed"] == 1
+
+    history = history_in(tmp_path / "whole").drop(columns="seconds")
+    assert history.equals(history_in(tmp_path / "resumed").drop(columns="seconds"))
+    norms = [column for column in history if column.startswith("norm_")]
+    if config.private:
+        assert history["loss"].isna().all()
+        assert norms == []
+    else:
+        assert history["loss"].notna().all()
+        assert norms != []
+    assert bool(ledger_in(tmp_path / "whole")) == config.private
+
+
+def train_slowly(config, folders, run_dir):
+    """Train with a checkpoint after every round, in rounds long enough for a kill."""
+    take_round = engine._Training._round
+
+    def slow(self, index):
+        time.sleep(0.06)
+        return take_round(self, index)
+
+    engine._Training._round = slow
+    train(config, folders, run_dir, checkpoint_seconds=0.05)
+
+
+def lock_time(run_dir):
+    lock = run_dir / "checkpoint" / "lock"
+    return lock.stat().st_mtime_ns if lock.exists() else 0
+
+
+@pytest.mark.parametrize("name", ["dp-agr", "dp-fnas"])
+def test_training_killed_at_random_moments_ends_with_the_same_bits(
+    name, request, tmp_path
+):
+    fixture, config = CASES[name]
+    folders = request.getfixturevalue(fixture)
+    participation = dataclasses.replace(config.participation, rounds=12)
+    config = config.replace(participation=participation)
+    whole = train(config, folders, tmp_path / "undisturbed")
+    context = forking()
+    moments = random.Random(1)
+    run_dir = tmp_path / "killed"
+    kills = 0
+    for _ in range(60):
+        before = lock_time(run_dir)
+        process = context.Process(target=train_slowly, args=(config, folders, run_dir))
+        process.start()
+        # Kills count from the moment that the training holds its lock.
+        deadline = time.monotonic() + 60
+        while lock_time(run_dir) == before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if kills < 6:
+            time.sleep(moments.uniform(0.0, 0.12))
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+        process.join()
+        if process.exitcode == 0:
+            break
+    assert process.exitcode == 0
+    assert kills >= 5
+    assert {name: (run_dir / name).read_bytes() for name in RESULT_FILES} == whole
+    assert not (run_dir / "checkpoint").exists()
+    assert [path for path in run_dir.rglob("*") if ".part" in path.name] == []

@@ -1,0 +1,328 @@
+"""The rounds of a run: streams of noise, lines of the ledger, and steps."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import dpsum
+from dpfedbench.errors import BenchError
+from dpfedbench.models.torch_sums import TORCH
+from dpfedbench.parts.budget import BudgetSettings
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.training.rounds import Rounds
+from dpsum.clipping import Constant, PrivateQuantile
+from dpsum.noise import Gaussian
+from dpsum.participation import OnePass
+from dpsum.sums import SumSpec
+from tests.dpfedbench.papers.test_refusals import RUNS
+
+from .conftest import (
+    DIFFERENCE,
+    LOTS,
+    RUN,
+    fixed_rounds,
+    make_config,
+    releases_of,
+    remove_noise,
+    rounds_without_data,
+    watch_streams,
+)
+
+
+@pytest.fixture
+def create():
+    """Create a mechanism of a sum, in one budget and one ledger, which is a list."""
+    plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0)
+    return functools.partial(
+        dpsum.Mechanism,
+        composition=dpsum.Composition(),
+        ledger=[],
+        seed=0,
+        arithmetic=TORCH,
+        participation=plan,
+        dimension=3,
+    )
+
+
+def private_sum(name, **fields):
+    values = {
+        "clipping": Constant(),
+        "noise": Gaussian(),
+        "budget": BudgetSettings(delta=1e-3, profile="proven"),
+    }
+    return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
+
+
+def test_mechanism_with_the_noise_stream_of_another_is_refused(create):
+    plain = SumSpec(name="plain", unit="client", observer="everyone")
+    create(private_sum("first"))
+    with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
+        create(private_sum("second"))
+    create(private_sum("second", stream="other"))
+    create(plain)  # draws no noise
+    mechanisms = create.keywords["composition"].mechanisms
+    assert [mechanism.spec.name for mechanism in mechanisms] == [
+        "first",
+        "second",
+        "plain",
+    ]
+
+
+def test_mechanism_with_the_count_noise_of_another_is_refused(create):
+    """The difference of two counts would have no noise at all."""
+    rule = PrivateQuantile(count_noise=3.0)
+    noise = Gaussian(multiplier=2.0)
+    first = private_sum(
+        "first", stream="first", clipping=rule, noise=noise, budget=None
+    )
+    second = private_sum(
+        "second", stream="second", clipping=rule, noise=noise, budget=None
+    )
+    create(first)
+    with pytest.raises(BenchError, match=r"from the stream 'count-noise'"):
+        create(second)
+
+
+def test_mechanism_of_a_private_sum_keeps_no_norms(create):
+    """A plain sum keeps norms and has no line in the ledger."""
+    plain = create(SumSpec(name="plain", unit="client", observer="everyone"))
+    private = create(private_sum("private"))
+    total = plain.begin_round(0)
+    total.add(torch.tensor([[3.0, 4.0, 0.0]]))
+    assert total.norms == [5.0]
+    assert plain.finish(total).tolist() == [3, 4, 0]
+    plain.write(0)
+    assert create.keywords["ledger"] == []
+    total = private.begin_round(0)
+    total.add(torch.ones((2, 3)))
+    assert total.raw_norms == []
+    assert not hasattr(total, "norms")
+
+
+# Streams of noise
+
+ROUNDS = 300
+QUIET = {"validation": {"every": 0}}
+MANY = QUIET | {
+    "clients": {"count": ROUNDS, "partition": "shared"},
+    "participation": {"cohort": 1, "rounds": ROUNDS},
+}
+MANY_LOTS = QUIET | {"participation": {"rounds": ROUNDS}}
+TWO_STEPS = {"client_update": {"inner_steps": 2}}
+QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
+NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}
+POISSON = {"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}}
+TRANSFER = {
+    "participation": {"cohort": 8, "rounds": ROUNDS},
+    "budget": {"profile": "proven"},
+}
+NOISY = {
+    "dp-agr": [MANY, QUANTILE],
+    "dp-maml": [MANY],
+    "dp-agrlr": [MANY, TWO_STEPS],
+    "dp-maml-sample": [MANY],
+    "dp-reptile": [MANY, {"client_update": {"inner_steps": 3}}],
+    "local-reptile": [MANY],
+    "dp-fedavg": [POISSON | QUIET],
+    "dp-fl": [MANY_LOTS, TWO_STEPS],
+    "adap-dp-fl": [MANY_LOTS, TWO_STEPS, NORM_QUERY],
+    "dp-transfer": [TRANSFER],
+    "dp-fnas": [MANY_LOTS],
+    "dp-cells": [MANY_LOTS],
+}
+GENERAL = {
+    **dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS),
+    "dp-fedavg": DIFFERENCE,
+}
+WITHIN = {"clients": {"count": 300}, "participation": {"cohort": 150, "rounds": 2}}
+SILOS = {"clients": {"count": 80, "fragments": 80}, "participation": {"rounds": 2}}
+WIDE = {
+    **dict.fromkeys(("dp-agrlr", "dp-maml-sample", "local-reptile"), WITHIN),
+    "adap-dp-fl": SILOS,
+}
+"""Many clients in a round, each with sums of its own."""
+
+
+def test_noise_stream_cases_are_all_private_methods():
+    """Correlated and discrete noise and SCAFFOLD's two sums have tests of their own."""
+    tested_elsewhere = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold"}
+    private = {run.method for run in RUNS.values() if run.private}
+    assert set(NOISY) == private - tested_elsewhere
+
+
+def ledger_names(streams, mechanisms, by_step):
+    """Group drawn streams by their name in the ledger.
+
+    A ledger line of several clients and steps has words in place of their numbers.
+    """
+    words_of = {
+        mechanism.spec.stream: mechanism._stream_indices
+        for mechanism in mechanisms
+        if mechanism.spec.private
+    }
+    words_of_rules = next(iter(words_of.values()))  # a rule's release: those of its sum
+    numbered = {"round", "step"} if by_step else {"round"}
+    by_name = {}
+    for seed, purpose, *numbers in streams:
+        words = words_of.get(purpose) or words_of_rules
+        parts = [
+            str(number) if word in numbered else word
+            for word, number in zip(words, numbers, strict=True)
+        ]
+        name = "/".join([str(seed), purpose, *parts])
+        by_name.setdefault(name, []).append(numbers)
+    return by_name
+
+
+@pytest.mark.parametrize(
+    ("method", "wide"), [*((method, {}) for method in NOISY), *WIDE.items()]
+)
+def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
+    method, wide, monkeypatch
+):
+    """Property 2, over 300 rounds, or 150 clients in one."""
+    general = GENERAL.get(method, RUN)
+    config = make_config({"method": method}, *NOISY[method], wide, general=general)
+    # The threshold of noise alone grows without end, and the model with it.
+    monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
+    streams = watch_streams(monkeypatch)
+    rounds = rounds_without_data(config)
+    mechanisms = rounds.composition.mechanisms
+    for index in range(config.participation.rounds):
+        rounds.round(index)
+    noise = set().union(*(mechanism.stream_purposes for mechanism in mechanisms))
+    noise_streams = [stream for stream in streams if stream[1] in noise]
+    assert len(noise_streams) == len(set(noise_streams))
+    assert len(noise_streams) >= (150 if wide else ROUNDS)
+    by_step = "poisson-lots" in str(rounds.ledger[0].sampler)
+    by_name = ledger_names(noise_streams, mechanisms, by_step)
+    assert sorted(by_name) == sorted(line.noise_stream for line in rounds.ledger)
+    # Each line stands for the releases of all its clients and steps.
+    for line in rounds.ledger:
+        by_client = line.sampler["kind"].startswith(("within-task", "local"))
+        clients = config.participation.cohort if by_client else 1
+        thresholds = len(line.threshold) if isinstance(line.threshold, list) else 1
+        releases = clients * thresholds * line.sampler.get("steps", 1)
+        assert len(by_name[line.noise_stream]) == releases
+
+
+@pytest.mark.parametrize(
+    ("rule", "general", "stream"),
+    [
+        (QUANTILE, RUN, "count-noise"),
+        (QUANTILE, LOTS, "count-noise"),
+        (NORM_QUERY, LOTS, "norm-noise"),
+    ],
+)
+def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
+    """Otherwise an observer could read the first coordinate's noise off the count and
+    subtract it.
+    """
+    rounds = rounds_without_data(make_config(rule, general=general))
+    for index in range(3):
+        rounds.round(index)
+    streams = {line.noise_stream.split("/")[1] for line, _, _ in rounds.log}
+    assert streams == {"noise", stream}
+    noises = [
+        means[0, 0] / np.ravel(line.noise_std)[0] for line, _, means in rounds.log
+    ]
+    for sum_noise, rule_noise in zip(noises[::2], noises[1::2], strict=True):
+        assert sum_noise != pytest.approx(rule_noise, rel=1e-3)
+
+
+# Use of the released sums
+
+
+@pytest.mark.parametrize("form", ["mean", "sum"])
+def test_percentile_threshold_follows_from_what_everyone_saw(form):
+    """Property 9: C is the median of the last three rounds' releases, whatever the
+    gradients were.
+    """
+    rule = {"kind": "percentile-of-releases", "form": form, "percentile": 50}
+    config = make_config({"clipping": rule})
+    rng = np.random.default_rng(4)
+    for scale in (0.01, 1.0, 100.0):
+        norms = []
+        expected = 0.5
+        for (line,), (mean,) in releases_of(config, scale * rng.normal(size=(48, 3))):
+            assert line.threshold == pytest.approx(expected, rel=1e-12)
+            factor = 1.0 if form == "mean" else line.denominator
+            norms.append(factor * float(np.linalg.norm(mean)))
+            if len(norms) >= 3:
+                expected = sorted(norms[-3:])[1]
+
+
+def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
+    """The cohort is four clients. Adam hides a factor, so the test watches its input.
+
+    Without noise the mean is the clients' 0.1, which is not clipped.
+    """
+    gradients = []
+    step = Adam.step
+
+    def watched(self, weights, gradient, *rest):
+        gradients.append(gradient.clone())
+        return step(self, weights, gradient, *rest)
+
+    monkeypatch.setattr(Adam, "step", watched)
+    rounds = fixed_rounds(make_config(), np.full((48, 3), 0.1))
+    for index in range(4):
+        rounds.round(index)
+    for gradient, (line, (release,), (mean,)) in zip(
+        gradients, rounds.log, strict=True
+    ):
+        assert line.denominator == 4.0 == release.sum.count
+        assert np.array_equal(gradient.numpy(), mean.astype(np.float32))
+    remove_noise(monkeypatch)
+    fixed_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
+    assert gradients[-1].tolist() == pytest.approx([0.1] * 3)
+
+
+def test_sample_level_sums_are_divided_by_all_query_examples():
+    """The denominator is |D^q| L: six query examples of each of four clients."""
+    rounds = rounds_without_data(make_config({"method": "dp-maml-sample"}))
+    rounds.round(0)
+    (line,) = [line for line in rounds.ledger if line.name == "query-gradient-sum"]
+    assert line.denominator == rounds.server.denominator == 24.0
+
+
+@pytest.mark.parametrize(("method", "sums"), [("dp-agr", 1), ("dp-agrlr", 3)])
+def test_round_without_clients_has_its_lines_and_its_step(method, sums):
+    """Property 8: some rounds of balls-and-bins are empty, and neither ledger nor step
+    shows which.
+    """
+    plan = {"participation": {"kind": "balls-and-bins", "cohort": 1, "rounds": 48}}
+    config = make_config({"method": method, "clipping": {"kind": "constant"}}, plan)
+    rounds = rounds_without_data(config)
+    empty = sum(len(rounds.plan.sample_cohort(index)) == 0 for index in range(48))
+    assert 5 < empty < 40
+    for index in range(48):
+        before = rounds.theta.clone()
+        row, served = rounds.round(index)
+        assert served == 1
+        assert row["clients"] == 1.0
+        assert not torch.equal(rounds.theta, before)
+    by_round = {}
+    for line in rounds.ledger:
+        values = line.name, line.noise_multiplier, line.threshold, line.denominator
+        by_round.setdefault(line.round, []).append(values)
+    assert len(by_round) == 48
+    assert len(by_round[0]) == sums
+    assert all(lines == by_round[0] for lines in by_round.values())
+
+
+def test_not_finite_contributions_are_counted_anew_each_round():
+    config = make_config()
+    rows = np.full((48, 3), 0.1)
+    cohort = config.participation.plan(clients=48, seed=0).sample_cohort(1)
+    rows[cohort[:2]] = math.nan, math.inf, 0.1
+    rounds = fixed_rounds(config, rows)
+    counts = []
+    for index in range(3):
+        rounds.round(index)
+        counts.append(rounds.non_finite)
+    assert counts == [0, 2, 0]
+    assert torch.isfinite(rounds.theta).all()

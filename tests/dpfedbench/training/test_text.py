@@ -1,0 +1,299 @@
+"""Language models in the loop: task-global and local privacy on tiny texts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from dpfedbench.data.text_tasks import KnownText, make_text_partition
+from dpfedbench.data.tokens import load_texts
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation import evaluate
+from dpfedbench.experiments.cells import named
+from dpfedbench.method import Method
+from dpfedbench.models.members import load_by_word, load_members, save_members
+from dpfedbench.papers import read_run
+from dpfedbench.training.accounts import account_of
+from dpfedbench.training.engine import train
+from dpfedbench.training.history import read_history
+from dpfedbench.training.rounds import Rounds
+from dpsum.accounting.account import Account
+from dpsum.ledger import Ledger, read_ledger
+from dpsum.randomness import stream
+from tests.dpfedbench.data.text import tiny_texts
+
+RUN: dict[str, Any] = {
+    "seed": 0,
+    "dataset": "tiny",
+    "task": {
+        "ways": 1,
+        "shots": 6,
+        "text": {"words": 8, "record": 5, "refine_batch": 4},
+    },
+    "clients": {
+        "count": 8,
+        "examples_per_class": 8,
+        "support_per_class": 6,
+        "query_per_class": 2,
+        "partition": "disjoint",
+    },
+    "model": {"kind": "lstm", "width": 4},
+    "participation": {"kind": "one-pass", "cohort": 2, "rounds": 4},
+    "client_update": {
+        "kind": "reptile",
+        "inner_steps": 1,
+        "inner_rate": 1.0,
+        "optimizer": "sgd",
+    },
+    "server": {"kind": "step", "rate": 1.0, "optimizer": "sgd"},
+    "evaluation": {
+        "tasks": 2,
+        "query_per_class": 2,
+        "steps": 3,
+        "rate": 0.5,
+    },
+}
+WITHIN = {
+    "threshold": 0.5,
+    "multiplier": 0.51,
+    "epsilon": None,
+    "delta": 1e-3,
+    "profile": "claimed",
+}
+OWN = {
+    "dp-reptile": {"within_task": WITHIN},
+    "local-reptile": {"own_update": WITHIN},
+    "reptile": {},
+    "random": {},
+}
+
+
+LETTERS = "abcdefghij"
+OTHER_LETTERS = "hgfedxyzuv"
+"""Letters of another data set, the most frequent first. Five are words of `tiny`."""
+
+
+def run_of(method: str, **changes: Any) -> Method:
+    values = RUN | {"method": method} | OWN[method] | changes
+    if method == "random":
+        values = {
+            key: value
+            for key, value in values.items()
+            if key not in ("participation", "client_update", "server")
+        }
+    return read_run(values)
+
+
+def make_data(folder: Path, letters: str = LETTERS) -> None:
+    data = tiny_texts(folder / "data", letters=letters)
+    partition = make_text_partition(data, clients=8, kind="disjoint", seed=0)
+    partition.save(folder / "clients")
+
+
+def trained(
+    folder: Path, run: Method, *, letters: str = LETTERS, **options: Any
+) -> Path:
+    """Train a run on tiny texts, and return the run's folder."""
+    make_data(folder, letters)
+    out = folder / "run"
+    out.mkdir()
+    folders = {"data_dir": folder / "data", "clients_dir": folder / "clients"}
+    train(run, run_dir=out, device="cpu", **folders, **options)
+    return out
+
+
+def accounted(folder: Path, run: Method) -> Account:
+    ledger = read_ledger(folder / "run" / "ledger.jsonl")
+    return account_of(run, ledger, clients_dir=folder / "clients")
+
+
+def epsilons(profiles: Any, digits: int = 4) -> dict[str, float]:
+    return {name: round(entry.epsilon_high, digits) for name, entry in profiles.items()}
+
+
+def test_task_global_privacy_is_one_gaussian_for_each_record(tmp_path: Path) -> None:
+    """Reference: TensorFlow Privacy's accountant for one Gaussian of z = 0.51 at delta
+    = 1e-3, and of z / 2.
+    """
+    run = run_of("dp-reptile", within_task=WITHIN | {"groups": [2, 3]})
+    trained(tmp_path, run)
+    result = accounted(tmp_path, run)
+    assert epsilons(result.profiles) == {
+        "claimed": 9.2209,
+        "proven": 7.3866,
+        "replace_one": 19.0747,
+    }
+    assert result.unit == "record"
+    assert result.profiles["proven"].observer == "server"
+    assert epsilons(result.groups, 2) == {"2": 19.07, "3": 34.68}
+    assert "at delta 20.2, which says nothing" in result.groups["2"].explanation
+
+
+def test_local_privacy_protects_all_records_of_a_client(tmp_path: Path) -> None:
+    run = run_of("local-reptile")
+    trained(tmp_path, run)
+    line, *_ = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert line.unit == "client"
+    assert line.observer == "server"
+    assert line.adjacency == "replace-one"
+    assert line.sensitivity == 2 * line.threshold
+    assert line.noise_std == 0.51 * line.sensitivity
+    profiles = accounted(tmp_path, run).profiles
+    assert {entry.adjacency for entry in profiles.values()} == {"replace-one"}
+    assert epsilons(profiles) == {
+        "claimed": 9.2209,
+        "proven": 7.3866,
+        "replace_one": 7.3866,
+    }
+
+
+@pytest.mark.parametrize("method", ["dp-reptile", "local-reptile"])
+def test_vocabulary_of_clients_words_leaves_nothing_finite(
+    tmp_path: Path, method: str
+) -> None:
+    text = RUN["task"]["text"] | {"vocabulary": "private"}
+    run = run_of(method, task=RUN["task"] | {"text": text})
+    notice = "the vocabulary is taken from the clients' words"
+    assert any(notice in line for line in run.notices)
+    assert not any("vocabulary" in line for line in run_of(method).notices)
+    trained(tmp_path, run)
+    profiles = accounted(tmp_path, run).profiles
+    assert profiles["proven"].epsilon_high == float("inf")
+    assert "vocabulary" in profiles["proven"].explanation
+    assert {entry.status for entry in profiles.values()} == {"void"}
+
+
+@pytest.mark.parametrize("method", ["dp-reptile", "local-reptile", "reptile"])
+def test_language_model_is_the_same_with_threads_and_close_to_torch(
+    tmp_path: Path, method: str
+) -> None:
+    run = run_of(method)
+    weights = []
+    for name, threads, kernels in (("1", 1, True), ("2", 2, True), ("torch", 1, False)):
+        (tmp_path / name).mkdir()
+        out = trained(tmp_path / name, run, threads=threads, kernels=kernels)
+        weights.append(load_members(out / "model.safetensors", run.net((5,), 9))[0])
+    assert (weights[0] == weights[1]).all()
+    np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)
+
+
+def metrics_of(folder: Path, run: Method) -> dict[str, Any]:
+    """Test a trained run, and return the content of metrics.json."""
+    path = folder / "run" / "metrics.json"
+    model = folder / "run" / "model.safetensors"
+    evaluate(run, data_dir=folder / "data", model_path=model, out_path=path)
+    metrics: dict[str, Any] = json.loads(path.read_text())
+    return metrics
+
+
+def test_language_model_is_tested_with_and_without_refining(tmp_path: Path) -> None:
+    run = run_of("reptile")
+    trained(tmp_path, run)
+    metrics = metrics_of(tmp_path, run)
+    assert metrics["tasks"] == 2
+    assert len(metrics["per_task"]) == 2
+    assert metrics["accuracy"] == np.mean(metrics["per_task"])
+    assert 0 <= metrics["accuracy_before_refining"] <= 100
+    more = run.replace(evaluation=run.evaluation.replace(tasks=3))
+    with pytest.raises(BenchError, match=r"tasks is 3, but tiny has 2 test tasks"):
+        metrics_of(tmp_path, more)
+
+
+def test_language_model_tests_while_training_change_nothing(
+    tmp_path: Path,
+) -> None:
+    plain = run_of("dp-reptile")
+    watching = plain.evaluation.replace(every=2, while_training=1)
+    metrics = {}
+    for name, run in (
+        ("plain", plain),
+        ("watched", plain.replace(evaluation=watching)),
+    ):
+        (tmp_path / name).mkdir()
+        trained(tmp_path / name, run)
+        metrics[name] = metrics_of(tmp_path / name, run)
+    folders = [tmp_path / name / "run" for name in metrics]
+    for file in ("model.safetensors", "ledger.jsonl", "metrics.json"):
+        assert len({(folder / file).read_bytes() for folder in folders}) == 1
+    plain_history, history = (read_history(path / "history.csv") for path in folders)
+    assert plain_history["test_accuracy"].isna().all()
+    measured = history.dropna(subset=["test_accuracy"])
+    assert measured["round"].tolist() == [2, 4]
+    first = metrics["watched"]["per_task"][0]
+    assert measured["test_accuracy"].iloc[-1] == pytest.approx(first)
+    assert measured["test_accuracy_before_refining"].between(0, 100).all()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_initial_language_model_goes_over_word_by_word(
+    tied: bool, tmp_path: Path
+) -> None:
+    """Rows of words that both models know come from the first run; others are random.
+
+    Row 0 is that of unknown words, and the embedding's last row that of a record's
+    beginning.
+    """
+    model = RUN["model"] | {"tied": tied}
+    task = RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}
+    first = run_of("reptile", dataset="other", model=model, task=task)
+    trained(tmp_path / "other", first, letters=OTHER_LETTERS)
+    before = load_file(tmp_path / "other" / "run" / "model.safetensors")
+
+    started = {"kind": "run", "run": named(first), "public": True}
+    run = run_of("dp-reptile", model=model, initial=started)
+    make_data(tmp_path)
+    path = tmp_path / "other" / "run" / "model.safetensors"
+    rounds = Rounds.from_run(
+        run,
+        data_dir=tmp_path / "data",
+        clients_dir=tmp_path / "clients",
+        ledger=Ledger(tmp_path / "ledger"),
+        references={"model.safetensors": path},
+    )
+    words = rounds.net.words
+    texts = load_texts(tmp_path / "other" / "data")
+    first_words = KnownText(texts, first.task.text).words
+    assert len(words) == 8
+    assert len(first_words) == 6
+    assert 2 <= len(set(words) & set(first_words)) < 6
+    random = rounds.net.tensors(
+        torch.from_numpy(rounds.net.initial(stream(0, "initial-weights")))
+    )
+    for name, tensor in rounds.net.tensors(rounds.theta).items():
+        old = before[f"member1/{name}"]
+        if name not in ("embedding", "softmax"):
+            np.testing.assert_array_equal(tensor, old)
+            continue
+        np.testing.assert_array_equal(tensor[0], old[0])
+        for row, word in enumerate(words, start=1):
+            expected = random[name][row]
+            if word in first_words:
+                expected = old[1 + first_words.index(word)]
+            np.testing.assert_array_equal(tensor[row], expected, err_msg=word)
+        if name == "embedding":
+            np.testing.assert_array_equal(tensor[-1], old[-1])
+    assert run.unaccounted_releases == ()
+
+
+def test_initial_language_model_needs_words_and_the_same_width(tmp_path: Path) -> None:
+    wide_model = {"kind": "lstm", "width": 8}
+    path = tmp_path / "model.safetensors"
+    rng = np.random.default_rng(0)
+    net = run_of("reptile").net((5,), 1)
+    net.words = tuple("abcdefgh")
+    weights = net.initial(rng)
+    save_members(path, run_of("reptile").net((5,), 1), [weights])
+    with pytest.raises(BenchError, match="does not state its model's vocabulary"):
+        load_by_word(path, net, weights)
+    wide = run_of("reptile", model=wide_model).net((5,), 1)
+    wide.words = net.words
+    save_members(path, wide, [wide.initial(rng)])
+    with pytest.raises(BenchError, match="do not fit this network"):
+        load_by_word(path, net, weights)
+    start = {"kind": "run", "run": named(run_of("reptile", dataset="other"))}
+    with pytest.raises(BenchError, match="its model has other sizes"):
+        run_of("reptile", model=wide_model, initial=start)
