@@ -68,6 +68,7 @@ MEASURED = (
     ("M118", "dp-maml", "figure9", {}),
     ("M119", "adap-dp-fl", "figure3b", {}),
     ("M119", "adap-dp-fl", "figure3d", {}),
+    ("M120", "dp-fnas", "table2-cifar-10", {}),
     ("M112", "dp-fnas", "as-released", {}),
     ("M62", "clients-that-differ", "records", {}),
     (
