@@ -69,6 +69,13 @@ MEASURED = (
     ("M119", "adap-dp-fl", "figure3b", {}),
     ("M119", "adap-dp-fl", "figure3d", {}),
     ("M120", "dp-fnas", "table2-cifar-10", {}),
+    ("M121", "dp-maml", "table3-mini-imagenet", {}),
+    (
+        "M121",
+        "dp-fedmeta",
+        "table2-mini-imagenet",
+        {"series": ["random", "maml", "dp-agr"]},
+    ),
     ("M112", "dp-fnas", "as-released", {}),
     ("M62", "clients-that-differ", "records", {}),
     (
