@@ -76,6 +76,7 @@ MEASURED = (
         "table2-mini-imagenet",
         {"series": ["random", "maml", "dp-agr"]},
     ),
+    ("M122", "dp-maml", "figure4", {}),
     ("M112", "dp-fnas", "as-released", {}),
     ("M62", "clients-that-differ", "records", {}),
     (
