@@ -77,6 +77,15 @@ MEASURED = (
         {"series": ["random", "maml", "dp-agr"]},
     ),
     ("M122", "dp-maml", "figure4", {}),
+    ("M123", "adap-dp-fl", "figure1a", {}),
+    ("M123", "adap-dp-fl", "figure6a", {}),
+    ("M123", "adap-dp-fl", "figure4b", {"series": ["adap-noise", "constant-3"]}),
+    (
+        "M123",
+        "adap-dp-fl",
+        "accuracy-a",
+        {"series": ["fedavg", "adap-noise", "constant-3"]},
+    ),
     ("M112", "dp-fnas", "as-released", {}),
     ("M62", "clients-that-differ", "records", {}),
     (
