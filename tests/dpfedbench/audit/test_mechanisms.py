@@ -55,6 +55,15 @@ def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
     assert clear < 0.5
 
 
+def test_attack_beyond_the_budget_of_a_run_has_no_bound():
+    """The budget has no room for the rounds that the attack reads."""
+    budget = {"epsilon": 3.0, "delta": 1e-6, "profile": "claimed"}
+    config = raw_percentile(budget=budget)
+    bound = leak_of(config, config.clipping, records=0, first=1.0, runs=200, **LEVEL)
+    assert math.isnan(bound.epsilon)
+    assert "more rounds than the run has" in bound.reason
+
+
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
     """The threshold follows a noised count. The proven epsilon at z = 1 is 4.9, and 200
     runs a side could show 3.9.

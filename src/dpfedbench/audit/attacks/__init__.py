@@ -87,20 +87,24 @@ def leak_of(
 ) -> Bound:
     """Return the many-run audit of a rule that is not private.
 
+    A run whose budget ends before the rounds that the attack needs has no such audit.
     See `score_of` and `many_runs`.
     """
     try:
         score = score_of(run, rule, records=records, first=first)
     except BenchError as error:
-        return Bound(
-            name=_NAME,
-            epsilon=math.nan,
-            assumes=_ASSUMES,
-            numbers={},
-            reason=str(error),
+        return _no_bound(str(error))
+    try:
+        return many_runs(
+            score, run, runs=runs, delta=delta, confidence=confidence, progress=True
         )
-    return many_runs(
-        score, run, runs=runs, delta=delta, confidence=confidence, progress=True
+    except BenchError as error:
+        return _no_bound(f"the attack needs more rounds than the run has: {error}")
+
+
+def _no_bound(reason: str) -> Bound:
+    return Bound(
+        name=_NAME, epsilon=math.nan, assumes=_ASSUMES, numbers={}, reason=reason
     )
 
 
