@@ -1,8 +1,10 @@
-"""A folder of pictures as a data set: reading, splits and refusals."""
+"""A folder of pictures as a data set: reading, splits, by-products and refusals."""
 
-from collections.abc import Callable
+import io
+import os
+import struct
+import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +12,21 @@ from PIL import Image
 
 from dpfedbench.data import registry
 from dpfedbench.data.image_folder import read
-from dpfedbench.data.images import RawImages, load_dataset
-from dpfedbench.data.records import RawRecords, load_records
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.records import load_records
+from dpfedbench.data.sources import decoded_image
 
-from .conftest import refusal
+from .conftest import refusal, split_counts
 
 SIZE = 8
-Make = Callable[..., Path]
 TWO_SPLITS = {"train": 1, "validation": 0, "test": 1}
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Make:
+def draw(tmp_path):
     """Draw even grey pictures: picture i of class c has brightness 40 c + i."""
 
-    def draw(counts: dict[str, int], size: tuple[int, int] = (SIZE, SIZE)) -> Path:
+    def draw(counts, size=(SIZE, SIZE)):
         for label, (name, count) in enumerate(counts.items()):
             folder = tmp_path / "shapes" / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -36,34 +38,38 @@ def pictures(tmp_path: Path) -> Make:
     return draw
 
 
-def options(**changes: Any) -> dict[str, Any]:
-    return {
-        "folder": "shapes",
-        "size": SIZE,
-        "channels": 1,
-        "test_images": 2,
-    } | changes
+@pytest.fixture
+def pictures(draw):
+    return draw({"a": 3, "b": 3})
 
 
-def read_records(local: Path, **changes: Any) -> RawRecords:
-    raw = read(local, Path(), None, **options(**changes))
-    assert isinstance(raw, RawRecords)
-    return raw
+def options(**changes):
+    sizes = {"folder": "shapes", "size": SIZE, "channels": 1, "test_images": 2}
+    return sizes | changes
 
 
-def refused(local: Path | None, **changes: Any) -> str:
-    return refusal(read, local, Path(), None, **options(**changes))
+def read_pictures(local, **changes):
+    return read(local, Path(), None, **options(**changes))
 
 
-def brightness(images: np.ndarray) -> list[int]:
+def all_images(raw):
+    return np.concatenate([raw.train_images, raw.test_images])
+
+
+def brightness(images):
     assert (images == images[:, :1, :1]).all()
-    return [int(image[0, 0, 0]) for image in images]
+    return images[:, 0, 0, 0].tolist()
 
 
-def test_image_folder_of_records_is_split_class_by_class(pictures: Make) -> None:
+def check_two_classes(raw):
+    assert sorted(brightness(all_images(raw))) == [0, 1, 2, 40, 41, 42]
+    assert raw.class_names == ("a", "b")
+
+
+def test_image_folder_of_records_is_split_class_by_class(draw):
     """Classes are in the order of their names, although "b" was drawn first."""
-    local = pictures({"b": 5, "a": 4})
-    raw = read_records(local)
+    local = draw({"b": 5, "a": 4})
+    raw = read_pictures(local)
     assert raw.class_names == ("a", "b")
     assert raw.train_labels.tolist() == [0, 0, 1, 1, 1]
     assert raw.test_labels.tolist() == [0, 0, 1, 1]
@@ -71,39 +77,33 @@ def test_image_folder_of_records_is_split_class_by_class(pictures: Make) -> None
     test = brightness(raw.test_images)
     assert sorted(train[:2] + test[:2]) == [40, 41, 42, 43]
     assert sorted(train[2:] + test[2:]) == [0, 1, 2, 3, 4]
-    assert np.array_equal(read_records(local).test_images, raw.test_images)
+    assert np.array_equal(read_pictures(local).test_images, raw.test_images)
 
 
-def test_image_folder_of_classes_takes_equally_many_pictures(pictures: Make) -> None:
+def test_image_folder_of_classes_takes_equally_many_pictures(draw):
     counts = {"train": 3, "validation": 1, "test": 1}
-    local = pictures(dict.fromkeys("abcde", 4) | {"c": 6})
+    local = draw(dict.fromkeys("abcde", 4) | {"c": 6})
     changes = {"test_images": None, "split_classes": counts, "images_per_class": 3}
-    raw = read(local, Path(), None, **options(**changes))
-    assert isinstance(raw, RawImages)
+    raw = read_pictures(local, **changes)
     assert raw.images.shape == (5, 3, SIZE, SIZE, 1)
-    assert {split: raw.splits.count(split) for split in counts} == counts
+    assert split_counts(raw) == [3, 1, 1]
     for label, images in enumerate(raw.images):
         values = set(range(40 * label, 40 * label + 6))
         assert len(set(brightness(images)) & values) == 3
 
 
-def test_image_folder_cuts_mixed_sizes_to_the_square_in_the_middle(
-    pictures: Make, tmp_path: Path
-) -> None:
-    pictures({"a": 3, "b": 3})
+def test_image_folder_cuts_mixed_sizes_to_the_square_in_the_middle(pictures):
     wide = np.zeros((2 * SIZE, 6 * SIZE), np.uint8)
     wide[:, 2 * SIZE : 4 * SIZE] = 200
-    Image.fromarray(wide).save(tmp_path / "shapes" / "a" / "wide.png")
-    raw = read_records(tmp_path)
-    assert 200 in brightness(np.concatenate([raw.train_images, raw.test_images]))
+    Image.fromarray(wide).save(pictures / "shapes" / "a" / "wide.png")
+    raw = read_pictures(pictures)
+    assert 200 in brightness(all_images(raw))
     assert raw.facts == {"source_sizes": {"8x8": 6, "48x16": 1}}
 
 
-def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(
-    pictures: Make, tmp_path: Path
-) -> None:
-    pictures({"a": 3})
-    folder = tmp_path / "shapes" / "b"
+def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(draw):
+    local = draw({"a": 3})
+    folder = local / "shapes" / "b"
     folder.mkdir()
     Image.new("RGBA", (SIZE, SIZE), (0, 0, 0, 0)).save(folder / "clear.png")
     half = np.zeros((SIZE, SIZE, 3), np.uint8)
@@ -112,87 +112,128 @@ def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(
     upside_down[0x0112] = 3
     for name in ("first", "second"):
         Image.fromarray(half).save(folder / f"{name}.png", exif=upside_down)
-    raw = read_records(tmp_path, channels=3, test_images=1)
-    images = np.concatenate([raw.train_images, raw.test_images])
+    raw = read_pictures(local, channels=3, test_images=1)
     labels = np.concatenate([raw.train_labels, raw.test_labels])
     ends = {
-        tuple(map(tuple, image[[0, -1], 0].tolist())) for image in images[labels == 1]
+        tuple(map(tuple, image[[0, -1], 0].tolist()))
+        for image in all_images(raw)[labels == 1]
     }
     assert ends == {((255, 255, 255), (255, 255, 255)), ((0, 0, 0), (255, 0, 0))}
 
 
-def test_image_folder_that_is_no_data_set_is_refused(
-    pictures: Make, tmp_path: Path
-) -> None:
-    assert "does not exist" in refused(tmp_path)
-    assert "set data.local_dir (or DPFEDBENCH_DATA)" in refused(None)
-    (tmp_path / "shapes").mkdir()
-    assert "shapes has no sub-folders" in refused(tmp_path)
-    pictures({"a": 3})
-    assert "one class (a): put the pictures of at least two" in refused(tmp_path)
-    pictures({"b": 2})
-    assert "b has 2 pictures, but test_images is 2" in refused(tmp_path)
-    assert "give either split_classes" in refused(tmp_path, test_images=None)
-    assert "give either split_classes" in refused(tmp_path, split_classes=TWO_SPLITS)
-    classes = {"test_images": None, "split_classes": TWO_SPLITS}
-    assert "b has 2 pictures and a has 3" in refused(tmp_path, **classes)
-    message = refused(tmp_path, **classes, images_per_class=3)
-    assert "b has 2 pictures, not 3: add some" in message
-    classes["split_classes"] = {"train": 2, "validation": 1, "test": 1}
-    message = refused(tmp_path, **classes)
-    assert "has 2 classes, but split_classes assigns 4" in message
+def test_image_folder_with_too_few_classes_or_pictures_is_refused(draw):
+    local = draw({"a": 3})
+    assert "one class (a)" in refusal(read_pictures, local)
+    draw({"b": 1})
+    assert "b has 1 pictures, but test_images" in refusal(read_pictures, local)
+    changes = {"test_images": None, "split_classes": TWO_SPLITS}
+    assert "b has 1 pictures and a has 3" in refusal(read_pictures, local, **changes)
+    changes["split_classes"] = {"train": 2, "validation": 1, "test": 1}
+    assert "has 2 classes, but" in refusal(read_pictures, local, **changes)
 
 
-def test_image_folder_with_unreadable_pictures_is_refused(pictures: Make) -> None:
-    local = pictures({"a": 5, "b": 5})
+def test_image_folder_with_unreadable_pictures_is_refused(draw):
+    local = draw({"a": 5, "b": 5})
     shapes = local / "shapes"
     whole = (shapes / "b" / "0.png").read_bytes()
     (shapes / "a" / "0.png").write_bytes(b"no picture")
-    message = refused(local)
-    assert "1 of the 10 pictures in" in message
-    assert "a/0.png (Unident" in message
     (shapes / "a" / "1.png").write_bytes(whole[: len(whole) // 2])
-    deep = Image.fromarray(np.zeros((SIZE, SIZE), np.uint16))
-    deep.save(shapes / "b" / "1.png")
     (shapes / "b" / "2.png").write_bytes(b"")
-    message = refused(local)
-    assert "4 of the 10 pictures" in message
-    assert " and 1 more: " in message
+    assert "3 of the 10 pictures" in refusal(read_pictures, local)
 
 
-def test_image_folder_of_the_configuration_is_prepared(
-    pictures: Make, tmp_path: Path
-) -> None:
-    local = pictures({"a": 4, "b": 4}, size=(20, 30))
+def test_image_folder_of_the_configuration_is_prepared(draw, tmp_path):
+    local = draw({"a": 4, "b": 4}, size=(20, 30))
     entry = {"reader": "image-folder", "version": 2, "licence": "CC0"}
     user_sets = {"shapes": entry | {"options": options()}, "unused": None}
     registry.prepare("shapes", tmp_path / "records", local, own=user_sets)
     dataset = load_records(tmp_path / "records")
     assert dataset.images.shape == (8, SIZE, SIZE, 1)
     assert dataset.class_names == ("a", "b")
-    expected = {
-        "version": "2",
-        "licence": "CC0",
-        "source": "not stated",
-        "stand_in": False,
-        "source_sizes": {"20x30": 8},
-    }
+    expected = {"version": "2", "licence": "CC0", "stand_in": False}
     assert expected.items() <= dataset.summary.items()
     entry["options"] = options(test_images=None, split_classes=TWO_SPLITS)
     registry.prepare("shapes", tmp_path / "classes", local, own={"shapes": entry})
     assert load_dataset(tmp_path / "classes").image_shape == (SIZE, SIZE, 1)
 
 
+# By-products: an image that is counted twice could be in the training and the test set
+
+
 @pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("shape", {"reader": "image-folder"}, "did you mean shapes? choose one of"),
-        ("shapes", {"reader": "image-folders"}, "datasets.shapes.reader is image-fold"),
-        ("shapes", {"reader": "partition"}, "has no attribute 'read'"),
-    ],
+    "name", [".git/0.png", "__MACOSX/0.png", "a/._0.png", "a/c/.x/9.png"]
 )
-def test_data_set_of_the_configuration_without_a_reader_is_refused(
-    name: str, values: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    user_sets = {"shapes": values}
-    assert message in refusal(registry.prepare, name, tmp_path / "out", own=user_sets)
+def test_hidden_files_and_folders_are_left_out_with_a_notice(pictures, name, capsys):
+    path = pictures / "shapes" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (SIZE, SIZE), 200).save(path)
+    check_two_classes(read_pictures(pictures))
+    assert "notice: " in capsys.readouterr().err
+
+
+def test_links_in_a_folder_are_left_out(pictures, capsys):
+    """A loop of links ends. The folder itself may be a link."""
+    shapes = pictures / "shapes"
+    (pictures / "elsewhere").mkdir()
+    Image.new("L", (SIZE, SIZE), 200).save(pictures / "elsewhere/0.png")
+    (shapes / "a/back").symlink_to(shapes)
+    (shapes / "c").symlink_to(pictures / "elsewhere")
+    (shapes / "a/again.png").symlink_to(shapes / "a/0.png")
+    (shapes / "b/out.png").symlink_to(pictures / "elsewhere/0.png")
+    (shapes / "b/nowhere.png").symlink_to(pictures / "nothing")
+    (pictures / "linked").symlink_to(shapes)
+    for folder in ("shapes", "linked"):
+        check_two_classes(read_pictures(pictures, folder=folder))
+        assert "and 2 more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"two\nlines"])
+def test_name_that_cannot_be_printed_is_refused(pictures, name):
+    shapes = os.fsencode(pictures / "shapes")
+    os.rename(shapes + b"/b", shapes + b"/" + name)
+    assert "an unprintable name" in refusal(read_pictures, pictures)
+
+
+# Pixels of more than 8 bits, which Pillow would cut to 8
+
+
+def png(colour, samples):
+    """Encode a 16-bit PNG of 8x8 pixels, which Pillow cannot write in colour."""
+    row = b"\0" + bytes([1]) * (8 * samples * 2)
+
+    def chunk(kind, content):
+        length = struct.pack(">I", len(content))
+        return length + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", 8, 8, 16, colour, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row * 8))
+    return b"\x89PNG\r\n\x1a\n" + body + chunk(b"IEND", b"")
+
+
+DEEP = {
+    "grey.png": png(0, 1),
+    "colour.png": png(2, 3),
+    "grey-alpha.png": png(4, 2),
+    "alpha.png": png(6, 4),
+    "colour.ppm": b"P6\n8 8\n65535\n" + bytes(384),
+    "grey.pgm": b"P5\n8 8\n65535\n" + bytes(128),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_pixels_of_more_than_8_bits_are_refused(pictures, name):
+    (pictures / "shapes/a" / name).write_bytes(DEEP[name])
+    for channels in (1, 3):
+        message = refusal(read_pictures, pictures, channels=channels)
+        assert "not of 8 bits" in message
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM", "BMP", "WEBP", "JPEG", "GIF"])
+def test_pixels_of_8_bits_are_decoded(mode, kind):
+    handle = io.BytesIO()
+    try:
+        Image.new(mode, (8, 8)).save(handle, kind)
+    except (OSError, KeyError, ValueError):
+        pytest.skip("Pillow writes no such file")
+    assert decoded_image(handle.getvalue()).size == (8, 8)

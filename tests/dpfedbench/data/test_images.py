@@ -1,39 +1,61 @@
-"""Prepared data sets of classes: saving, checking and loading."""
+"""Prepared data sets of classes and of records: saving, checking and loading."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset, shuffled_splits
+from dpfedbench.data.records import RawRecords, load_records
 
 from .conftest import make_raw_images, refusal
 
 
+def raw_records(**change):
+    """Return six training records with pixel values 10, 11, ..., and three test records
+    with 20, 21, 22.
+    """
+
+    def images(first, count):
+        values = np.arange(first, first + count, dtype=np.uint8)
+        return np.broadcast_to(values[:, None, None, None], (count, 4, 5, 1))
+
+    arguments = {
+        "train_images": images(10, 6),
+        "train_labels": np.array([2, 0, 1, 0, 2, 2]),
+        "test_images": images(20, 3),
+        "test_labels": np.array([1, 1, 0]),
+        "class_names": ("cat", "dog", "owl"),
+        "versions": {"maker": "1"},
+    }
+    return RawRecords(**(arguments | change))
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    raw = make_raw_images(5, 2, 3, 4)
-    raw.save(tmp_path / "small", {"name": "small", "licence": "MIT"})
+def classes(tmp_path):
+    make_raw_images(5, 2, 3, 4).save(tmp_path / "small", {"name": "small"})
     return tmp_path / "small"
 
 
-def test_images_are_read_back(folder: Path) -> None:
+@pytest.fixture
+def records(tmp_path):
+    raw_records().save(tmp_path / "pets", {"name": "pets", "licence": "MIT"})
+    return tmp_path / "pets"
+
+
+def test_images_are_read_back(classes):
     raw = make_raw_images(5, 2, 3, 4)
-    dataset = load_dataset(folder)
+    dataset = load_dataset(classes)
     assert np.array_equal(dataset.images, raw.images)
     assert dataset.class_names == raw.class_names
     assert dataset.image_shape == (4, 4, 1)
     assert dataset.summary["split_classes"] == {"train": 5, "validation": 2, "test": 3}
-    for split, classes in dataset.splits.items():
-        assert [raw.splits[index] for index in classes] == [split] * len(classes)
+    for split, indices in dataset.splits.items():
+        assert [raw.splits[index] for index in indices] == [split] * len(indices)
     assert not dataset.images.flags.writeable
-    files = ["classes.csv", "images.npy", "summary.json"]
-    assert sorted(file.name for file in folder.iterdir()) == files
 
 
-def test_shuffled_splits_are_always_the_same_and_shuffled() -> None:
+def test_shuffled_splits_are_always_the_same_and_shuffled():
     """Classes in order would put all of the first 1,150 into training. At random about
     815 are there, and 900 or more with probability below 1e-10.
     """
@@ -44,21 +66,67 @@ def test_shuffled_splits_are_always_the_same_and_shuffled() -> None:
     assert splits[:1150].count("train") < 900
 
 
-def flip_last_byte(path: Path) -> None:
+def test_records_are_ordered_by_split_and_label_and_else_stay_in_order(records):
+    dataset = load_records(records)
+    assert dataset.images[:, 0, 0, 0].tolist() == [11, 13, 12, 10, 14, 15, 22, 20, 21]
+    assert dataset.labels.tolist() == [0, 0, 1, 2, 2, 2, 0, 1, 1]
+    assert dataset.labels.dtype == np.int64
+    assert dataset.splits["train"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert dataset.splits["test"].tolist() == [6, 7, 8]
+    assert dataset.class_names == ("cat", "dog", "owl")
+    assert dataset.image_shape == (4, 5, 1)
+    assert not dataset.images.flags.writeable
+
+
+def test_records_summary_describes_them(records, tmp_path):
+    summary = load_records(records).summary
+    expected = {
+        "kind": "records",
+        "licence": "MIT",
+        "records": 9,
+        "split_records": {"train": 6, "test": 3},
+        "made_with": {"maker": "1"},
+        "matches_record": None,
+    }
+    assert expected.items() <= summary.items()
+    assert summary["mean_pixel"] == pytest.approx((75 + 63) / 9, abs=1e-4)
+    facts = {"name": "pets", "recorded_sha256": summary["sha256"]}
+    raw_records().save(tmp_path / "again", facts)
+    assert load_records(tmp_path / "again").summary["matches_record"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_images": np.zeros((6, 4, 5), np.uint8)}, "train images must be uint8"),
+        ({"test_images": np.zeros((3, 4, 5, 1))}, "test images must be uint8"),
+        ({"train_labels": np.zeros(5, np.int64)}, "train labels must be int64"),
+        ({"test_labels": np.zeros(3, np.int32)}, "test labels must be int64"),
+        ({"test_labels": np.array([0, 1, 3])}, "must be in 0 ... 2"),
+        ({"test_images": np.zeros((3, 5, 5, 1), np.uint8)}, "two sizes"),
+        ({"class_names": ("cat", "dog", "cat")}, "one unique name"),
+    ],
+)
+def test_records_that_do_not_fit_together_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        raw_records(**change)
+
+
+def flip_last_byte(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
-def cut_last_bytes(path: Path) -> None:
+def cut_last_bytes(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def replace_text(old: str, new: str) -> Callable[[Path], object]:
+def replace_text(old, new):
     return lambda path: path.write_text(path.read_text().replace(old, new))
 
 
-def remove_last_line(path: Path) -> None:
+def remove_last_line(path):
     path.write_text("".join(path.read_text().splitlines(True)[:-1]))
 
 
@@ -67,41 +135,52 @@ def remove_last_line(path: Path) -> None:
     [
         ("images.npy", flip_last_byte),
         ("images.npy", cut_last_bytes),
-        ("images.npy", lambda path: path.write_bytes(b"")),
         ("images.npy", lambda path: path.write_text("not an array")),
-        ("classes.csv", lambda path: path.write_text("index,name\n0,a\n")),
-        ("classes.csv", replace_text("train", "trian")),
         ("classes.csv", remove_last_line),
+        ("classes.csv", replace_text("train", "trian")),
+        ("classes.csv", lambda path: path.unlink()),
+        ("summary.json", lambda path: path.unlink()),
+        ("summary.json", lambda path: path.write_text('{"name": "small"}')),
     ],
 )
-def test_images_that_are_damaged_are_refused(
-    folder: Path, file: str, harm: Callable[[Path], object]
-) -> None:
-    harm(folder / file)
-    message = refusal(load_dataset, folder)
-    assert f"{file} is damaged" in message
-    assert f"delete {folder} and run" in message
+def test_data_set_that_is_damaged_is_refused(classes, records, file, harm):
+    for folder, load in ((classes, load_dataset), (records, load_records)):
+        harm(folder / file)
+        assert file in refusal(load, folder)
 
 
-@pytest.mark.parametrize("file", ["images.npy", "classes.csv", "summary.json"])
-def test_images_with_a_missing_file_are_refused(folder: Path, file: str) -> None:
-    (folder / file).unlink()
-    assert f"{file} is missing: " in refusal(load_dataset, folder)
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("classes.csv", "0,cat,2,1", "0,cat,1,2"),
+        ("classes.csv", "0,cat,2,1", "0,cat,2"),
+        ("summary.json", '"test": [', '"other": ['),
+        ("summary.json", "      3\n", "      4\n"),
+    ],
+)
+def test_records_with_other_counts_than_their_labels_are_refused(
+    records, file, old, new
+):
+    replace_text(old, new)(records / file)
+    assert file in refusal(load_records, records)
 
 
-def test_images_with_the_summary_of_something_else_are_refused(folder: Path) -> None:
-    (folder / "summary.json").write_text(json.dumps({"name": "small"}))
-    assert "does not describe a data set" in refusal(load_dataset, folder)
-
-
-def test_images_whose_writing_was_interrupted_are_no_data_set(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
+def test_images_whose_writing_was_interrupted_are_no_data_set(classes, monkeypatch):
+    def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dpfedbench.data.images.write_table", stop)
     with pytest.raises(KeyboardInterrupt):
-        make_raw_images(6, 2, 3, 4).save(folder, {"name": "small"})
-    assert "summary.json is missing" in refusal(load_dataset, folder)
-    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+        make_raw_images(6, 2, 3, 4).save(classes, {"name": "small"})
+    assert "summary.json is missing" in refusal(load_dataset, classes)
+    assert not [file for file in classes.iterdir() if file.name.startswith(".")]
+
+
+def test_records_and_classes_are_not_taken_for_each_other(classes, records):
+    """Data sets of classes that were prepared before the key `kind` are read too."""
+    assert "is split by class" in refusal(load_records, classes)
+    assert "is split by record" in refusal(load_dataset, records)
+    summary = json.loads((classes / "summary.json").read_text())
+    del summary["kind"]
+    (classes / "summary.json").write_text(json.dumps(summary))
+    assert "kind" not in load_dataset(classes).summary

@@ -2,7 +2,6 @@
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ EXPECTED = np.arange(6)[:, None] * 10 + np.arange(4)
 """Value of each image, by class and example."""
 
 
-def write_pickles(folder: Path, validation: str = "val") -> Path:
+def write_pickles(folder, validation="val"):
     """Write four images a class, in another order than that of the classes."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"train": "train", "validation": validation, "test": "test"}
@@ -34,10 +33,9 @@ def write_pickles(folder: Path, validation: str = "val") -> Path:
         content = {"image_data": images, "class_dict": dict(reversed(rows.items()))}
         path = folder / f"mini-imagenet-cache-{files[split]}.pkl"
         path.write_bytes(pickle.dumps(content))
-    return folder
 
 
-def write_folders(folder: Path, *splits: str) -> None:
+def write_folders(folder, *splits):
     for name in (name for split in splits for name in CLASSES[split]):
         (folder / name).mkdir(parents=True)
         for example in range(4):
@@ -46,18 +44,18 @@ def write_folders(folder: Path, *splits: str) -> None:
             picture.save(folder / name / f"{example}.png")
 
 
-def read(local: Path | None) -> Any:
+def read(local):
     return read_mini_imagenet(local, Path("unused"), classes=CLASSES, examples=4)
 
 
-def check_images(raw: Any) -> None:
+def check_images(raw):
     assert raw.images.shape == (6, 4, 84, 84, 3)
     assert (raw.images == EXPECTED[..., None, None, None]).all()
     assert raw.class_names == ("n00", "n01", "n02", "n03", "n04", "n05")
     assert raw.splits == ("train", "train", "train", "validation", "test", "test")
 
 
-def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ() -> None:
+def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ():
     """The house finch is the first of Ravi and Larochelle's training classes, the goose
     one for validation and the golden retriever one for testing.
     """
@@ -70,49 +68,31 @@ def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ() -> None:
 
 
 @pytest.mark.parametrize("validation", ["val", "validation"])
-def test_mini_imagenet_is_read_from_pickles(tmp_path: Path, validation: str) -> None:
+def test_mini_imagenet_is_read_from_pickles(tmp_path, validation):
     write_pickles(tmp_path / "mini-imagenet", validation)
     check_images(read(tmp_path))
 
 
-def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path: Path) -> None:
+def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path):
     folder = tmp_path / "mini-imagenet"
     write_folders(folder, *CLASSES)
     check_images(read(tmp_path))
     (folder / "n99").mkdir()
     assert "n99 are not among its 6 classes" in refusal(read, tmp_path)
     (folder / "n99").rmdir()
-    for name in ("n01", "n02"):
-        (folder / name).rename(tmp_path / name)
-    assert "of its 3 classes n01, n02 are missing" in refusal(read, tmp_path)
+    (folder / "n02").rename(tmp_path / "n02")
+    assert "of its 3 classes n02 are missing" in refusal(read, tmp_path)
 
 
-def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path: Path) -> None:
+def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path):
     for split in CLASSES:
         write_folders(tmp_path / split, split)
     check_images(read(tmp_path))
-    path = tmp_path / "test" / "n05" / "3.png"
-    path.write_bytes(b"no picture")
-    assert "n05/3.png is damaged" in refusal(read, tmp_path)
-    path.unlink()
+    (tmp_path / "test" / "n05" / "3.png").unlink()
     assert "not every class has 4 images: n05 has 3" in refusal(read, tmp_path)
 
 
-def test_mini_imagenet_that_is_missing_names_file_place_and_source(
-    tmp_path: Path,
-) -> None:
-    for local, target in ((tmp_path, str(tmp_path)), (None, "data.local_dir")):
-        message = refusal(read, local)
-        assert "mini-imagenet-cache-train.pkl" in message
-        assert "https://image-net.org" in message
-        assert target in message
-
-
-def change_pickle(path: Path, **change: Any) -> None:
-    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change))
-
-
-def class_rows(first: list[int]) -> dict[str, list[int]]:
+def class_rows(first):
     return {"n00": first, "n01": [4, 5, 6, 7], "n02": [8, 9, 10, 11]}
 
 
@@ -123,18 +103,11 @@ def class_rows(first: list[int]) -> dict[str, list[int]]:
         ({"class_dict": class_rows([0, 1, 2])}, "n00 does not have 4 images"),
         ({"class_dict": class_rows([0, 1, 2, 99])}, "n00 does not have 4 images"),
         ({"image_data": np.zeros((12, 84, 84), np.uint8)}, "image_data is uint8"),
-        ({"class_dict": None}, "no image_data and class_dict"),
-        (
-            {"class_dict": class_rows([0, 1, 2, 3]) | {"n04": [0, 1, 2, 3]}},
-            "n04 are not among its 3 classes",
-        ),
+        ({"class_dict": class_rows([0, 1, 2, 3]) | {"n04": [0]}}, "are not among"),
     ],
 )
-def test_mini_imagenet_pickle_with_other_content_is_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    path = write_pickles(tmp_path) / "mini-imagenet-cache-train.pkl"
-    change_pickle(path, **change)
+def test_mini_imagenet_pickle_with_other_content_is_refused(tmp_path, change, message):
+    write_pickles(tmp_path)
+    path = tmp_path / "mini-imagenet-cache-train.pkl"
+    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change))
     assert message in refusal(read, tmp_path)
-    path.write_bytes(path.read_bytes()[:1000])
-    assert "cannot be read as a pickle" in refusal(read, tmp_path)

@@ -3,8 +3,6 @@
 import io
 import os
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import PIL
@@ -20,16 +18,15 @@ from .conftest import refusal, write_files
 
 PARTS = {"images_background": 3, "images_evaluation": 2}
 NAME = "images_background/Alphabet_0/character01/0001_01.png"
-Members = dict[str, bytes]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     monkeypatch.setattr(omniglot, "PARTS", PARTS)
     monkeypatch.setattr(omniglot, "SPLIT_COUNTS", (3, 1, 1))
 
 
-def drawing(character: int, number: int, size: int = 105) -> bytes:
+def drawing(character, number, size=105):
     """Return a one-bit drawing as published: dark strokes (0) on light (1)."""
     pixels = np.full((size, size), 255, dtype=np.uint8)
     row = 10 + 15 * character
@@ -40,7 +37,7 @@ def drawing(character: int, number: int, size: int = 105) -> bytes:
     return file.getvalue()
 
 
-def drawings(part: str) -> Members:
+def drawings(part):
     """Return the files of a part, with two alphabets."""
     members = {}
     for character in range(PARTS[part]):
@@ -51,18 +48,14 @@ def drawings(part: str) -> Members:
     return members
 
 
-def write_zips(
-    folder: Path, change: Callable[[Members], Members] = dict, *, stored: bool = False
-) -> Path:
+def write_zips(folder, change=dict):
     """Write both archives. `change` is applied to the files of the background part."""
     (folder / "omniglot").mkdir(parents=True, exist_ok=True)
-    method = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
     for part in PARTS:
         members = drawings(part)
         if part == "images_background":
             members = change(members)
-        path = folder / "omniglot" / f"{part}.zip"
-        with zipfile.ZipFile(path, "w", method) as archive:
+        with zipfile.ZipFile(folder / "omniglot" / f"{part}.zip", "w") as archive:
             for name, content in members.items():
                 archive.writestr(name, content)
             by_product = f"__MACOSX/{part}/Alphabet_0/character01/0001_01.png"
@@ -70,13 +63,11 @@ def write_zips(
     return folder
 
 
-def reverse(members: Members) -> Members:
+def reverse(members):
     return dict(reversed(members.items()))
 
 
-def test_omniglot_strokes_are_bright_and_in_their_position(
-    small: None, tmp_path: Path
-) -> None:
+def test_omniglot_strokes_are_bright_and_in_their_position(small, tmp_path):
     """The first block of the second class fills rows 40 to 52 and columns 5 to 17 of
     105. Pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
     """
@@ -93,9 +84,7 @@ def test_omniglot_strokes_are_bright_and_in_their_position(
     assert raw.images[1, 0, 6, 3, 0] == 0
 
 
-def test_omniglot_does_not_depend_on_the_order_of_files(
-    small: None, tmp_path: Path
-) -> None:
+def test_omniglot_does_not_depend_on_the_order_of_files(small, tmp_path):
     raw = read_omniglot(write_zips(tmp_path / "zips"), tmp_path)
     write_zips(tmp_path / "reversed", reverse)
     for part in PARTS:
@@ -108,7 +97,7 @@ def test_omniglot_does_not_depend_on_the_order_of_files(
         assert raw.splits == copy.splits
 
 
-def without(text: str) -> Callable[[Members], Members]:
+def without(text):
     return lambda members: {
         name: content for name, content in members.items() if text not in name
     }
@@ -118,25 +107,21 @@ def without(text: str) -> Callable[[Members], Members]:
     ("change", "message"),
     [
         (without("character02"), "2 characters, not 3"),
-        (
-            without(NAME),
-            "not every class has 20 images: Alphabet_0/character01 has 19",
-        ),
+        (without(NAME), "Alphabet_0/character01 has 19"),
         (lambda members: members | {NAME: b"no picture"}, "cannot identify"),
         (lambda members: members | {NAME: drawing(0, 0, 64)}, "64×64, not 105×105"),
         (lambda members: members | {NAME: members[NAME][:-40]}, "0001_01.png"),
     ],
 )
 def test_omniglot_archive_with_other_content_is_refused(
-    small: None, tmp_path: Path, change: Callable[[Members], Members], message: str
-) -> None:
+    small, tmp_path, change, message
+):
     text = refusal(read_omniglot, write_zips(tmp_path, change), tmp_path / "download")
     assert str(tmp_path / "omniglot" / "images_background.zip") in text
     assert message in text
-    assert "delete it" in text
 
 
-def flip_byte_of_a_drawing(content: bytes) -> bytes:
+def flip_byte_of_a_drawing(content):
     index = content.index(b"IDAT") + 6
     return content[:index] + bytes([content[index] ^ 255]) + content[index + 1 :]
 
@@ -145,14 +130,13 @@ def flip_byte_of_a_drawing(content: bytes) -> bytes:
     ("harm", "message"),
     [
         (lambda content: content[:-100], "not a zip file"),
-        (lambda content: b"", "not a zip file"),
         (flip_byte_of_a_drawing, "Bad CRC-32"),
     ],
 )
 def test_omniglot_archive_that_is_damaged_is_refused_and_nothing_is_written(
-    small: None, tmp_path: Path, harm: Callable[[bytes], bytes], message: str
-) -> None:
-    write_zips(tmp_path, stored=True)
+    small, tmp_path, harm, message
+):
+    write_zips(tmp_path)
     path = tmp_path / "omniglot" / "images_evaluation.zip"
     path.write_bytes(harm(path.read_bytes()))
     assert message in refusal(prepare, "omniglot", tmp_path / "out", tmp_path)
@@ -163,7 +147,7 @@ def test_omniglot_archive_that_is_damaged_is_refused_and_nothing_is_written(
     not os.environ.get("DPFEDBENCH_DATA"),
     reason="real Omniglot is not available: set DPFEDBENCH_DATA to test it",
 )
-def test_real_omniglot(tmp_path: Path) -> None:
+def test_real_omniglot(tmp_path):
     """Every drawing has thin bright strokes on dark."""
     prepare("omniglot", tmp_path)
     dataset = load_dataset(tmp_path)

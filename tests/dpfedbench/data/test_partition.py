@@ -1,15 +1,12 @@
 """Few-shot clients and tasks: images, sharing, and dependence on the seed alone."""
 
 import itertools
-import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
+from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import (
     Partition,
     distinct,
@@ -23,40 +20,31 @@ from tests.partitions import make_partition
 from .conftest import make_raw_images, refusal
 
 
-def all_distinct(rows: np.ndarray) -> bool:
+def all_distinct(rows):
     ordered = np.sort(rows, axis=-1)
-    return bool((ordered[..., 1:] != ordered[..., :-1]).all())
+    return (ordered[..., 1:] != ordered[..., :-1]).all()
 
 
-def image_numbers(partition: Partition) -> np.ndarray:
+def image_numbers(partition):
     """Return the number of each image that a client has: [clients, images per client]."""
     numbers = partition.classes[:, :, None].astype(int) * 1000 + partition.examples
     return numbers.reshape(len(partition), -1)
 
 
-def make_clients(dataset: ImageDataset, **change: Any) -> Partition:
-    options: dict[str, Any] = {
-        "clients": 20,
-        "ways": 5,
-        "examples_per_class": 6,
-        "kind": "shared",
-        "seed": 0,
-    }
-    return make_partition(dataset, **options | change)
+def make_clients(dataset, **change):
+    options = {"clients": 20, "ways": 5, "examples_per_class": 6}
+    return make_partition(dataset, **options | {"kind": "shared", "seed": 0} | change)
+
+
+def draw_tasks(dataset, split="test", **change):
+    options = {"count": 40, "ways": 5, "shots": 1, "query_per_class": 2, "seed": 0}
+    return sample_tasks(dataset, split, **options | {"purpose": "meta-test"} | change)
 
 
 @pytest.mark.parametrize(
-    ("clients", "ways", "examples"),
-    [
-        (300, 5, 6),
-        (50, 24, 2),
-        (40, 1, 12),
-        (1, 5, 5),
-    ],
+    ("clients", "ways", "examples"), [(300, 5, 6), (50, 24, 2), (40, 1, 12)]
 )
-def test_shared_clients_hold_distinct_training_images(
-    small: ImageDataset, clients: int, ways: int, examples: int
-) -> None:
+def test_shared_clients_hold_distinct_training_images(small, clients, ways, examples):
     partition = make_clients(
         small, clients=clients, ways=ways, examples_per_class=examples, seed=3
     )
@@ -70,18 +58,11 @@ def test_shared_clients_hold_distinct_training_images(
 
 
 @pytest.mark.parametrize(
-    ("ways", "examples"),
-    [
-        (5, 6),
-        (5, 5),
-        (24, 3),
-        (1, 12),
-        (13, 2),
-    ],
+    ("ways", "examples"), [(5, 6), (5, 5), (24, 3), (1, 12), (13, 2)]
 )
 def test_disjoint_clients_share_no_image_and_are_as_many_as_possible(
-    small: ImageDataset, ways: int, examples: int
-) -> None:
+    small, ways, examples
+):
     """Each class can serve 12 // examples clients, and each client needs all ways."""
     most = 24 * (12 // examples) // ways
     options = {"ways": ways, "examples_per_class": examples, "kind": "disjoint"}
@@ -91,58 +72,43 @@ def test_disjoint_clients_share_no_image_and_are_as_many_as_possible(
     assert all_distinct(partition.classes)
     assert np.isin(partition.classes, small.splits["train"]).all()
     assert partition.summary["clients_per_image"]["max"] == 1
-    message = rf"cannot be disjoint: .* enough for {most}; .*partition: shared"
-    with pytest.raises(BenchError, match=message):
+    with pytest.raises(BenchError, match=rf"cannot be disjoint: .* enough for {most}"):
         make_clients(small, clients=most + 1, seed=1, **options)
 
 
 @pytest.mark.parametrize("kind", ["shared", "disjoint"])
-def test_client_depends_on_the_seed_and_on_nothing_else(
-    small: ImageDataset, kind: str
-) -> None:
-    def images(clients: int, seed: int) -> np.ndarray:
+def test_client_depends_on_the_seed_and_on_nothing_else(small, kind):
+    def images(clients, seed):
         options = {"examples_per_class": 3, "kind": kind}
         return image_numbers(make_clients(small, clients=clients, seed=seed, **options))
 
-    state = np.random.get_state()[1].copy()  # type: ignore[index]
+    state = np.random.get_state()[1].copy()
     whole = images(19, 0)
     assert np.array_equal(whole, images(19, 0))
     assert np.array_equal(whole[:4], images(4, 0))
     assert not np.array_equal(whole, images(19, 1))
-    assert np.array_equal(np.random.get_state()[1], state)  # type: ignore[index]
+    assert np.array_equal(np.random.get_state()[1], state)
 
 
-def test_clients_beyond_one_block_are_drawn_anew(small: ImageDataset) -> None:
+def test_clients_beyond_one_block_are_drawn_anew(small):
     images = image_numbers(make_clients(small, clients=9000))
     fewer = image_numbers(make_clients(small, clients=4100))
     assert np.array_equal(images[:4100], fewer)
     assert not np.array_equal(images[:4096], images[4096:8192])
 
 
-@pytest.mark.parametrize(
-    ("size", "take"),
-    [
-        (5, 2),
-        (4, 2),
-        (4, 3),
-        (7, 3),
-    ],
-)
-def test_distinct_choices_are_equally_likely(size: int, take: int) -> None:
-    """Chi-squared over all ordered choices, false-alarm rate 1e-6 per case (the seed is
-    fixed).
-    """
+@pytest.mark.parametrize(("size", "take"), [(5, 2), (4, 2), (4, 3), (7, 3)])
+def test_distinct_choices_are_equally_likely(size, take):
+    """Chi-squared over all ordered choices, false-alarm rate 1e-6 per case."""
     rows = distinct(np.random.default_rng(7), 60_000, size, take)
-    choices = {
-        choice: index
-        for index, choice in enumerate(itertools.permutations(range(size), take))
-    }
+    permutations = itertools.permutations(range(size), take)
+    choices = {choice: index for index, choice in enumerate(permutations)}
     numbers = [choices[tuple(map(int, row))] for row in rows]
     counts = np.bincount(numbers, minlength=len(choices))
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_partition_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
+def test_partition_summary_counts_how_images_are_shared(small):
     partition = make_clients(small, clients=100)
     uses = np.unique(image_numbers(partition), return_counts=True)[1]
     sharing = partition.summary["clients_per_image"]
@@ -150,40 +116,24 @@ def test_partition_summary_counts_how_images_are_shared(small: ImageDataset) -> 
     assert sharing["max"] == uses.max()
     assert partition.summary["images_used"] == len(uses)
     assert partition.summary["images_available"] == 24 * 12
-    sizes = {"train": 24, "validation": 6, "test": 10}
-    assert partition.summary["split_classes"] == sizes
-
-
-def test_partition_of_the_published_scale_takes_seconds(tmp_path: Path) -> None:
-    """It took 0.7 s of one core; the bound leaves room for a busy machine."""
-    make_raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
-    dataset = load_dataset(tmp_path / "large")
-    start = time.process_time()
-    partition = make_clients(dataset, clients=400_000)
-    assert time.process_time() - start < 10
-    assert len(partition) == 400_000
-    assert partition.examples.nbytes == 400_000 * 30 * 2
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("make", "change"),
     [
-        ({"ways": 25}, "25 ways are more than the 24 train classes of small"),
-        ({"examples_per_class": 13}, "more than the 12 that a class of small holds"),
-        ({"clients": 0}, "clients.count is 0: it must be at least 1"),
-        ({"ways": 0}, "task.ways is 0"),
-        ({"examples_per_class": -1}, "clients.examples_per_class is -1"),
+        (make_clients, {"ways": 25}),
+        (make_clients, {"examples_per_class": 13}),
+        (make_clients, {"clients": 0}),
+        (draw_tasks, {"ways": 11}),
+        (draw_tasks, {"shots": 6, "query_per_class": 7}),
+        (draw_tasks, {"split": "exam"}),
     ],
 )
-def test_partition_that_the_data_cannot_give_is_refused(
-    small: ImageDataset, change: dict[str, Any], message: str
-) -> None:
-    assert message in refusal(make_clients, small, **change)
+def test_clients_and_tasks_that_the_data_cannot_give_are_refused(small, make, change):
+    refusal(make, small, **change)
 
 
-def test_partition_is_read_back_and_always_has_the_same_bytes(
-    small: ImageDataset, tmp_path: Path
-) -> None:
+def test_partition_is_read_back_and_always_has_the_same_bytes(small, tmp_path):
     partition = make_clients(small)
     for name in ("first", "second"):
         partition.save(tmp_path / name)
@@ -192,37 +142,27 @@ def test_partition_is_read_back_and_always_has_the_same_bytes(
     assert np.array_equal(loaded.examples, partition.examples)
     assert loaded.quarter_turns is None
     assert partition.summary.items() <= loaded.summary.items()
-    preview = (tmp_path / "first" / "preview.csv").read_text().splitlines()
-    row = preview[1].split(",")
-    assert row[3] == small.class_names[partition.classes[0, 0]]
-    assert row[4] == " ".join(map(str, partition.examples[0, 0]))
     for file in ("clients.npz", "summary.json", "preview.csv"):
         content = (tmp_path / "first" / file).read_bytes()
         assert content == (tmp_path / "second" / file).read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    "harm",
     [
-        (lambda path: path.unlink(), "clients.npz is missing"),
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:-30]),
-            "clients.npz is damaged",
-        ),
-        (lambda path: path.write_bytes(b""), "clients.npz is damaged"),
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.with_name("summary.json").write_text("{}"),
     ],
 )
-def test_partition_that_is_damaged_is_refused(
-    small: ImageDataset, tmp_path: Path, harm: Any, message: str
-) -> None:
+def test_partition_that_is_damaged_is_refused(small, tmp_path, harm):
     make_clients(small, clients=3).save(tmp_path / "clients")
     harm(tmp_path / "clients" / "clients.npz")
-    assert message in refusal(Partition.load, tmp_path / "clients")
+    assert "clients.npz is" in refusal(Partition.load, tmp_path / "clients")
 
 
-def test_gather_returns_the_images_of_each_client_with_their_labels(
-    small: ImageDataset,
-) -> None:
+def test_gather_returns_the_images_of_each_client_with_their_labels(small):
     partition = make_clients(small)
     ids = np.array([7, 3, 19])
     batch = gather(small, partition, ids, support_per_class=2, query_per_class=3)
@@ -243,43 +183,23 @@ def test_gather_returns_the_images_of_each_client_with_their_labels(
         np.testing.assert_allclose(x, expected, rtol=1e-6)
 
 
-def test_gather_refuses_more_than_a_client_holds_and_other_images(
-    small: ImageDataset, tmp_path: Path
-) -> None:
+def test_gather_refuses_more_than_a_client_holds_and_other_images(small, tmp_path):
     partition = make_clients(small)
     clients = np.arange(2)
-    message = refusal(
-        gather, small, partition, clients, support_per_class=4, query_per_class=3
-    )
-    assert "4 support and 3 query images per class are more than the 6" in message
+    sizes = {"support_per_class": 4, "query_per_class": 3}
+    assert "more than the 6" in refusal(gather, small, partition, clients, **sizes)
     make_raw_images(30, 6, 10, 12).save(tmp_path / "large", {"name": "large"})
     large = load_dataset(tmp_path / "large")
-    message = refusal(
-        gather, large, partition, clients, support_per_class=1, query_per_class=1
-    )
+    sizes = {"support_per_class": 1, "query_per_class": 1}
+    message = refusal(gather, large, partition, clients, **sizes)
     assert "made for other images (of small), not for these of large" in message
     for client in (20, -1):
-        ids = np.array([client])
         with pytest.raises(IndexError):
-            gather(small, partition, ids, support_per_class=1, query_per_class=1)
-
-
-def draw_tasks(dataset: ImageDataset, split: str = "test", **change: Any) -> Partition:
-    options: dict[str, Any] = {
-        "count": 40,
-        "ways": 5,
-        "shots": 1,
-        "query_per_class": 2,
-        "seed": 0,
-        "purpose": "meta-test",
-    }
-    return sample_tasks(dataset, split, **options | change)
+            gather(small, partition, np.array([client]), **sizes)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_tasks_come_from_their_split_with_disjoint_support_and_query(
-    small: ImageDataset, split: str
-) -> None:
+def test_tasks_come_from_their_split_with_disjoint_support_and_query(small, split):
     tasks = draw_tasks(small, split, shots=5, query_per_class=7)
     assert len(tasks) == 40
     assert np.isin(tasks.classes, small.splits[split]).all()
@@ -290,9 +210,7 @@ def test_tasks_come_from_their_split_with_disjoint_support_and_query(
     assert batch.query_x.shape[1] == 35
 
 
-def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(
-    small: ImageDataset,
-) -> None:
+def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(small):
     images = image_numbers(draw_tasks(small))
     assert np.array_equal(images, image_numbers(draw_tasks(small)))
     assert np.array_equal(images[:9], image_numbers(draw_tasks(small, count=9)))
@@ -300,33 +218,11 @@ def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(
         assert not np.array_equal(images, image_numbers(draw_tasks(small, **change)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ways": 11}, "11 ways are more than the 10 test classes of small"),
-        ({"shots": 6, "query_per_class": 7}, "more than the 12"),
-        ({"split": "exam"}, "no split 'exam': choose one of train, validation, test"),
-        ({"count": 0}, "tasks is 0"),
-    ],
-)
-def test_tasks_that_the_data_cannot_give_are_refused(
-    small: ImageDataset, change: dict[str, Any], message: str
-) -> None:
-    assert message in refusal(draw_tasks, small, **change)
+CORNERS = [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
+"""An image of 2 x 2 pixels after 0 to 3 quarter turns counterclockwise, by hand."""
 
 
-CORNERS = {
-    0: [[1, 2], [3, 4]],
-    1: [[2, 4], [1, 3]],
-    2: [[4, 3], [2, 1]],
-    3: [[3, 1], [4, 2]],
-}
-"""An image of 2 x 2 pixels after quarter turns counterclockwise, by hand."""
-
-
-def turned_clients(
-    tmp_path: Path, quarter_turns: list[list[int]]
-) -> tuple[ImageDataset, Partition]:
+def turned_clients(folder, quarter_turns):
     """Return two clients of two classes of the image of `CORNERS`, plus 10 per class."""
     image = np.array(CORNERS[0])[:, :, None]
     images = np.stack([np.stack([image, image + 100]) + 10 * row for row in range(4)])
@@ -336,8 +232,8 @@ def turned_clients(
         splits=("train", "train", "validation", "test"),
         versions={},
     )
-    raw.save(tmp_path / "data", {"name": "corners"})
-    dataset = load_dataset(tmp_path / "data")
+    raw.save(folder, {"name": "corners"})
+    dataset = load_dataset(folder)
     clients = Partition(
         classes=np.array([[0, 1], [1, 0]]),
         examples=np.array([[[0, 1], [1, 0]], [[0, 1], [0, 1]]]),
@@ -347,38 +243,33 @@ def turned_clients(
     return dataset, clients
 
 
-def test_gather_turns_each_class_of_each_client_by_its_own_angle(
-    tmp_path: Path,
-) -> None:
+def test_gather_turns_each_class_of_each_client_by_its_own_angle(tmp_path):
     """A saved partition turns them too. The data set does not change."""
     turns = [[0, 1], [2, 3]]
-    dataset, saved = turned_clients(tmp_path, turns)
+    dataset, saved = turned_clients(tmp_path / "data", turns)
     saved.save(tmp_path / "clients")
     clients = Partition.load(tmp_path / "clients")
     ids = np.array([1, 0])
     batch = gather(dataset, clients, ids, support_per_class=1, query_per_class=1)
     for row, client in enumerate(ids):
         for label in (0, 1):
-            examples = clients.examples[client, label]
             base = 10 * clients.classes[client, label]
             expected = np.array(CORNERS[turns[client][label]]) + base
-            for x, example in zip(
-                (batch.support_x, batch.query_x), examples, strict=True
-            ):
-                pixels = x[row, label, :, :, 0] * 255
-                np.testing.assert_allclose(pixels, expected + 100 * example, rtol=1e-6)
+            first, second = 100 * clients.examples[client, label]
+            support = batch.support_x[row, label, :, :, 0] * 255
+            query = batch.query_x[row, label, :, :, 0] * 255
+            np.testing.assert_allclose(support, expected + first, rtol=1e-6)
+            np.testing.assert_allclose(query, expected + second, rtol=1e-6)
     assert dataset.images[0, 0, :, :, 0].tolist() == CORNERS[0]
 
 
 @pytest.mark.parametrize("turns", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [2, -1]]])
-def test_quarter_turns_that_do_not_fit_are_refused(
-    tmp_path: Path, turns: list[list[int]]
-) -> None:
+def test_quarter_turns_that_do_not_fit_are_refused(tmp_path, turns):
     with pytest.raises(ValueError, match="quarter_turns must be 0 to 3"):
         turned_clients(tmp_path, turns)
 
 
-def test_quarter_turns_are_equally_likely_and_independent() -> None:
+def test_quarter_turns_are_equally_likely_and_independent():
     """Chi-squared over pairs of turns of one client, of two clients, and of two blocks;
     false-alarm rate 1e-6 each, at a fixed seed.
     """

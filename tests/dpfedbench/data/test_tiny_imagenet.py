@@ -4,7 +4,6 @@ import io
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +18,16 @@ NAMES = ("n01", "n02", "n03", "n04", "n05")
 SMALL = {"count": 5, "examples": 12}
 EXPECTED = 20 + 40 * np.arange(5)[:, None] + 2 * np.arange(12)
 """Value of each image, by class and example."""
-Files = dict[str, bytes]
 
 
-def jpeg(value: int, mode: str = "RGB", size: int = 64) -> bytes:
+def jpeg(value, mode="RGB", size=64):
     buffer = io.BytesIO()
-    colour = value if mode == "L" else (value, value, value)
+    colour = int(value) if mode == "L" else (int(value),) * 3
     Image.new(mode, (size, size), colour).save(buffer, "JPEG", quality=95)
     return buffer.getvalue()
 
 
-def release() -> Files:
+def release():
     """Return eleven training images a class and one validation image.
 
     With eleven, the order of texts is not the order of numbers.
@@ -39,25 +37,24 @@ def release() -> Files:
     for index, name in enumerate(NAMES):
         for example in range(11):
             path = f"train/{name}/images/{name}_{example}.JPEG"
-            files[path] = jpeg(int(EXPECTED[index, example]))
+            files[path] = jpeg(EXPECTED[index, example])
         number = len(NAMES) - 1 - index
         mode = "L" if index == 0 else "RGB"
-        path = f"val/images/val_{number}.JPEG"
-        files[path] = jpeg(int(EXPECTED[index, 11]), mode)
+        files[f"val/images/val_{number}.JPEG"] = jpeg(EXPECTED[index, 11], mode)
         lines.append(f"val_{number}.JPEG\t{name}\t0\t32\t44\t62")
     files["val/val_annotations.txt"] = "\n".join(lines).encode()
     return files
 
 
-def subset() -> Files:
+def subset():
     return {
-        f"{name}/{name}_{example}.JPEG": jpeg(int(EXPECTED[index, example]))
+        f"{name}/{name}_{example}.JPEG": jpeg(EXPECTED[index, example])
         for index, name in enumerate(NAMES)
         for example in range(12)
     }
 
 
-def write_set(folder: Path, root: str, files: Files, *, zipped: bool = True) -> None:
+def write_set(folder, root, files, zipped=True):
     if not zipped:
         write_files(folder / root, files)
         return
@@ -67,7 +64,7 @@ def write_set(folder: Path, root: str, files: Files, *, zipped: bool = True) -> 
             archive.writestr(f"{root}/{name}", content)
 
 
-def check_images(raw: Any, size: int = 64) -> None:
+def check_images(raw, size=64):
     """Check values to within a rounding of JPEG's colour transform."""
     assert raw.images.shape == (5, 12, size, size, 3)
     assert np.abs(raw.images.astype(int) - EXPECTED[..., None, None, None]).max() <= 1
@@ -76,22 +73,20 @@ def check_images(raw: Any, size: int = 64) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_tiny_imagenet_has_its_validation_images_last(
-    tmp_path: Path, zipped: bool
-) -> None:
+def test_tiny_imagenet_has_its_validation_images_last(tmp_path, zipped):
     folder = tmp_path / "tiny-imagenet"
-    write_set(folder, "tiny-imagenet-200", release(), zipped=zipped)
+    write_set(folder, "tiny-imagenet-200", release(), zipped)
     check_images(read_tiny_imagenet(tmp_path, tmp_path / "download", **SMALL))
 
 
 @pytest.mark.parametrize(("zipped", "size"), [(True, 64), (False, 32)])
-def test_tiny_imagenet_subset_is_read(tmp_path: Path, zipped: bool, size: int) -> None:
+def test_tiny_imagenet_subset_is_read(tmp_path, zipped, size):
     folder = tmp_path / "tiny-imagenet-100"
-    write_set(folder, "tiny-imagenet-100", subset(), zipped=zipped)
+    write_set(folder, "tiny-imagenet-100", subset(), zipped)
     check_images(read_tiny_imagenet_100(tmp_path, tmp_path, size=size, **SMALL), size)
 
 
-def without(files: Files, text: str) -> Files:
+def without(files, text):
     return {name: content for name, content in files.items() if text not in name}
 
 
@@ -100,43 +95,21 @@ def without(files: Files, text: str) -> Files:
     [
         (lambda files: without(files, "n04_3"), "12 images: n04 has 11)"),
         (lambda files: without(files, "n03"), "4 classes, not 5"),
-        (lambda files: files | {"n01/n01_0.JPEG": b"no picture"}, "n01_0.JPEG"),
-        (
-            lambda files: files | {"n01/n01_0.JPEG": jpeg(1, size=60)},
-            "is 60×60, not 64×64",
-        ),
+        (lambda files: files | {"n01/n01_0.JPEG": jpeg(1, size=60)}, "not 64×64"),
     ],
 )
-def test_tiny_imagenet_subset_with_other_content_is_refused(
-    tmp_path: Path, change: Any, message: str
-) -> None:
+def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, change, message):
     write_set(tmp_path, "tiny-imagenet-100", change(subset()))
-    text = refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
-    assert message in text
-    assert "tiny-imagenet-100.zip" in text
+    assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
 
 
-def test_tiny_imagenet_without_annotations_or_cut_short_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_tiny_imagenet_without_annotations_is_refused(tmp_path):
     write_set(tmp_path, "tiny-imagenet-200", without(release(), "annotations"))
     message = refusal(read_tiny_imagenet, tmp_path, tmp_path, **SMALL)
     assert "val/val_annotations.txt is missing" in message
-    path = tmp_path / "tiny-imagenet-200.zip"
-    path.write_bytes(path.read_bytes()[:500])
-    message = refusal(read_tiny_imagenet, tmp_path, tmp_path, **SMALL)
-    assert "tiny-imagenet-200.zip is damaged" in message
 
 
-def test_tiny_imagenet_subset_that_is_missing_names_file_and_folder(
-    tmp_path: Path,
-) -> None:
-    message = refusal(read_tiny_imagenet_100, None, tmp_path)
-    assert "tiny-imagenet-100.zip is missing" in message
-    assert "put it in FOLDER/tiny-imagenet-100" in message
-
-
-def test_real_tiny_imagenet_subset() -> None:
+def test_real_tiny_imagenet_subset():
     local = os.environ.get("DPFEDBENCH_DATA")
     source = Source(name="Tiny-ImageNet", folders=("tiny-imagenet-100",))
     copy = source.find(Path(local) if local else None, "tiny-imagenet-100.zip")

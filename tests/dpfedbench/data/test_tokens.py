@@ -1,12 +1,8 @@
 """Texts: words, tasks and files."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import load_dataset
 from dpfedbench.data.tokens import (
     cut_into_tasks,
     decoded,
@@ -14,72 +10,47 @@ from dpfedbench.data.tokens import (
     load_texts,
     words_of,
 )
-from dpfedbench.errors import BenchError
-from tests.dpfedbench.data.text import SECRET, raw_texts, tiny_texts
 
 from .conftest import refusal, split_counts
+from .text import SECRET, raw_texts, tiny_texts
 
 
-def test_words_are_lower_case_and_punctuation_is_a_word() -> None:
+def test_words_are_lower_case_and_punctuation_is_a_word():
     words = words_of("Who's there? -- 'Tis 12 o’clock.")
     assert " ".join(words) == "who's there ? - - ' tis 12 o'clock ."
     assert words_of("  \n") == []
 
 
-def test_decoded_drops_a_byte_order_mark_and_refuses_other_encodings() -> None:
+def test_decoded_drops_a_byte_order_mark_and_refuses_other_encodings():
     assert decoded(b"\xef\xbb\xbfa", "x") == "a"
-    message = refusal(decoded, b"a\xff", "plays/x.txt")
-    assert "plays/x.txt is not UTF-8 (invalid start byte at byte 1)" in message
+    assert "x.txt is not UTF-8" in refusal(decoded, b"a\xff", "plays/x.txt")
 
 
 @pytest.mark.parametrize(
     ("tasks", "test", "expected"),
-    [
-        (345, 0.1, [279, 31, 35]),
-        (3028, 0.2, [2179, 243, 606]),
-        (1220, 0.1, [988, 110, 122]),
-    ],
+    [(345, 0.1, [279, 31, 35]), (3028, 0.2, [2179, 243, 606])],
 )
-def test_tasks_are_split_in_the_published_numbers(
-    tasks: int, test: float, expected: list[int]
-) -> None:
+def test_tasks_are_split_in_the_published_numbers(tasks, test, expected):
     texts = [(str(number), ["a"]) for number in range(tasks)]
-    raw = cut_into_tasks(
-        texts,
-        words=1,
-        test=test,
-        validation=0.1,
-        called="x",
-    )
+    raw = cut_into_tasks(texts, words=1, test=test, validation=0.1, called="x")
     assert split_counts(raw) == expected
 
 
-def test_task_is_the_first_words_of_its_text() -> None:
+def test_task_is_the_first_words_of_its_text():
     """The remaining words of a text are not public."""
     texts = [
         (f"text {number}", [f"{number}-{index}" for index in range(5)])
         for number in range(6)
     ]
-    raw = cut_into_tasks(
-        texts,
-        words=3,
-        test=0.1,
-        validation=0.1,
-        called="x",
-    )
+    shares = {"words": 3, "test": 0.1, "validation": 0.1, "called": "plays"}
+    raw = cut_into_tasks(texts, **shares)
     assert raw.tasks == tuple((name, tuple(words[:3])) for name, words in texts)
     assert not raw.public
-    shares = {
-        "words": 3,
-        "test": 0.1,
-        "validation": 0.1,
-        "called": "plays",
-    }
     message = refusal(cut_into_tasks, [*texts[:2], ("short", ["x"])], **shares)
     assert "plays has 2 texts of at least 3 words" in message
 
 
-def test_texts_are_read_back(tmp_path: Path) -> None:
+def test_texts_are_read_back(tmp_path):
     raw = raw_texts()
     dataset = tiny_texts(tmp_path)
     for index, (name, words) in enumerate(raw.tasks):
@@ -94,7 +65,7 @@ def test_texts_are_read_back(tmp_path: Path) -> None:
     assert dataset.summary["public_words"] == 10
 
 
-def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path: Path) -> None:
+def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path):
     dataset = tiny_texts(tmp_path)
     validation = dataset.tokens[dataset.splits["validation"]].ravel()
     counts = np.bincount(validation, minlength=len(dataset.words))
@@ -104,15 +75,8 @@ def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path: Path) -
     assert dataset.public_counts[dataset.words.index(SECRET)] == 0
 
 
-def test_texts_that_are_damaged_or_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_texts_that_are_damaged_are_refused(tmp_path):
     tiny_texts(tmp_path)
-    with pytest.raises(BenchError):
-        load_dataset(tmp_path)
     path = tmp_path / "words.csv"
     path.write_text(path.read_text().replace("a,", "a,1", 1))
     assert "words.csv is damaged" in refusal(load_texts, tmp_path)
-    path.unlink()
-    assert "words.csv is missing" in refusal(load_texts, tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    (tmp_path / "summary.json").write_text(json.dumps(summary | {"kind": "classes"}))
-    assert "is of images, and this run needs texts" in refusal(load_texts, tmp_path)
