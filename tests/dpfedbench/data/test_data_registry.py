@@ -8,7 +8,7 @@ from dpfedbench import data
 from dpfedbench.data import registry
 from dpfedbench.data.images import load_dataset
 
-from .conftest import make_raw_images, refusal
+from .conftest import make_raw_images
 
 
 def test_registry_has_a_row_for_each_reader():
@@ -27,12 +27,6 @@ def test_registry_has_a_row_for_each_reader():
         assert entry.stands_in_for not in (entry.name, "-")
         assert entry.stand_in == (entry.stands_in_for is not None)
     assert registry.lookup("glyphs").stands_in_for == "omniglot"
-
-
-def test_unknown_data_set_is_refused_with_the_nearest_name(tmp_path):
-    message = refusal(registry.prepare, "omnigloth", tmp_path / "out")
-    assert "did you mean omniglot?" in message
-    assert not (tmp_path / "out").exists()
 
 
 def test_prepare_passes_folders_to_the_reader_and_records_the_facts(

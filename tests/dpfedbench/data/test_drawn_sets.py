@@ -178,22 +178,6 @@ def test_glyphs_do_not_look_alike():
     assert likenesses[: len(symbols)].max() < 0.9
 
 
-def nearest_mean_accuracy(flat, count):
-    """Classify by the nearest mean of the first `count` of float [classes, n, d]."""
-    means = flat[:, :count].mean(axis=1)
-    queries = flat[:, count:, None]
-    nearest = ((queries - means) ** 2).sum(axis=3).argmin(axis=2)
-    return (nearest == np.arange(len(flat))[:, None]).mean()
-
-
-def test_glyphs_and_digits_can_be_told_apart_but_not_perfectly(letters, records):
-    flat = letters.reshape(len(LETTERS), 20, -1).astype(float)
-    assert 0.4 < nearest_mean_accuracy(flat, 10) < 0.95
-    flat = records.reshape(10, 250, -1).astype(np.float32)
-    flat /= np.linalg.norm(flat, axis=2, keepdims=True)
-    assert 0.5 < nearest_mean_accuracy(flat, 200) < 0.97
-
-
 def test_thin_keeps_shapes_connected_and_one_pixel_wide():
     """Rings, bars and dots keep their pieces and holes, and no 2 x 2 square stays."""
     canvas = np.zeros((3, 56, 56), dtype=np.uint8)

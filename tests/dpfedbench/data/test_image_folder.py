@@ -121,17 +121,6 @@ def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(dra
     assert ends == {((255, 255, 255), (255, 255, 255)), ((0, 0, 0), (255, 0, 0))}
 
 
-def test_image_folder_with_too_few_classes_or_pictures_is_refused(draw):
-    local = draw({"a": 3})
-    assert "one class (a)" in refusal(read_pictures, local)
-    draw({"b": 1})
-    assert "b has 1 pictures, but test_images" in refusal(read_pictures, local)
-    changes = {"test_images": None, "split_classes": TWO_SPLITS}
-    assert "b has 1 pictures and a has 3" in refusal(read_pictures, local, **changes)
-    changes["split_classes"] = {"train": 2, "validation": 1, "test": 1}
-    assert "has 2 classes, but" in refusal(read_pictures, local, **changes)
-
-
 def test_image_folder_with_unreadable_pictures_is_refused(draw):
     local = draw({"a": 5, "b": 5})
     shapes = local / "shapes"

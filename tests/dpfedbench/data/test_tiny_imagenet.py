@@ -103,12 +103,6 @@ def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, change, me
     assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
 
 
-def test_tiny_imagenet_without_annotations_is_refused(tmp_path):
-    write_set(tmp_path, "tiny-imagenet-200", without(release(), "annotations"))
-    message = refusal(read_tiny_imagenet, tmp_path, tmp_path, **SMALL)
-    assert "val/val_annotations.txt is missing" in message
-
-
 def test_real_tiny_imagenet_subset():
     local = os.environ.get("DPFEDBENCH_DATA")
     source = Source(name="Tiny-ImageNet", folders=("tiny-imagenet-100",))

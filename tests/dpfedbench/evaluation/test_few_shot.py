@@ -92,11 +92,7 @@ def test_few_shot_measure_reads_its_own_split_alone(
 
 @pytest.mark.parametrize(
     "evaluation",
-    [
-        {"steps": 3},
-        {"steps": 3, "optimizer": "adam", "batch": 2},
-        {"best_step": True},
-    ],
+    [{"steps": 3}, {"steps": 3, "optimizer": "adam", "batch": 2}, {"best_step": True}],
 )
 @pytest.mark.parametrize("normalisation", ["batch", "record"])
 def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisation):
@@ -109,14 +105,9 @@ def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisati
     choice = choose(net)
 
     def together(count, threads=1):
-        return scores(
-            config,
-            dataset,
-            members,
-            tasks=7,
-            choice=choice._replace(tasks=count),
-            threads=threads,
-        )
+        several = choice._replace(tasks=count)
+        options = {"tasks": 7, "choice": several, "threads": threads}
+        return scores(config, dataset, members, **options)
 
     alone = together(1)
     assert len(set(alone.losses)) == 7

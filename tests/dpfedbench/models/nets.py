@@ -96,6 +96,18 @@ class Attending(nn.Module):
         return self.linear(attended.flatten(1))
 
 
+class Viewing(nn.Module):
+    """Module with `view`, which needs maps in torch's memory layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, padding=1)
+        self.linear = nn.Linear(256, 3)
+
+    def forward(self, x):
+        return self.linear(self.convolution(x).view(x.size(0), -1))
+
+
 class OwnLoss(nn.Module):
     """Module with two answers a record, and a loss and a measure."""
 

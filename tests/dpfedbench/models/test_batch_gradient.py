@@ -15,12 +15,7 @@ from dpfedbench.models.cell_layers import (
 )
 from dpfedbench.models.zoo.darts import DartsCells
 
-SMALL = {
-    "filters": 2,
-    "cells": 3,
-    "nodes": 1,
-    "pooling": 4,
-}
+SMALL = {"filters": 2, "cells": 3, "nodes": 1, "pooling": 4}
 
 
 def network(**settings):

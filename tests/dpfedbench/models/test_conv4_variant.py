@@ -10,12 +10,8 @@ from dpfedbench.models.conv4_variant import Conv4VariantNet
 from tests.dpfedbench.training.conftest import make_config
 
 SIZES = {"image_shape": (28, 28, 1), "filters": 4, "ways": 3}
-PLAIN = {
-    "slope": 0.0,
-    "biases": False,
-    "glorot_head": False,
-    "inverted": False,
-}
+PLAIN = {"slope": 0.0, "biases": False, "glorot_head": False, "inverted": False}
+MAML_PLUS_PLUS = {"slope": 0.01, "biases": True, "glorot_head": True, "inverted": True}
 
 
 def filled(module, theta):
@@ -62,13 +58,7 @@ def by_layers(weights, x):
 
 def test_variant_with_all_details_is_maml_plus_plus():
     """Biases, shifts and scales of both signs are drawn at random."""
-    details = {
-        "slope": 0.01,
-        "biases": True,
-        "glorot_head": True,
-        "inverted": True,
-    }
-    variant = Conv4VariantNet(**SIZES, **details)
+    variant = Conv4VariantNet(**SIZES, **MAML_PLUS_PLUS)
     theta = variant.initial(np.random.default_rng(0))
     rng = np.random.default_rng(2)
     theta = (theta + 0.7 * rng.standard_normal(len(theta))).astype(np.float32)
@@ -91,12 +81,8 @@ def test_variants_glorot_head_has_its_bound_and_leaves_the_convolutions():
 
 
 def test_variant_that_fixes_normalisation_adapts_all_but_scales_and_shifts():
-    run = make_config(
-        {
-            "method": "random",
-            "model": {"kind": "conv4-variant", "adapt_normalisation": False},
-        }
-    )
+    model = {"kind": "conv4-variant", "adapt_normalisation": False}
+    run = make_config({"method": "random", "model": model})
     net = run.tested_net((28, 28, 1))
     names = [f"block{block}.weight" for block in range(1, 5)]
     assert run.adapted(net) == [*names, "head.weight", "head.bias"]

@@ -8,18 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "search.py"
 PlainSearch = runpy.run_path(str(BENCHMARK))["PlainSearch"]
 SHAPES = {7: ((28, 28, 1), 4), 8: ((32, 32, 3), 4)}
-SMALL = {
-    "filters": 4,
-    "cells": 3,
-    "nodes": 2,
-    "pooling": 4,
-}
+SMALL = {"filters": 4, "cells": 3, "nodes": 2, "pooling": 4}
 
 
 def search(**settings):
@@ -50,15 +44,7 @@ def test_search_network_has_as_many_weights_as_darts(model, shape, weights):
 
 
 @pytest.mark.parametrize("side", SHAPES)
-@pytest.mark.parametrize(
-    ("nodes", "groups"),
-    [
-        (2, None),
-        (3, None),
-        (2, 1),
-        (3, 2),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "groups"), [(2, None), (3, None), (2, 1), (3, 2)])
 def test_search_network_has_darts_logits_and_gradients(side, nodes, groups):
     shape, pooling = SHAPES[side]
     model = search(pooling=pooling, nodes=nodes, groups=groups)
@@ -154,26 +140,7 @@ def test_cell_of_identities_by_hand():
 
 
 def test_reductions_are_after_one_and_two_thirds_of_the_cells():
-    expected = {
-        1: (0,),
-        2: (0, 1),
-        3: (1, 2),
-        8: (2, 5),
-        20: (6, 13),
-    }
+    expected = {1: (0,), 2: (0, 1), 3: (1, 2), 8: (2, 5), 20: (6, 13)}
     assert {cells: search(cells=cells).halving for cells in expected} == expected
     assert search(cells=1).space.kinds == ("reduction",)
     assert search(reductions=[]).space.kinds == ("normal",)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pooling": 14}, r"maps with a side of 1 pixel.*lower model\.pooling"),
-        ({"pooling": 60}, "a side of 0 pixel"),
-        ({"operations": ["none"]}, "keeps the shape"),
-    ],
-)
-def test_search_network_of_impossible_shape_is_refused(settings, message):
-    with pytest.raises(BenchError, match=message):
-        search(**settings).net(input_shape=(28, 28, 1), outputs=10)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.errors import BenchError
 from dpfedbench.models.features.random import RandomFeatures
 from dpfedbench.models.features.scattering import Scattering
 
@@ -131,13 +130,6 @@ def test_random_features_have_the_products_of_a_gaussian_kernel():
     assert abs(first @ first - 1) < 0.012
 
 
-def test_features_that_do_not_fit_images_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.features\.scales is 2, but images"):
-        PLAIN.shape((7, 28, 1))
-    with pytest.raises(BenchError, match=r"^model\.features\.groups is 10, which does"):
-        Scattering(groups=10).shape((28, 28, 1))
-
-
 def test_evened_features_follow_the_formula():
     """Reference: a singular value decomposition of the public rows.
 
@@ -173,9 +165,3 @@ def test_evened_directions_of_the_public_images_have_the_roots_of_their_sizes():
     after = np.linalg.norm(evened @ axes.T, axis=0)
     np.testing.assert_allclose(after[:6], np.sqrt(before[5] * before[:6]), rtol=1e-3)
     np.testing.assert_allclose(after[6:19], before[6:19], rtol=1e-3)
-
-
-def test_evened_features_with_too_few_public_images_are_refused():
-    images = random_images(3, 8, 12, 12, 1)
-    with pytest.raises(BenchError, match=r"^model\.features\.evened is 8, but the pub"):
-        Scattering(angles=4, groups=5, evened=8)(images, images)

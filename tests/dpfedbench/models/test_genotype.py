@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.models.genotype import OPERATIONS, Genotype, Space, edge, read_genotype
+from dpfedbench.models.genotype import OPERATIONS, Space, edge, read_genotype
 from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.same import SameGenotype
 from dpfedbench.models.genotypes.stated import StatedGenotype
@@ -97,30 +97,6 @@ def test_genotype_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"operations": 3, "nodes": 1, "cells": {}}', "no"]
-)
-def test_file_that_is_no_genotype_is_refused(tmp_path, content):
-    (tmp_path / "genotype.json").write_text(content)
-    with pytest.raises(BenchError, match=r"genotype\.json") as caught:
-        read_genotype(tmp_path / "genotype.json")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"operations": ("none",)}, "no operation that keeps the shape"),
-        ({"operations": ("skip",)}, "the nearest is skip_connect"),
-        ({"operations": ("skip_connect", "skip_connect")}, "twice"),
-        ({"nodes": 0}, "0 nodes"),
-    ],
-)
-def test_space_that_is_impossible_is_refused(options, message):
-    with pytest.raises(BenchError, match=message):
-        Space(**options)
-
-
-@pytest.mark.parametrize(
     ("space", "message"),
     [
         (Space(nodes=3), "has 4 nodes, not 3: set model.nodes to 4"),
@@ -136,20 +112,6 @@ def test_genotype_of_another_space_is_refused(space, message):
         Space(kinds=("normal",)).same("skip_connect").check(space)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ((("skip_connect", 0), ("skip_connect", 0)), "2 different inputs"),
-        ((("skip_connect", 0),), "2 different inputs"),
-        ((("skip_connect", 0), ("skip_connect", 2)), "reads state 2: give one of 0 to"),
-        ((("none", 0), ("skip_connect", 1)), "has none"),
-    ],
-)
-def test_genotype_with_impossible_inputs_is_refused(inputs, message):
-    with pytest.raises(BenchError, match=message):
-        Genotype(Space(nodes=1, kinds=("normal",)), {"normal": (inputs,)})
-
-
 def test_genotype_sources_give_genotypes_of_the_space():
     space = Space(nodes=2)
     random = RandomGenotype(seed=1).genotype_in(space)
@@ -157,8 +119,6 @@ def test_genotype_sources_give_genotypes_of_the_space():
     assert random != RandomGenotype(seed=2).genotype_in(space)
     same = SameGenotype(operation="skip_connect").genotype_in(space)
     assert same == space.same("skip_connect")
-    with pytest.raises(BenchError, match="has conv"):
-        SameGenotype(operation="conv").genotype_in(space)
     cell = [
         [["skip_connect", 0], ["sep_conv_3x3", 1]],
         [["sep_conv_5x5", 2], ["skip_connect", 0]],
@@ -166,8 +126,3 @@ def test_genotype_sources_give_genotypes_of_the_space():
     stated = StatedGenotype.read({"kind": "stated", "normal": cell, "reduction": cell})
     node = stated.genotype_in(space).cells["normal"][1]
     assert node == (("skip_connect", 0), ("sep_conv_5x5", 2))
-    stated = StatedGenotype.read(
-        {"kind": "stated", "normal": [[["skip_connect", "a"]]]}
-    )
-    with pytest.raises(BenchError, match=r"not \[operation, state\]"):
-        stated.genotype_in(space)

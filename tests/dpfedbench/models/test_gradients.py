@@ -17,6 +17,7 @@ from .nets import (
     Ordered,
     OwnLoss,
     Recurrent,
+    Viewing,
     cnn,
     conv4,
     layers,
@@ -28,6 +29,7 @@ RECORD = {
     "cnn": cnn(),
     "group norm": of(lambda: layers(nn.GroupNorm(2, 4))),
     "attention": of(Attending),
+    "view": of(Viewing),
     "own loss": of(OwnLoss, shape=(8, 8, 2)),
     "lstm": of(Recurrent, shape=(6,), outputs=7),
     "branch on values": of(Careful),
@@ -208,6 +210,7 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
     """The CPU computes tasks at once, as a GPU does."""
     net = NETS[name]
     gradients = TorchGradients(net, dtype=torch.float64)
+    assert gradients._vmaps_tasks
     theta, x, y = draw_tasks(net)
     thetas = two_points(theta)
     inputs = gradients.prepared(x)
@@ -217,7 +220,6 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
     point = gradients.task_gradients(thetas, inputs, y, slopes, products=True)
     labels = torch.from_numpy(y)
     at_once = _AllAtOnce(gradients, thetas, inputs.value, labels, slopes_at_once)
-    assert gradients._vmaps_tasks
     point.product(torch.ones_like(thetas), product)
     at_once.product(torch.ones_like(thetas), product_at_once)
     torch.testing.assert_close(slopes, slopes_at_once)
@@ -256,105 +258,37 @@ def test_gradients_of_a_linear_loss_have_no_second_derivatives():
     assert not products.any()
 
 
-def test_layer_without_second_derivatives_is_named():
-    net = of(lambda: layers(nn.Hardsigmoid()))
-    theta, x, y = draw_tasks(net, tasks=1)
-    thetas = torch.from_numpy(theta)[None]
-    gradients = TorchGradients(net, dtype=torch.float64)
-    point = gradients.task_gradients(
-        thetas, x, y, torch.empty_like(thetas), products=True
-    )
-    message = r"Sequential has no second derivatives \(.*hardsigmoid"
-    with pytest.raises(BenchError, match=message):
-        point.product(thetas, torch.empty_like(thetas))
-
-
-class Viewing(nn.Module):
-    """Module with `view`, which needs maps in torch's memory layout."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.convolution = nn.Conv2d(channels, 4, 3, padding=1)
-        self.linear = nn.Linear(256, 3)
-
-    def forward(self, x):
-        maps = torch.relu(self.convolution(x))
-        return self.linear(maps.view(x.size(0), -1))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_module_may_view_its_maps(channels):
-    net = of(lambda: Viewing(channels), shape=(8, 8, channels))
-    theta, x, y = draw_tasks(net)
-    gradients = TorchGradients(net, dtype=torch.float64)
-    thetas = two_points(theta)
-    gradients.task_gradients(thetas, x, y, torch.empty_like(thetas))
-    rows = torch.empty((7, len(theta)), dtype=torch.float64)
-    gradients.record_gradients(thetas[0], x[0], y[0], rows)
-
-
 # Arguments that do not fit: compiled loops would read beyond the arrays
 
 
 @KERNELS
 @pytest.mark.parametrize("name", ["conv4", "conv4 by record", "group norm"])
 @pytest.mark.parametrize(
-    "change",
+    ("key", "shape"),
     [
-        {"theta": (1, 5)},
-        {"theta": (3, None)},
-        {"x": (2, 6, 28, 27, 1)},
-        {"y": (2, 4)},
-        {"y": (1, 5)},
-        {"x": (5, 28, 28, 1)},
-        {"out": (2, 7)},
-        {"out": (3, None)},
+        ("theta", (1, 5)),
+        ("theta", (3, None)),
+        ("x", (2, 6, 28, 27, 1)),
+        ("x", (5, 28, 28, 1)),
+        ("y", (2, 4)),
+        ("y", (1, 5)),
+        ("out", (2, 7)),
+        ("out", (3, None)),
     ],
 )
-def test_tasks_of_other_sizes_are_refused(name, change, kernels):
+def test_tasks_of_other_sizes_are_refused(name, key, shape, kernels):
     net = NETS[name]
-    shapes = {
-        "theta": (2, None),
-        "x": (2, 5, *net.input_shape),
-        "y": (2, 5),
-        "out": (2, None),
-    }
-    arguments = []
-    for key, shape in (shapes | change).items():
-        sides = [net.weights if side is None else side for side in shape]
-        dtype = np.int64 if key == "y" else np.float32
-        arguments.append(np.zeros(sides, dtype))
-    with pytest.raises(ValueError):
-        choose(net, enabled=kernels).make().task_gradients(*arguments)
-
-
-@KERNELS
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"theta": np.zeros(5, np.float32)},
-        {"theta": np.zeros(26_010)},
-        {"x": np.zeros((2, 28, 27, 1), np.uint8)},
-        {"y": np.zeros(3, np.int64)},
-        {"y": np.zeros(2, np.int32)},
-        {"y": np.array([0, 10])},
-        {"y": np.array([-1, 0])},
-        {"out": np.zeros((3, 26_010), np.float32)},
-        {"out": np.zeros((26_010, 2), np.float32).T},
-        {"y": torch.tensor([0, 10])},
-    ],
-)
-def test_records_of_other_sizes_are_refused(change, kernels):
     arguments = {
-        "theta": np.zeros(26_010, np.float32),
-        "x": np.zeros((2, 28, 28, 1), np.uint8),
-        "y": np.zeros(2, np.int64),
-        "out": np.zeros((2, 26_010), np.float32),
-    } | change
+        "theta": np.zeros((2, net.weights), np.float32),
+        "x": np.zeros((2, 5, *net.input_shape), np.float32),
+        "y": np.zeros((2, 5), np.int64),
+        "out": np.zeros((2, net.weights), np.float32),
+    }
+    sides = [side or net.weights for side in shape]
+    arguments[key] = np.zeros(sides, arguments[key].dtype)
+    gradients = choose(net, enabled=kernels).make()
     with pytest.raises(ValueError):
-        choose(RECORD["cnn"], enabled=kernels).make().record_gradients(
-            *arguments.values()
-        )
+        gradients.task_gradients(*arguments.values())
 
 
 @KERNELS
@@ -375,20 +309,9 @@ def test_records_have_no_learnt_rates():
 
 
 def test_workers_split_tasks_evenly():
-    choice = choose(RECORD["cnn"])
-    workers = Workers(choice, lambda gradients: gradients.net.dimension, threads=2)
-    assert workers.name == "cnn"
-    assert workers.device == "cpu"
-    assert workers.chunk == 16
+    workers = Workers(choose(RECORD["cnn"]), lambda gradients: gradients, threads=2)
+    assert workers.split(0) == []
+    assert workers.split(1) == [slice(0, 1)]
     assert workers.split(2) == [slice(0, 1), slice(1, 2)]
     workers._tasks = 4
-    assert workers.split(4) == [slice(0, 2), slice(2, 4)]
-    assert workers.split(9) == [
-        slice(0, 4),
-        slice(4, 8),
-        slice(8, 9),
-    ]
-    assert workers.split(1) == [slice(0, 1)]
-    assert workers.split(0) == []
-    with workers.worker() as dimension:
-        assert dimension == 26_010
+    assert workers.split(9) == [slice(0, 4), slice(4, 8), slice(8, 9)]

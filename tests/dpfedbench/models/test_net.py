@@ -6,20 +6,13 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.net import Net
 from dpfedbench.models.zoo.own_module import OwnModule
 
 from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 
 
 @pytest.mark.parametrize(
-    "net",
-    [
-        conv4(filters=4),
-        cnn(),
-        of(lambda: layers(nn.GroupNorm(2, 4))),
-        conv4(rates=(2, 0.1)),
-    ],
+    "net", [cnn(), of(lambda: layers(nn.GroupNorm(2, 4))), conv4(rates=(2, 0.1))]
 )
 def test_net_tensors_round_trip_and_do_not_fit_another_net(net):
     theta = net.initial(np.random.default_rng(0))
@@ -136,20 +129,15 @@ class Counting(Mixer):
         return x
 
 
-UNTRACKED = {"track_running_stats": False}
+def batch_norm(**options):
+    return of(lambda: layers(nn.BatchNorm2d(4, track_running_stats=False, **options)))
 
 
 @pytest.mark.parametrize(
     ("net", "layer"),
     [
-        (
-            of(lambda: layers(nn.BatchNorm2d(4, **UNTRACKED))),
-            r"layer 1 \(BatchNorm2d\)",
-        ),
-        (
-            of(lambda: layers(nn.BatchNorm2d(4, affine=False, **UNTRACKED))),
-            r"layer 1 \(BatchNorm2d\)",
-        ),
+        (batch_norm(), r"layer 1 \(BatchNorm2d\)"),
+        (batch_norm(affine=False), r"layer 1 \(BatchNorm2d\)"),
         (conv4(), r"layer block1 \(_Block\)"),
         (of(WithMixer), r"layer mixer \(Mixer\)"),
     ],
@@ -176,57 +164,29 @@ def test_net_with_independent_records_is_accepted_for_records(net):
     net.refuse_record_level()
 
 
+RUNNING = {"track_running_stats": True}
+
+
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (
-            of(lambda: layers(nn.BatchNorm2d(4))),
-            r"layer 1 \(BatchNorm2d\) keeps running statistics",
-        ),
-        (
-            of(lambda: layers(nn.BatchNorm2d(4, affine=False))),
-            r"layer 1 \(BatchNorm2d\) keeps running statistics",
-        ),
-        (
-            of(lambda: layers(nn.InstanceNorm2d(4, track_running_stats=True))),
-            r"InstanceNorm2d\) keeps running stat",
-        ),
-        (of(lambda: WithMixer(Counting())), r"mixer .*keeps running statistics"),
-        (
-            of(lambda: layers(nn.Dropout(0.1))),
-            r"layer 1 \(Dropout\) draws random numbers",
-        ),
-        (of(lambda: WithMixer(Noisy())), r"mixer .*draws random numbers"),
-        (
-            of(layers, (9, 8, 2)),
-            r"Sequential fails on records of shape \(9, 8, 2\): .*mat1 and mat2",
-        ),
+        (of(lambda: layers(nn.BatchNorm2d(4))), "keeps running statistics"),
+        (of(lambda: layers(nn.InstanceNorm2d(4, **RUNNING))), "keeps running statist"),
+        (of(lambda: WithMixer(Counting())), "mixer .*keeps running statistics"),
+        (of(lambda: layers(nn.Dropout(0.1))), "draws random numbers"),
+        (of(lambda: WithMixer(Noisy())), "mixer .*draws random numbers"),
         (of(layers, (8, 8, 3)), r"fails on records of shape \(8, 8, 3\): .*channels"),
-        (
-            of(layers, outputs=4),
-            r"gives an array \[3, 3\] for 3 records, not logits \[3, 4\]",
-        ),
+        (of(layers, outputs=4), r"\[3, 3\] for 3 records, not logits \[3, 4\]"),
+        # Logits for each word of a record are no logits of the record.
+        (of(lambda: nn.Embedding(10, 9), (5,), 9), "has to define losses and correct"),
     ],
 )
 def test_net_that_cannot_be_used_is_refused(net, message):
-    with pytest.raises(BenchError, match=message) as refused:
+    with pytest.raises(BenchError, match=message):
         net.check()
-    assert "\n" not in str(refused.value)
 
 
-def test_net_check_leaves_buffers_as_they_were():
-    net = of(lambda: WithMixer(Counting()))
-    with pytest.raises(BenchError):
-        net.check()
-    assert net.module.mixer.calls == 0
-
-
-def test_net_without_weights_is_refused():
-    with pytest.raises(BenchError, match="Flatten has no parameters"):
-        of(nn.Flatten)
-
-
-USER_NETS = """
+USER_NET = """
 from torch import nn
 class Small(nn.Module):
     def __init__(self, width, outputs):
@@ -234,107 +194,20 @@ class Small(nn.Module):
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(128, width), nn.Linear(width, outputs))
     def forward(self, x):
         return self.body(x)
-class Failing(Small):
-    def forward(self, x):
-        return x.no_such_thing
-class Unmade(Small):
-    def __init__(self):
-        raise ValueError('not today')
-number = 3
 """
 
 
-@pytest.fixture
-def user_package(tmp_path, monkeypatch):
-    """Write a user's package into the working directory."""
-    package = tmp_path / "user_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "nets.py").write_text(USER_NETS)
-    (package / "broken.py").write_text("import no_such_package\n")
+def test_user_module_is_found_by_its_path(tmp_path, monkeypatch):
+    (tmp_path / "user_nets.py").write_text(USER_NET)
     monkeypatch.chdir(tmp_path)
 
+    def make(arguments):
+        values = {"kind": "module", "module": "user_nets:Small", "arguments": arguments}
+        return OwnModule.read(values, "model").net(input_shape=(8, 8, 2), outputs=3)
 
-def user_net(path, arguments):
-    values = {"kind": "module", "module": path, "arguments": arguments}
-    return OwnModule.read(values, "model").net(input_shape=(8, 8, 2), outputs=3)
-
-
-def test_user_module_is_found_by_its_path(user_package):
-    net = user_net("user_package.nets:Small", {"width": 4})
+    net = make({"width": 4})
     net.check()
     assert net.dimension == 129 * 4 + 5 * 3
     assert net.head == ("body.2.weight", "body.2.bias")
-
-
-def test_user_module_whose_forward_pass_fails_is_refused_with_its_traceback(
-    user_package,
-):
-    net = user_net("user_package.nets:Failing", {"width": 4})
-    message = r"Failing fails on records .*: 'Tensor' object has"
-    with pytest.raises(BenchError, match=message) as refused:
-        net.check()
-    assert isinstance(refused.value.__cause__, AttributeError)
-
-
-def test_model_of_text_without_losses_is_refused():
-    """Logits for each word of a record are no logits of the record."""
-
-    class Words(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(10, 9)
-
-        def forward(self, x):
-            return self.embedding(x)
-
-    net = Net(Words, input_shape=(5,), outputs=9)
-    with pytest.raises(BenchError, match="so it has to define losses and correct"):
-        net.check()
-
-
-@pytest.mark.parametrize(
-    ("path", "arguments", "message"),
-    [
-        (
-            "user_package.nets",
-            {},
-            'model.module is "user_package.nets"',
-        ),
-        ("user_package.none:Small", {}, "there is no module user_package.none"),
-        ("user_package.nets:Large", {}, "user_package.nets has no Large"),
-        ("user_package.nets:number", {}, "is not a torch.nn.Module"),
-        ("user_package.nets:Small", {}, "do not fit user_package.nets:Small: .*width"),
-        ("user_package.nets:Unmade", {}, "do not fit .*: not today"),
-        (
-            "user_package.nets:Small",
-            {"width": 4, "depth": 2},
-            "do not fit user_package.nets:Small: .*depth",
-        ),
-    ],
-)
-def test_user_module_that_is_not_there_is_refused(
-    user_package, path, arguments, message
-):
-    with pytest.raises(BenchError, match=message) as refused:
-        user_net(path, arguments)
-    assert "\n" not in str(refused.value)
-
-
-def test_user_module_with_an_error_in_its_file_raises_it(user_package):
-    with pytest.raises(ModuleNotFoundError, match="no_such_package") as raised:
-        user_net("user_package.broken:Small", {})
-    assert raised.traceback[-1].path.name == "broken.py"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"image_shape": (27, 28, 1)},
-        {"filters": 0},
-        {"ways": 1},
-    ],
-)
-def test_conv4_of_impossible_shapes_is_refused(change):
-    with pytest.raises(BenchError):
-        conv4(**({"image_shape": (28, 28, 1), "filters": 4, "ways": 5} | change))
+    with pytest.raises(BenchError, match=r"do not fit user_nets:Small: .*depth"):
+        make({"width": 4, "depth": 2})

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.errors import BenchError
 from dpfedbench.models import torch_gradients
 from dpfedbench.models.choose import choose
 from dpfedbench.models.meta_gradient import MetaGradient
@@ -131,17 +130,6 @@ def test_convolution_as_a_product_is_the_convolution(options):
     torch.testing.assert_close(products, expected, rtol=1e-12, atol=1e-12)
 
 
-@DEVICES
-@pytest.mark.parametrize("name", NETS)
-def test_device_takes_several_tasks_at_once(name, device):
-    """No test before it computes: torch's `vmap` allows no module to move. A GPU
-    computes products, and a CPU convolutions.
-    """
-    gradients = torch_gradients_of(NETS[name], device)
-    assert gradients._vmaps_tasks
-    assert gradients.as_products == (device == "cuda")
-
-
 class SmallDevice:
     """Stand-in for torch's vmap on a device with room for `limit` tasks or records."""
 
@@ -209,14 +197,3 @@ def test_records_that_are_too_many_are_halved(limit_memory, capsys):
     )
     assert_close(rows, expected)
     assert capsys.readouterr().err.count("out of memory") == 1
-
-
-def test_device_without_room_for_a_task_is_refused_with_the_memory(
-    at_once, limit_memory, monkeypatch
-):
-    limit_memory(0)
-    gradients = torch_gradients_of(NETS["plain"])
-    monkeypatch.setattr(gradients, "_per_record", 2**20)
-    message = r"^one task of 5 records of this network takes about 40 MiB on cpu, but"
-    with pytest.raises(BenchError, match=message):
-        contributions(gradients, draw_tasks(count=2))
