@@ -474,12 +474,9 @@ class Method(Settings):
 
     def adapted(self, net: Net) -> Sequence[str] | None:
         """Return the tensors that adaptation to a task changes; None: all."""
-        of_update = None
         if self.trained and not self.pretrains:
-            of_update = self.client.adapted(net)
-        if of_update is None:
-            return self.model.adapted(net.tensor_names)
-        return of_update
+            return self.client.adapted(net)
+        return None
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
         """Return the same run under another meta-test, in the same folder.

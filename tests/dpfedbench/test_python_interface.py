@@ -21,7 +21,7 @@ from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
-from dpfedbench.evaluation.genotype_picture import write_cells
+from dpfedbench.evaluation.found_cells import write_cells
 from dpfedbench.evaluation.held_out import held_out
 from dpfedbench.files import read_json, write_text
 from dpfedbench.notebook import FinishedRun
@@ -284,7 +284,7 @@ def test_open_run_of_searched_cells_reads_the_search(
     make_run(search, search_folder, silos, {})
     write_cells(
         search,
-        picture_path=search_folder / "cells.png",
+        text_path=search_folder / "cells.txt",
         genotype_path=genotype,
         data_dir=silos[0],
         model_path=search_folder / "model.safetensors",
@@ -371,10 +371,6 @@ BAD_CALLS: dict[str, Any] = {
     "accounts, zero": lambda run: run.accounts(0.0),
     "plot, no column": lambda run: run.plot("threshhold"),
     "adapt, no classes": lambda run: run.adapt(IMAGES),
-    "adapt, ragged": lambda run: run.adapt([[1], [2, 3]], CLASSES),
-    "adapt, half a step": lambda run: run.adapt(IMAGES, CLASSES, steps=1.5),
-    "adapt, infinite": lambda run: run.adapt(IMAGES, CLASSES, rate=float("inf")),
-    "adapt, a shape": lambda run: run.adapt(IMAGES[..., 0], CLASSES),
     "adapt, above one": lambda run: run.adapt(IMAGES + 255.0, CLASSES),
     "predict, texts": lambda run: run.trained.predict(np.array(["a", "b"])),
     "accuracy, a high class": lambda run: run.trained.accuracy(IMAGES, CLASSES + 1),

@@ -1,19 +1,19 @@
 """From a finished search to the cells that it found.
 
-Requires a trained run whose network searches. Adds genotype.json and a picture of the cells to its folder: of released
+Requires a trained run whose network searches. Adds genotype.json and a text of the cells to its folder: of released
 weights both are post-processing.
 """
 
 
 rule genotype:
-    """Write down and draw the cells that a search found."""
+    """Write down the cells that a search found."""
     input:
         config=rules.configure.output,
         images=rules.prepare.output.images,
         model=rules.train.output.model,
     output:
         genotype=f"{RUN}/genotype.json",
-        picture=f"{RUN}/cells.png",
+        text=f"{RUN}/cells.txt",
     log:
         f"{RUN}/logs/genotype.log",
     conda:

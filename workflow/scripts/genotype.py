@@ -1,4 +1,4 @@
-"""Write and draw the cells of the genotype that a search found."""
+"""Write the cells of the genotype that a search found."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from workflow_jobs.manifests import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "genotype"):
-        from dpfedbench.evaluation.genotype_picture import write_cells
+        from dpfedbench.evaluation.found_cells import write_cells
 
         write_cells(
             read_run_file(snakemake.input.config[0]),
             data_dir=Path(snakemake.input.images).parent,
             model_path=Path(snakemake.input.model),
             genotype_path=Path(snakemake.output.genotype),
-            picture_path=Path(snakemake.output.picture),
+            text_path=Path(snakemake.output.text),
         )

@@ -34,6 +34,7 @@ from dpfedbench.audit.units import (
     Units,
     canary_units,
 )
+from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Measured
@@ -62,6 +63,10 @@ _CHUNK = 256
 
 
 # Replacements for the clients, or for their data
+
+
+class BudgetSpent(BenchError):
+    """A run's budget has no room for the next round of an audit."""
 
 
 class ClientSource(Clients):
@@ -206,6 +211,8 @@ def run_rounds(
         if mechanism.spec.noise is not None and mechanism.spec.noise.follows_loss
     ]
     for index in range(rounds):
+        if not training.composition.allows(index + 1):
+            raise BudgetSpent(f"the budget ends before round {index + 1} of {rounds}")
         for mechanism in following if multipliers else ():
             plan_of_noise = training.composition.plan_of(mechanism)
             assert plan_of_noise is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-import numbers
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,28 +57,6 @@ def trained(
     return Predictor(net, load_members(model_path, net))
 
 
-def _array(values: Array, name: str) -> np.ndarray:
-    """Return values as an array. A BenchError refuses rows of different length."""
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise BenchError(f"{name} are not an array ({reason})") from error
-
-
-def _check_steps(steps: Any, rate: Any) -> None:
-    """Refuse steps and a rate that are negative or no finite numbers (BenchError).
-
-    Steps have to be a whole number.
-    """
-    whole = isinstance(steps, numbers.Integral) and not isinstance(steps, bool)
-    if not whole or steps < 0:
-        raise BenchError(f"steps is {steps!r}: give a whole number of at least 0")
-    real = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-    if not real or not 0 <= rate < math.inf:
-        raise BenchError(f"rate is {rate!r}: give a finite number of at least 0")
-
-
 @dataclasses.dataclass(frozen=True)
 class Predictor:
     """Networks whose class probabilities are averaged.
@@ -123,7 +99,6 @@ class Predictor:
         gradients = choose(self.net).make()
         steps = run.evaluation.steps if steps is None else steps
         rate = run.evaluation.rate if rate is None else rate
-        _check_steps(steps, rate)
         if (text := run.task.text) is not None:
             members = [
                 refined(
@@ -155,8 +130,8 @@ class Predictor:
         sees all images together.
 
         Raises:
-            BenchError: images or records have another shape, or the module's forward
-                pass has no logits for words.
+            BenchError: the images have another type or range, or the records of words
+                another shape or range.
         """
         if self.net.vocabulary:
             return self._predict_words(self._records(x))
@@ -175,12 +150,6 @@ class Predictor:
         for module in self.modules:
             with torch.no_grad():
                 logits = module(torch.from_numpy(x))
-            if tuple(logits.shape) != total.shape:
-                raise BenchError(
-                    f"{self.net.name} gives an array {list(logits.shape)} for"
-                    f" {len(x)} records, not logits {list(total.shape)}: return"
-                    " logits from its forward pass"
-                )
             total += torch.softmax(logits.double(), dim=-1).numpy()
         return total / len(self.members)
 
@@ -201,45 +170,30 @@ class Predictor:
         return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
 
     def _images(self, x: Array) -> np.ndarray:
-        images = _array(x, "images")
-        shape = self.net.input_shape
-        if (
-            images.ndim != 1 + len(shape)
-            or images.shape[1:] != shape
-            or not len(images)
-        ):
-            raise BenchError(
-                f"images of shape {list(images.shape)}: give [n,"
-                f" {', '.join(map(str, shape))}]"
-            )
+        images = np.asarray(x)
         if images.dtype == np.uint8:
             return images
-        if not np.issubdtype(images.dtype, np.floating) or not (
-            0 <= images.min() <= images.max() <= 1
-        ):
+        is_real = np.issubdtype(images.dtype, np.floating)
+        if not is_real or not 0 <= images.min() <= images.max() <= 1:
             raise BenchError(
                 f"images of type {images.dtype}: give uint8, or floats from 0 to 1"
             )
         return images.astype(np.float32)
 
+    def _whole(self, values: Array | None, shape: tuple[int, ...]) -> np.ndarray:
+        """Return classes or words, int64, after a check of their range and shape."""
+        numbers = np.asarray(values)
+        is_whole = np.issubdtype(numbers.dtype, np.integer) and numbers.shape == shape
+        if not is_whole or not 0 <= numbers.min() <= numbers.max() < self.net.outputs:
+            raise BenchError(
+                f"classes or words of type {numbers.dtype}, shape"
+                f" {list(numbers.shape)}: give whole numbers from 0 to"
+                f" {self.net.outputs - 1}, of shape {list(shape)}"
+            )
+        return numbers.astype(np.int64)
+
     def _records(self, x: Array) -> np.ndarray:
-        records = _array(x, "records")
-        (length,) = self.net.input_shape
-        if records.ndim != 2 or records.shape[1] != length or not len(records):
-            raise BenchError(
-                f"records of shape {list(records.shape)}: give [n, {length}]"
-            )
-        if not np.issubdtype(records.dtype, np.integer):
-            raise BenchError(
-                f"words of type {records.dtype}: give whole numbers, 0 for a word that"
-                " is not known"
-            )
-        if not 0 <= records.min() <= records.max() < self.net.outputs:
-            raise BenchError(
-                f"words from {records.min()} to {records.max()}: give 0 to"
-                f" {self.net.outputs - 1}"
-            )
-        return records.astype(np.int64)
+        return self._whole(x, (len(x), *self.net.input_shape))
 
     def checked(
         self, x: Array, y: Array | None = None
@@ -247,33 +201,14 @@ class Predictor:
         """Return images and classes, or records of words twice, after checking them.
 
         Raises:
-            BenchError: they do not fit the network. The message describes the right
-                form.
+            BenchError: the types or ranges are not as in `predict` and `accuracy`.
         """
-        if self.net.vocabulary:
-            records = self._records(x)
-            if y is not None and not np.array_equal(_array(y, "labels"), records):
-                raise BenchError(
-                    "records of words need no labels: leave out the second argument"
-                )
-            return records, records
-        if y is None:
+        if not self.net.vocabulary:
+            images = self._images(x)
+            return images, self._whole(y, (len(images),))
+        records = self._records(x)
+        if y is not None and not np.array_equal(y, records):
             raise BenchError(
-                "the classes of the images are missing: give them as the second"
-                " argument"
+                "records of words need no labels: leave out the second argument"
             )
-        images = self._images(x)
-        labels = _array(y, "classes")
-        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (
-            len(images),
-        ):
-            raise BenchError(
-                f"classes of type {labels.dtype}, shape {list(labels.shape)}: give"
-                f" {len(images)} integers"
-            )
-        if not 0 <= labels.min() <= labels.max() < self.net.outputs:
-            raise BenchError(
-                f"classes from {labels.min()} to {labels.max()}: give 0 to"
-                f" {self.net.outputs - 1}"
-            )
-        return images, labels.astype(np.int64)
+        return records, records

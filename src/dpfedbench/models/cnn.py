@@ -74,15 +74,6 @@ class Cnn(nn.Module):
                 "the CNN takes images with sides of 26 to 29 pixels, not"
                 f" {height}x{width}"
             )
-        if channels < 1 or classes < 2:
-            raise BenchError(
-                f"the CNN needs channels >= 1 and classes >= 2, not {channels} and"
-                f" {classes}"
-            )
-        if not pixel_deviation > 0:
-            raise BenchError(
-                f"model.pixel_deviation is {pixel_deviation}: it must be above 0"
-            )
         self.image_shape = tuple(image_shape)
         self.classes = classes
         self.pixel_mean = pixel_mean

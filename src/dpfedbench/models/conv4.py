@@ -76,7 +76,7 @@ class Conv4(nn.Module):
         normalisation: "batch" or "record".
 
     Raises:
-        BenchError: an argument is out of range.
+        BenchError: the sides of an image do not fit.
     """
 
     channels_last = True
@@ -95,14 +95,6 @@ class Conv4(nn.Module):
             raise BenchError(
                 "Conv-4 takes images of even sides from 16 pixels up, not"
                 f" {height}x{width}"
-            )
-        if filters < 1 or ways < 2:
-            raise BenchError(
-                f"Conv-4 needs filters >= 1 and ways >= 2, not {filters} and {ways}"
-            )
-        if normalisation not in ("batch", "record"):
-            raise BenchError(
-                f"model.normalisation is {normalisation!r}: choose batch or record"
             )
         self.image_shape = tuple(image_shape)
         self.filters = filters

@@ -8,7 +8,6 @@ weights. A genotype keeps two edges of each node, and one operation of each edge
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +66,7 @@ class Space:
             order.
 
     Raises:
-        BenchError: an operation is unknown or repeated, no operation other than `none`
-            is there, or there are no nodes.
+        BenchError: an operation is unknown or repeated, or there is only `none`.
     """
 
     operations: tuple[str, ...] = OPERATIONS
@@ -76,27 +74,13 @@ class Space:
     kinds: tuple[str, ...] = KINDS
 
     def __post_init__(self) -> None:
-        for operation in self.operations:
-            if operation not in OPERATIONS:
-                near = difflib.get_close_matches(
-                    str(operation), OPERATIONS, n=1, cutoff=0
-                )
-                raise BenchError(
-                    f"there is no operation {operation!r}: choose one of"
-                    f" {', '.join(OPERATIONS)}; the nearest is {near[0]}"
-                )
-            if self.operations.count(operation) > 1:
-                raise BenchError(
-                    f"the operation {operation} is in the search space twice: name it"
-                    " once"
-                )
-        if not self.choices:
+        repeated = len(set(self.operations)) < len(self.operations)
+        if repeated or not set(self.operations) <= set(OPERATIONS) or not self.choices:
             raise BenchError(
-                "the search space has no operation that keeps the shape of its input:"
-                " add one, e.g. skip_connect"
+                f"the search space has the operations {', '.join(self.operations)}:"
+                f" give different ones of {', '.join(OPERATIONS)}, with one that keeps"
+                " the shape of its input"
             )
-        if self.nodes < 1:
-            raise BenchError(f"a cell has {self.nodes} nodes: it needs at least 1")
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -246,41 +230,22 @@ class Genotype:
                 is not of the space.
         """
         for kind in space.kinds:
-            if kind not in self.cells:
-                raise BenchError(
-                    f"the genotype belongs to another search space: it has no {kind}"
-                    " cell; add one"
-                )
-            nodes = self.cells[kind]
+            nodes = self.cells.get(kind, ())
             if len(nodes) != space.nodes:
                 raise BenchError(
                     f"the genotype belongs to another search space: its {kind} cell has"
-                    f" {len(nodes)} nodes, not {space.nodes}: set model.nodes to"
-                    f" {len(nodes)}, or take another genotype"
+                    f" {len(nodes)} nodes, not {space.nodes}"
                 )
             for node, edges in enumerate(nodes):
-                if (
-                    sorted({state for _, state in edges})
-                    != sorted(state for _, state in edges)
-                    or len(edges) != KEPT
-                ):
+                states = {state for _, state in edges if 0 <= state < 2 + node}
+                known = all(operation in space.choices for operation, _ in edges)
+                if not known or not len(states) == len(edges) == KEPT:
                     raise BenchError(
-                        f"node {node} of the genotype's {kind} cell needs {KEPT}"
-                        " different inputs"
+                        "the genotype belongs to another search space: node"
+                        f" {node} of its {kind} cell is {list(edges)}, not {KEPT} of"
+                        f" {', '.join(space.choices)}, of different states from 0 to"
+                        f" {1 + node}"
                     )
-                for operation, state in edges:
-                    if operation not in space.choices:
-                        raise BenchError(
-                            "the genotype belongs to another search space: node"
-                            f" {node} of its {kind} cell has {operation}, which is"
-                            f" not one of {', '.join(space.choices)}"
-                        )
-                    if not 0 <= state < 2 + node:
-                        raise BenchError(
-                            f"node {node} of the genotype's {kind} cell reads state"
-                            f" {state}: give one of 0 to {1 + node} (0 and 1 are the"
-                            " cell's inputs, 2 is node 0)"
-                        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,10 +18,6 @@ class ModelSettings(Part):
     package: ClassVar[str] = "dpfedbench.models.zoo"
     by_record: ClassVar[str] = "model.normalisation to record"
     """Setting under which no record's gradient depends on another record."""
-
-    def adapted(self, tensors: Sequence[str]) -> Sequence[str] | None:
-        """Return the network's tensors that adaptation to a task changes; None: all."""
-        return None
 
     @property
     def record_level(self) -> bool:

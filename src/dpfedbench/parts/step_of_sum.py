@@ -46,7 +46,6 @@ class StepOfSum(Section):
     )
 
     def check(self, run: Method) -> None:
-        self.schedule.check_rate(self.rate)
         self.optimizer.refuse_untold("client_update")
 
     def begin(self, weights: torch.Tensor) -> State:

@@ -64,6 +64,25 @@ def test_attack_beyond_the_budget_of_a_run_has_no_bound():
     assert "more rounds than the run has" in bound.reason
 
 
+@pytest.mark.parametrize(("epsilon", "least"), [(8.0, 2.0), (0.5, math.nan)])
+def test_attack_on_the_mean_of_raw_norms_reads_the_rounds_of_the_budget(epsilon, least):
+    """The larger budget ends after some of the 12 rounds, the smaller before the first."""
+    budget = {"epsilon": epsilon, "delta": 1e-5, "profile": "claimed"}
+    overlay = {
+        "participation": {"rounds": 12, "cohort": 40},
+        "clients": {"count": 10, "fragments": 10},
+        "clipping": {"kind": "mean-of-raw-norms"},
+        "budget": budget,
+    }
+    config = make_config(LOTS, overlay)
+    options = {"records": 200, "first": 1.0}
+    bound = leak_of(config, config.clipping, **options, runs=100, **LEVEL)
+    if math.isnan(least):
+        assert math.isnan(bound.epsilon)
+    else:
+        assert bound.epsilon >= least
+
+
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
     """The threshold follows a noised count. The proven epsilon at z = 1 is 4.9, and 200
     runs a side could show 3.9.

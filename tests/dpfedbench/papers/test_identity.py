@@ -105,7 +105,6 @@ BASES: dict[str, Any] = {
     "batch steps": lots("cells", client_update=kind("batch-steps")),
     "started": few_shot(initial=kind("run", run=OTHER_DATA)),
     "file": few_shot(initial=FILE),
-    "variant": few_shot(model=kind("conv4-variant")),
     "dp-agrlr as released": few_shot(
         "dp-agrlr",
         reading="as-released",

@@ -14,8 +14,9 @@ from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
-from dpfedbench.evaluation.genotype_picture import write_cells
+from dpfedbench.evaluation.found_cells import write_cells
 from dpfedbench.experiments.cells import named
+from dpfedbench.models.genotype import read_genotype
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.papers import METHODS, read_run
 from dpfedbench.papers.dp_fnas.methods import DpFnas
@@ -344,15 +345,19 @@ def found_cells(silos, tmp_path):
     train(search, silos, tmp_path / "search")
     names = ("genotype.json", "ledger.jsonl")
     files = {name: tmp_path / "search" / name for name in names}
-    picture = tmp_path / "cells.png"
+    text = tmp_path / "cells.txt"
     write_cells(
         search,
         data_dir=silos[0],
         model_path=tmp_path / "search" / "model.safetensors",
         genotype_path=files["genotype.json"],
-        picture_path=picture,
+        text_path=text,
     )
-    assert picture.stat().st_size > 1000
+    cells = read_genotype(files["genotype.json"]).cells
+    operation, state = cells["reduction"][0][1]
+    reads = ("cell before last", "last cell")[state]
+    (line,) = text.read_text().splitlines()[-1:]
+    assert line.endswith(f"+ {operation}({reads})")
     run = cells_config(search=search)
     folder = tmp_path / "cells"
     folders = {"data_dir": silos[0], "clients_dir": silos[1]}

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpfedbench import plugins
-from dpfedbench.audit.canaries import Coordinates, audit_seed
+from dpfedbench.audit.canaries import BudgetSpent, Coordinates, audit_seed
 from dpfedbench.config.kinds import modules_in
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
@@ -98,7 +98,7 @@ def leak_of(
         return many_runs(
             score, run, runs=runs, delta=delta, confidence=confidence, progress=True
         )
-    except BenchError as error:
+    except BudgetSpent as error:
         return _no_bound(f"the attack needs more rounds than the run has: {error}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpfedbench.audit.attacks import Score, Spread
-from dpfedbench.audit.canaries import RecordSource, run_rounds
+from dpfedbench.audit.canaries import BudgetSpent, RecordSource, run_rounds
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.method import Method
 from dpsum.clipping import MeanOfRawNorms
@@ -36,7 +36,12 @@ def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> S
         source = RecordSource(
             spread.net, [Units.without_canaries(gradients)] * run.clients.count
         )
-        run_rounds(run.replace(seed=seed), source, spread, rounds=rounds, first=first)
+        drawn = run.replace(seed=seed)
+        try:
+            run_rounds(drawn, source, spread, rounds=rounds, first=first)
+        except BudgetSpent:
+            if len(spread.rounds) < 2:
+                raise
         return [float(value) for value in np.max(spread.rounds[1:], axis=0)]
 
     return score

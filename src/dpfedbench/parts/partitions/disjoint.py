@@ -54,14 +54,7 @@ class Disjoint(TaskClients):
         per_class = dataset.examples_per_class
         clients = self.count
         examples = self.examples_per_class
-        most = len(pool) * (per_class // examples) // ways
-        if clients > most:
-            raise BenchError(
-                f"{clients} clients of {ways} classes with {examples} images each"
-                f" cannot be disjoint: {dataset.name}'s training images are enough for"
-                f" {most}; lower clients.count to that, or take clients.partition:"
-                f" {self.default_kind}"
-            )
+        self.check_room(dataset.name, ways=ways, classes=len(pool), each=per_class)
         cards: list[np.ndarray] = []
         for deck in range(per_class // examples):
             order = rng.permutation(len(pool))

@@ -70,36 +70,7 @@ class Fragments(RecordClients):
         """
         pool = dataset.splits["train"]
         fragments = self.fragments or 1
-        self._check_divides(dataset.name, len(pool), fragments)
+        self.check_room(dataset.name, ways=0, classes=1, each=len(pool))
         pool = pool[np.argsort(dataset.labels[pool], kind="stable")]
         dealt = stream(seed, "partition/fragments").permutation(fragments)
         return list(pool.reshape(fragments, -1)[dealt].reshape(self.count, -1))
-
-    def _check_divides(self, name: str, records: int, fragments: int) -> None:
-        clients = self.count
-        if records % clients:
-            nearest = _nearest(
-                clients,
-                [count for count in range(1, records + 1) if records % count == 0],
-            )
-            raise BenchError(
-                f"{clients} clients cannot have equal shares of {name}'s {records}"
-                f" training records: set clients.count to {nearest}, the nearest"
-                " number that divides them"
-            )
-        if records % fragments:
-            choices = [
-                count
-                for count in range(clients, records + 1, clients)
-                if records % count == 0
-            ]
-            raise BenchError(
-                f"{name}'s {records} training records cannot be cut into {fragments}"
-                " equal fragments: set clients.fragments to"
-                f" {_nearest(fragments, choices)}, the nearest number that divides"
-                " them"
-            )
-
-
-def _nearest(value: int, choices: list[int]) -> int:
-    return min(choices, key=lambda choice: abs(choice - value))

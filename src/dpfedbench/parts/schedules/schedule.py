@@ -4,7 +4,6 @@ import math
 from typing import ClassVar, Literal
 
 from dpfedbench.config.part import Part, setting
-from dpfedbench.errors import BenchError
 
 
 class Schedule(Part):
@@ -21,9 +20,6 @@ class Schedule(Part):
             steps: number of planned steps.
         """
         raise NotImplementedError
-
-    def check_rate(self, rate: float) -> None:
-        """Refuse a configured rate that does not fit the schedule."""
 
 
 class ConstantRate(Schedule):
@@ -57,13 +53,6 @@ class Cosine(Schedule):
             + (first - self.final_rate) * (1 + math.cos(math.pi * step / steps)) / 2
         )
 
-    def check_rate(self, rate: float) -> None:
-        if self.final_rate > rate:
-            raise BenchError(
-                f"server.schedule.final_rate is {self.final_rate:g}, above"
-                f" server.rate ({rate:g}): the rate may only decrease"
-            )
-
 
 class Linear(Schedule):
     """Rate that falls to `final_rate` over all planned rounds, along a straight line
@@ -77,13 +66,6 @@ class Linear(Schedule):
         if not steps:
             return first
         return first + (self.final_rate - first) * (step / steps)
-
-    def check_rate(self, rate: float) -> None:
-        if self.final_rate > rate:
-            raise BenchError(
-                f"server.schedule.final_rate is {self.final_rate:g}, above"
-                f" server.rate ({rate:g}): the rate may only decrease"
-            )
 
 
 class Exponential(Schedule):

@@ -11,7 +11,6 @@ from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.models.shared_coordinates import SharedCoordinates
 
 State = dict[str, Any]
@@ -109,9 +108,6 @@ class Step(ServerStep):
     @property
     def linear(self) -> bool:
         return self.optimizer.linear
-
-    def check(self, run: Method) -> None:
-        self.schedule.check_rate(self.rate)
 
     def begin(self, theta: torch.Tensor) -> State:
         return {"optimizer": self.optimizer.begin(theta)}

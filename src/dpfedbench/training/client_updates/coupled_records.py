@@ -1,5 +1,5 @@
-"""MAML of clients whose records are coupled: steps along private sums, without the
-guarantee for a record.
+"""Gradients of coupled records, for MAML along private sums without the guarantee for
+a record.
 
     theta_{k+1} = theta_k - rate / n * (sum_i clip(g_i(theta_k)) + noise)
     v_K = grad L_query(theta_K)
@@ -22,22 +22,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.training.client_updates.client_update import Setup
 from dpfedbench.training.client_updates.independent_records import (
-    IndependentGradients,
     clipped_directions,
 )
-from dpfedbench.training.client_updates.maml_by_record import (
-    QUERY,
-    SUPPORT,
-    MamlByRecord,
-    SupportSteps,
-)
-from dpfedbench.training.client_updates.within_task import Client
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
-    from dpfedbench.training.client_updates.within_task import Examples
 
 
 class CoupledGradients:
@@ -126,76 +116,3 @@ class CoupledGradients:
             )
             products.append(product)
         return torch.stack(products).cpu()
-
-
-class CoupledRecords(MamlByRecord):
-    """MAML of first or second order whose clients take private support steps, along
-    gradients of examples that depend on one another.
-    """
-
-    def __init__(self, update: SupportSteps, setup: Setup) -> None:
-        super().__init__(update, setup)
-        mixed = setup.net.mixes_records
-        self._workers = setup.workers(
-            CoupledGradients if mixed else IndependentGradients
-        )
-
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: Any,
-        out: torch.Tensor,
-    ) -> Sequence[float]:
-        support, query = held
-        sums = Client(self, index, client)
-        update = self._update
-        adapted = theta.copy()
-        path = list[np.ndarray]()
-        for step in range(update.inner_steps):
-            path.append(adapted.copy())
-            mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
-            rate = np.float32(update.inner_rate)
-            adapted[self._moved] -= rate * mean[self._moved]
-        rows, measures = self._query_rows(sums, adapted, query, worker)
-        if update.order == 2:
-            rows = self._through_steps(rows, path, support, worker)
-        out.copy_(rows)
-        return measures.mean(axis=0).tolist()
-
-    def _query_rows(
-        self, sums: Client, adapted: np.ndarray, query: Examples, worker: Any
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """Return the query gradients [each, d] and the query set's measures [m, 2]."""
-        if not self._by_server:
-            mean, measures = sums.mean(QUERY, adapted, query, worker)
-            return torch.from_numpy(mean)[None], measures
-        rows = torch.empty((len(query[1]), len(adapted)))
-        measured = worker.record_gradients(adapted, *query, rows)
-        measures = np.stack([measured.losses, measured.right / measured.of], axis=1)
-        return rows, measures
-
-    def _through_steps(
-        self,
-        rows: torch.Tensor,
-        path: Sequence[np.ndarray],
-        support: Examples,
-        worker: Any,
-    ) -> torch.Tensor:
-        """Return the rows [m, d] carried back through the support steps."""
-        mechanism = self.mechanisms[SUPPORT]
-        threshold = mechanism.states[0]["threshold"]
-        clipped = [(slice(0, self.dimension), threshold)]
-        if mechanism.groups is not None:
-            thresholds = mechanism.groups.thresholds(threshold)
-            clipped = list(zip(mechanism.groups.slices, thresholds, strict=True))
-        share = self._update.inner_rate / float(mechanism.sampler["cohort"])
-        for theta in reversed(path):
-            moved = torch.zeros_like(rows)
-            moved[:, self._moved] = rows[:, self._moved]
-            rows = rows - share * worker.clipped_product(
-                theta, *support, moved, clipped
-            )
-        return rows

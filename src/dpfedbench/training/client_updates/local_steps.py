@@ -68,9 +68,6 @@ class LocalSteps(ClientUpdate):
         True, doc="whether a client's optimiser keeps its state between rounds"
     )
 
-    def check(self, run: Method) -> None:
-        self.schedule.check_rate(self.inner_rate)
-
     def columns(self, run: Method) -> tuple[str, ...]:
         if run.private:
             return ("threshold_low", "threshold_high")

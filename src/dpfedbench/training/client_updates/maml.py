@@ -11,7 +11,6 @@ order would carry raw support examples past the noise.
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.config.breach import Breach
@@ -25,7 +24,6 @@ from dpfedbench.training.client_updates.client_update import (
     Stream,
     within_task,
 )
-from dpfedbench.training.client_updates.coupled_records import CoupledRecords
 from dpfedbench.training.client_updates.maml_by_record import (
     QUERY,
     SUPPORT,
@@ -156,23 +154,9 @@ class QueryGradient(ClientUpdate):
             else samplers | {QUERY: within_task(run, query, steps=1)}
         )
 
-    def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
-        """Return the tensors that inner steps change; None: all.
-
-        The update names them, else the model.
-        """
-        names = self.adapted(setup.net)
-        if names is not None:
-            return names
-        return setup.run.model.adapted(getattr(setup.net, "tensor_names", ()))
-
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
         if self.within_records(run):
-            # An audit draws its gradients at random, without a network.
-            trains = setup.weights is not None
-            if trains and (self.order == 2 or not run.model.record_level):
-                return CoupledRecords(self, setup)
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)
 
@@ -194,7 +178,7 @@ class _Tasks(Clients):
         self._update = update
         self._held = setup.held
         self._dimension = setup.net.dimension
-        adapted = update.adapted_tensors(setup)
+        adapted = update.adapted(setup.net)
         self._workers = setup.workers(
             lambda gradients: MetaGradient(
                 gradients,

@@ -1,68 +1,59 @@
 """MAML of clients that sum over their own examples: steps along (private) sums.
 
-Each example's gradient is computed separately, and the query gradient is of first
-order.
+Each example's gradient is computed separately. The query gradient is of first order.
+Runs that repeat released code (`Breach`) may have gradients that depend on the other
+examples, and the second order (`coupled_records`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates.client_update import Setup
+from dpfedbench.training.client_updates.coupled_records import CoupledGradients
+from dpfedbench.training.client_updates.independent_records import IndependentGradients
 from dpfedbench.training.client_updates.within_task import (
     Client,
     ClientsWithinTask,
-    measured,
+    measures_of,
 )
-from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
-    from dpfedbench.models.net import Net
+    from dpfedbench.training.client_updates.maml import QueryGradient
+    from dpfedbench.training.client_updates.within_task import Examples
 
 SUPPORT = "support-gradient-sum"
 QUERY = "client-query-gradient-sum"
 
 
-class SupportSteps(Protocol):
-    """Settings of a client update that adapts to a support set."""
-
-    @property
-    def inner_steps(self) -> int: ...
-    @property
-    def inner_rate(self) -> float: ...
-    @property
-    def order(self) -> int: ...
-
-    def by_server(self, run: Method) -> bool:
-        """Return whether the server sums single query examples, and not clients."""
-
-    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
-        """Return the sampler of the examples of each sum."""
-
-    def adapted_tensors(self, setup: Setup) -> Sequence[str] | None:
-        """Return the names of the tensors that steps change; None: all."""
-
-
 class MamlByRecord(ClientsWithinTask):
-    """MAML of first order: (private) support steps, then the query gradient.
+    """MAML with (private) support steps, then the query gradient.
 
     The client or the server sums the query examples' gradients.
     """
 
-    def __init__(self, update: SupportSteps, setup: Setup) -> None:
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
         run = setup.run
+        trains = setup.weights is not None  # an audit draws its gradients
+        self._second_order = trains and update.order == 2
         self._by_server = update.by_server(run)
         query = run.task.ways * run.clients.query_per_class
+        make: Any = None
+        if trains and not run.model.record_level and setup.net.mixes_records:
+            make = CoupledGradients
+        elif self._second_order:
+            make = IndependentGradients
         super().__init__(
             setup,
             update.samplers(run, 0),
             contributions_per_client=query if self._by_server else 1,
+            make=make,
         )
         self._update = update
-        self._moved = coordinates_of(setup.net, update.adapted_tensors(setup))
+        adapted = update.adapted(setup.net)
+        self._moved = slice(None) if adapted is None else setup.net.mask(*adapted)
 
     def client(
         self,
@@ -73,27 +64,43 @@ class MamlByRecord(ClientsWithinTask):
         held: Any,
         out: torch.Tensor,
     ) -> Sequence[float]:
-        (support, query) = held
+        support, query = held
         sums = Client(self, index, client)
         adapted = theta.copy()
+        path = list[np.ndarray]()
         for step in range(self._update.inner_steps):
+            path.append(adapted.copy())
             mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
-            adapted[self._moved] -= (
-                np.float32(self._update.inner_rate) * mean[self._moved]
-            )
+            rate = np.float32(self._update.inner_rate)
+            adapted[self._moved] -= rate * mean[self._moved]
         if self._by_server:
-            return measured(worker, adapted, query, out).mean(axis=0).tolist()
-        mean, measures = sums.mean(QUERY, adapted, query, worker)
-        out[0] = torch.from_numpy(mean)
+            measures = measures_of(worker.record_gradients(adapted, *query, out))
+        else:
+            mean, measures = sums.mean(QUERY, adapted, query, worker)
+            out[0] = torch.from_numpy(mean)
+        if self._second_order:
+            out.copy_(self._through_steps(out, path, support, worker))
         return measures.mean(axis=0).tolist()
 
-
-def coordinates_of(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
-    """Return the coordinates of the named tensors, or of all tensors for None."""
-    if names is None:
-        return slice(None)
-    marks = [
-        np.full(size, name in names)
-        for name, size in zip(net.tensor_names, net.sizes, strict=True)
-    ]
-    return np.concatenate(marks)
+    def _through_steps(
+        self,
+        rows: torch.Tensor,
+        path: Sequence[np.ndarray],
+        support: Examples,
+        worker: Any,
+    ) -> torch.Tensor:
+        """Return the rows [m, d] carried back through the support steps."""
+        mechanism = self.mechanisms[SUPPORT]
+        threshold = mechanism.states[0]["threshold"]
+        clipped = [(slice(0, self.dimension), threshold)]
+        if mechanism.groups is not None:
+            thresholds = mechanism.groups.thresholds(threshold)
+            clipped = list(zip(mechanism.groups.slices, thresholds, strict=True))
+        share = self._update.inner_rate / float(mechanism.sampler["cohort"])
+        for theta in reversed(path):
+            moved = torch.zeros_like(rows)
+            moved[:, self._moved] = rows[:, self._moved]
+            rows = rows - share * worker.clipped_product(
+                theta, *support, moved, clipped
+            )
+        return rows

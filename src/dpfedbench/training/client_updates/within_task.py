@@ -12,10 +12,10 @@ private sum. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench.lazy import np, torch
+from dpfedbench.lazy import np
 from dpfedbench.training.client_updates.client_update import (
     ClientByClient,
     Setup,
@@ -37,7 +37,8 @@ class ClientsWithinTask(ClientByClient):
     Args:
         setup: the parts of the run.
         samplers: sampler of each sum that a client takes, by name.
-        each: number of contributions of a client to the server's sum.
+        contributions_per_client: contributions of a client to the server's sum.
+        make: creates a thread's worker from its gradients; by default the gradients.
 
     Raises:
         BenchError: no noise meets the epsilon.
@@ -49,8 +50,9 @@ class ClientsWithinTask(ClientByClient):
         samplers: dict[str, Sampler],
         *,
         contributions_per_client: int = 1,
+        make: Callable[[Gradients], Any] | None = None,
     ) -> None:
-        super().__init__(setup, lambda gradients: gradients)
+        super().__init__(setup, make or (lambda gradients: gradients))
         self.contributions_per_client = contributions_per_client
         specs = {
             name: SumSpec(name=name, unit="record", observer="server", stream=name)
@@ -122,18 +124,12 @@ class Client:
         measures = np.empty((0, 2))
         if len(examples[1]):
             measured, _ = worker.add_record_gradients(theta, *examples, total)
-            measures = _measures(measured)
+            measures = measures_of(measured)
         return (mechanism.finish(total) / mechanism.sampler["cohort"]).astype(
             np.float32
         ), measures
 
 
-def measured(
-    gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor
-) -> np.ndarray:
-    """Write example gradients to `out` [n, d]; return losses and accuracies [n, 2]."""
-    return _measures(gradients.record_gradients(theta, *examples, out))
-
-
-def _measures(measured: Measured) -> np.ndarray:
+def measures_of(measured: Measured) -> np.ndarray:
+    """Return losses and accuracies of examples [n, 2]."""
     return np.stack([measured.losses, measured.right / measured.of], axis=1)
