@@ -15,8 +15,6 @@ from dpfedbench.parts.schedules.schedule import (
 )
 from dpfedbench.parts.server.server_step import Average, Step
 
-from .conftest import check_refused
-
 
 def test_cosine_rate_follows_half_a_cosine_to_its_end():
     """Eight steps from 0.01 towards 0.001: half-way it is their mean."""
@@ -94,9 +92,3 @@ def test_average_is_the_mean_of_the_models():
     mean = server.mean(torch.from_numpy(total.release()), 3.0)
     server.step(theta, mean, {}, index=0, rounds=1)
     assert theta.tolist() == [3.0, 4.0]
-
-
-def test_schedule_that_ends_above_the_rate_is_refused():
-    schedule = {"kind": "cosine", "final_rate": 0.02}
-    message = "server.schedule.final_rate is 0.02, above server.rate"
-    check_refused(message, {"server": {"schedule": schedule}})
