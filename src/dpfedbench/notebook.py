@@ -34,6 +34,7 @@ from dpfedbench.training.accounts import (
 from dpfedbench.training.history import read_history
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.profiles import Entry
+from dpsum.accounting.tuning import Search
 from dpsum.ledger import Release
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from dpfedbench.evaluation.predictor import Predictor
     from dpfedbench.models.net import Array
-    from dpsum.accounting.profiles import Entry
 
 QUANTITIES = {
     "test_accuracy": "test accuracy, %",
@@ -151,16 +151,6 @@ class FinishedRun:
         """
         return self._marked(read_account(checked(self.folder / "privacy.json")))
 
-    def _marked(self, account: Account) -> Account:
-        """Return the account with statuses that show what audit.json contradicts.
-
-        Without an audit.json the account is returned unchanged.
-        """
-        path = self.folder / "audit.json"
-        if not path.exists():
-            return account
-        return _mark_account(account, read_audits(checked(path)))
-
     def account_at(self, delta: float) -> Account:
         """Return the account of the same ledger at another δ, for every protected unit.
 
@@ -173,23 +163,44 @@ class FinishedRun:
         """
         if not isinstance(delta, numbers.Real):
             raise BenchError(f"delta is {delta!r}: give a number between 0 and 1")
-        clients = self._results / "clients" / self.settings.clients_folder
-        clients_dir = clients if (clients / "summary.json").exists() else None
-        for name in ("clients.npz", "summary.json") if clients_dir else ():
-            checked(clients / name)
+        return self._marked(self.computed_account(delta))
+
+    def computed_account(
+        self, delta: float | None = None, *, search: Search | None = None
+    ) -> Account:
+        """Compute the account from the ledger, without what an audit says against it.
+
+        Args:
+            delta: δ of all units; None: the run's own.
+            search: the search for hyper-parameters that the run is part of.
+        """
         references = self._references
         if "ledger.jsonl" in references:
             checked(references["ledger.jsonl"].with_name("training.json"))
-        before = ledger_before(self.settings, references)
-        return self._marked(
-            account_of(
-                self.settings,
-                self.ledger,
-                clients_dir=clients_dir,
-                delta=delta,
-                before=before,
-            )
+        return account_of(
+            self.settings,
+            self.ledger,
+            clients_dir=self.find_partition(),
+            search=search,
+            delta=delta,
+            before=ledger_before(self.settings, references),
         )
+
+    def find_partition(self) -> Path | None:
+        """Return the folder of the run's clients; None where the results have none."""
+        folder = self._results / "clients" / self.settings.clients_folder
+        if not (folder / "summary.json").exists():
+            return None
+        for name in ("clients.npz", "summary.json"):
+            checked(folder / name)
+        return folder
+
+    def _marked(self, account: Account) -> Account:
+        """Return the account with statuses that show what audit.json contradicts."""
+        path = self.folder / "audit.json"
+        if not path.exists():
+            return account
+        return _mark_account(account, read_audits(checked(path)))
 
     def epsilon(self, profile: str = "proven", *, delta: float | None = None) -> Entry:
         """Return one profile of the account.
@@ -225,19 +236,11 @@ class FinishedRun:
         account = self.account if delta is None else self.account_at(delta)
         rows = []
         for unit in (account, *account.also):
-            rows += [
-                {"profile": name, **dataclasses.asdict(entry)}
-                for name, entry in unit.profiles.items()
-            ]
-            missing = (
-                (name, why)
-                for name, why in unit.reasons.items()
-                if name not in unit.profiles
-            )
-            rows += [
-                {"profile": name, "delta": unit.delta, "explanation": why}
-                for name, why in missing
-            ]
+            for name, entry in unit.profiles.items():
+                rows.append({"profile": name, **dataclasses.asdict(entry)})
+            for name in sorted(unit.reasons.keys() - unit.profiles.keys()):
+                missing = {"delta": unit.delta, "explanation": unit.reasons[name]}
+                rows.append({"profile": name, **missing})
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
@@ -250,11 +253,7 @@ class FinishedRun:
         """
         from matplotlib import pyplot
 
-        filled = [
-            str(name)
-            for name in self.history.dropna(axis="columns", how="all")
-            if name != "round"
-        ]
+        filled = list(map(str, self.history.dropna(axis="columns", how="all")))
         if missing := [name for name in columns if name not in filled]:
             raise BenchError(
                 f"the history has no {missing[0]}: there are {', '.join(filled)}"
@@ -377,21 +376,16 @@ def _mark_account(
     def marked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
         if audit is None:
             return dict(entries)
-        statuses = {
-            name: with_excess(
-                *mark(
-                    math.inf,
-                    entry.status,
-                    bound=audit["epsilon"],
-                    chance=audit["chance"],
-                    proven_at_audit=float(audit["epsilon_proven"]),
-                    count=1,
-                )
-            )
-            for name, entry in entries.items()
+        audited: dict[str, Any] = {
+            "bound": audit["epsilon"],
+            "chance": audit["chance"],
+            "proven_at_audit": float(audit["epsilon_proven"]),
+            "count": 1,
         }
         return {
-            name: dataclasses.replace(entry, status=statuses[name])
+            name: dataclasses.replace(
+                entry, status=with_excess(*mark(math.inf, entry.status, **audited))
+            )
             for name, entry in entries.items()
         }
 

@@ -2,9 +2,9 @@
 results against those of another folder.
 """
 
+import glob
 import io
 import math
-import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,19 +15,13 @@ import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.manifests import FOLDER, checked, listed, mend
-from dpfedbench.method import Method
+from dpfedbench.notebook import FinishedRun
 from dpfedbench.papers import read_run_file
 from dpfedbench.results.formats import format_range
-from dpfedbench.results.load import load_cells, load_runs
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE
 from dpfedbench.results.summary import summarize
 from dpfedbench.results_format import NAME
-from dpfedbench.training.accounts import (
-    account_of,
-    ledger_before,
-    ledger_of,
-    read_account,
-)
+from dpfedbench.training.accounts import read_account
 from dpsum.accounting.account import Account
 from dpsum.accounting.tuning import Search
 
@@ -39,28 +33,36 @@ _QUANTITIES = {
     "proven ε": ("epsilon_proven_low", "epsilon_proven_high", 0.01),
 }
 """Columns with the ends of what is compared, and the share by which they may be apart."""
-_NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
-"""Folders without results: no rule reads them."""
+_COMPARED = (
+    "epsilon_low",
+    "epsilon_high",
+    "delta",
+    "unit",
+    "adjacency",
+    "observer",
+    "status",
+    "rounds",
+    "noise_multiplier",
+)
+"""Values of an account and of its profiles that are computed again and compared."""
 
 
 def check_files(results: Path) -> Iterator[str | None]:
-    """Compare every file with the SHA-256 in its manifest.
+    """Compare every file beside a manifest with the SHA-256 in the manifest.
 
     Yields:
         For each file None, or a line if it changed, if a manifest names it and it is
         missing, or if no manifest names it.
     """
-    for folder in _folders(results):
+    for manifests in _paths(results, FOLDER):
+        folder = manifests.parent
+        names = {path.name for path in folder.iterdir() if not path.is_dir()}
         try:
-            names = set(listed(folder))
+            names.update(listed(folder))
         except BenchError as error:
-            names = set()
             yield str(error)
-        names.update(path.name for path in folder.iterdir() if not path.is_dir())
-        if folder == results:
-            names.discard(NAME)
         for name in sorted(names):
-            if not name.startswith("."):
+            if name != NAME and not name.startswith("."):
                 yield _fault(folder / name, checked)
 
 
@@ -79,54 +81,28 @@ def check_accounts(
     Yields:
         For each account None, or a line that says how it differs.
     """
-    for folder in _folders(results):
-        path = folder / "privacy.json"
-        if path.exists() and (folder / "config.yaml").exists():
-            yield _fault(
-                path,
-                lambda path: _check_account(path, results, searches or {}),
-            )
+    for path in _paths(results, "privacy.json"):
+        if (path.parent / "config.yaml").exists():
+            yield _fault(path, lambda path: _check_account(path, searches or {}))
 
 
-def _folders(results: Path) -> Iterator[Path]:
-    """Yield each folder once, also where links lead to it more than once."""
-    visited = set[str]()
-    for folder, folders, _ in os.walk(results, onerror=_raise, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in _NOT_RESULTS and not name.startswith(".")
-        )
-        yield Path(folder)
+def _paths(results: Path, name: str) -> list[Path]:
+    """Return the paths of this name at any depth, also where links lead to them."""
+    return sorted(map(Path, glob.glob(f"{results}/**/{name}", recursive=True)))
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _check_account(path: Path, results: Path, searches: Mapping[str, Any]) -> None:
-    run = read_run_file(path.parent / "config.yaml")
-    stored = read_account(path)
-    clients = results / "clients" / run.clients_folder
-    has_clients = run.accounts_images and (clients / "summary.json").exists()
-    computed = account_of(
-        run,
-        ledger_of(run, path.parent),
-        clients_dir=clients if has_clients else None,
-        search=Search.of(searches.get(run.folder)),
-        before=ledger_before(run, _references(run, results)),
+def _check_account(path: Path, searches: Mapping[str, Any]) -> None:
+    run = FinishedRun(
+        folder=path.parent, settings=read_run_file(path.parent / "config.yaml")
     )
+    folder = run.settings.folder
+    computed = run.computed_account(search=Search.of(searches.get(folder)))
     left_out = set[str]()
-    if not has_clients:
+    if run.find_partition() is None:
         left_out.add("image_level")
-    if run.folder not in searches:
+    if folder not in searches:
         left_out.add("tuning")
-    before = _numbers(stored, left_out)
+    before = _numbers(read_account(path), left_out)
     now = _numbers(computed, left_out)
     for name in {**before, **now}:
         if not _equal(before.get(name), now.get(name)):
@@ -136,36 +112,17 @@ def _check_account(path: Path, results: Path, searches: Mapping[str, Any]) -> No
             )
 
 
-def _references(run: Method, results: Path) -> dict[str, Path]:
-    return {
-        name: checked(results / "runs" / reference.folder / name)
-        for name, reference in run.references.items()
-    }
-
-
 def _numbers(account: Account, left_out: set[str]) -> dict[str, Any]:
-    """Return the numbers and statuses of an account by name, without explanations."""
+    """Return the compared values of an account by name, without these profiles."""
     numbers = dict[str, Any]()
     for unit in (account, *account.also):
-        suffix = "" if unit is account else f" of {unit.unit}s"
-        for name in ("delta", "unit", "rounds", "noise_multiplier"):
-            numbers[f"{name}{suffix}"] = getattr(unit, name)
-        entries = {**unit.profiles}
-        for name, entry in unit.groups.items():
-            entries[f"groups of {name}"] = entry
-        for profile, entry in entries.items():
-            if profile.removeprefix("groups of ") in left_out:
+        groups = {f"groups of {name}": entry for name, entry in unit.groups.items()}
+        for name, entry in {"": unit, **unit.profiles, **groups}.items():
+            if name in left_out:
                 continue
-            for name in (
-                "epsilon_low",
-                "epsilon_high",
-                "delta",
-                "unit",
-                "adjacency",
-                "observer",
-                "status",
-            ):
-                numbers[f"{name} {profile}{suffix}"] = getattr(entry, name)
+            for value in _COMPARED:
+                full_name = f"{value} {name} of {unit.unit}s".replace("  ", " ")
+                numbers[full_name] = getattr(entry, value, None)
     return numbers
 
 
@@ -200,7 +157,7 @@ def compare(first: str | Path, second: str | Path) -> Iterator[str]:
     Raises:
         BenchError: one of them is no archive or results folder.
     """
-    rows = [read_cells(path).set_index(_CELL) for path in (first, second)]
+    rows = [_read_cells(path).set_index(_CELL) for path in (first, second)]
     shared = rows[0].index.intersection(rows[1].index, sort=False)
     for name in shared:
         cells = [frame.loc[name] for frame in rows]
@@ -217,28 +174,24 @@ def compare(first: str | Path, second: str | Path) -> Iterator[str]:
             yield f"only in {path}: {len(alone)} cells of {', '.join(items)}"
 
 
-def read_cells(path: str | Path) -> pd.DataFrame:
+def _read_cells(path: str | Path) -> pd.DataFrame:
     """Return one row for each cell of an archive or results folder, as
     `summary.summarize`.
 
     Raises:
         BenchError: it is no archive or results folder.
     """
-    if Path(path).is_dir():
-        runs = load_runs(path)
-        cells = load_cells(path)
-    else:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                runs, cells = (
-                    pd.read_parquet(io.BytesIO(archive.read(name)))
-                    for name in (RUNS_FILE, CELLS_FILE)
-                )
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise BenchError(
-                f"{path} is not an archive of results ({error}): make one with `snakemake"
-                " --cores all all results/results.zip`"
-            ) from error
+    try:
+        root = Path(path) if Path(path).is_dir() else zipfile.Path(path)
+        runs, cells = (
+            pd.read_parquet(io.BytesIO((root / name).read_bytes()))
+            for name in (RUNS_FILE, CELLS_FILE)
+        )
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BenchError(
+            f"{path} is not an archive of results ({error}): make one with `snakemake"
+            " --cores all all results/results.zip`"
+        ) from error
     rows = summarize(cells, runs).drop_duplicates(_CELL)
     # An accuracy without an interval is a range of one number.
     for end in ("accuracy_low", "accuracy_high"):

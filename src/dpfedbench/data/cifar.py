@@ -2,7 +2,7 @@
 
 CIFAR-10 has ten classes, CIFAR-100 a hundred. There are three data sets:
 
-- `cifar-10` is the release, in its Python or its binary form.
+- `cifar-10` is the release, in its Python form.
 - `cifar-10-jpeg` is a copy whose pictures were saved as JPEG. This changes their pixels
   a little, so results on one do not carry over to the other.
 - `cifar-fs` has CIFAR-100's classes as a few-shot data set (Bertinetto et al. 2019).
@@ -10,17 +10,18 @@ CIFAR-10 has ten classes, CIFAR-100 a hundred. There are three data sets:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 
 from dpfedbench.data.images import SPLITS as CLASS_SPLITS
-from dpfedbench.data.images import Progress, RawImages, with_progress
+from dpfedbench.data.images import Progress, RawImages
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import Copy, Source, by_class, read_pickle
+from dpfedbench.data.sources import Copy, Source, by_class, utils
 from dpfedbench.errors import BenchError
 
 SIZE = 32
@@ -39,32 +40,11 @@ CLASSES = (
 """Class names of CIFAR-10."""
 EXAMPLES = {"train": 5000, "test": 1000}
 """Number of pictures per class in each split of CIFAR-10."""
-FEW_SHOT_EXAMPLES = 600
-"""Number of pictures per class in CIFAR-100."""
-
-# Archives of a release, and the folder extracted from each.
-BINARY, BINARY_MD5 = (
-    "cifar-10-binary.tar.gz",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-)  # as stated on the authors' page
-FORMS = {
-    "cifar-10-python.tar.gz": "cifar-10-batches-py",
-    BINARY: "cifar-10-batches-bin",
-}
-FORMS_100 = {"cifar-100-python.tar.gz": "cifar-100-python"}
 JPEG = "cifar-10-images.zip"
 JPEG_FOLDER = "cifar-10-images"
 
-_FILES = {
-    "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
-    "test": ("test_batch",),
-}
-_CIFAR_10 = Source(
-    name="CIFAR-10", folders=("cifar-10", "CIFAR10", "cifar10"), largest=64 << 20
-)  # 31 million bytes
-_CIFAR_100 = Source(
-    name="CIFAR-100", folders=("cifar-100", "cifar-fs"), largest=512 << 20
-)  # 155 million bytes
+_CIFAR_10 = Source(name="CIFAR-10", folders=("cifar-10", "CIFAR10", "cifar10"))
+_CIFAR_100 = Source(name="CIFAR-100", folders=("cifar-100", "cifar-fs"))
 
 _SPLIT_TEXT = {
     "train": (
@@ -94,48 +74,38 @@ SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 
 
 def read_cifar_10(
-    local: Path | None,
-    download_dir: Path,
-    progress: Progress | None = None,
-    *,
-    examples: Mapping[str, int] = EXAMPLES,
-    check_md5: bool = True,
+    local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawRecords:
     """Read the release of CIFAR-10.
 
     Args:
         local: local data folder. It, or its subfolder `cifar-10`, `CIFAR10` or
-            `cifar10`, holds an archive of the release (`cifar-10-python.tar.gz` or
-            `cifar-10-binary.tar.gz`) or the folder extracted from it
-            (`cifar-10-batches-py`, `cifar-10-batches-bin`).
-        examples: required number of pictures per class in each split (tests use tiny
-            archives).
-        check_md5: whether a local archive must be the published one, byte for byte. A
-            folder is checked by its content.
+            `cifar10`, holds `cifar-10-python.tar.gz` or the folder
+            `cifar-10-batches-py` extracted from it.
 
     Raises:
-        BenchError: there is no copy and no network; or a local copy is in neither form,
-            damaged or incomplete.
+        BenchError: there is no copy and no network, or the copy is not the published
+            one.
     """
-    _refuse_another_form(local)
-    copy = _find(_CIFAR_10, FORMS, local, download_dir, check_md5)
-    blocks = dict[str, Any]()
-    for split in with_progress(SPLITS, progress, "reading CIFAR-10"):
-        images, labels = _joined(copy, _FILES[split], "labels")
-        _check_labels(
-            copy, labels, [f"{split}/{name}" for name in CLASSES], examples[split]
+    copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
+    if copy is not None and not _find_release(_CIFAR_10, local):
+        raise BenchError(
+            f"{copy.path} is the data set cifar-10-jpeg: take that one, or move the file"
+            " away to download cifar-10"
         )
-        blocks |= {f"{split}_images": images, f"{split}_labels": labels}
-    return RawRecords(**blocks, class_names=CLASSES, versions={})
+    train, test = _read_release(_CIFAR_10, local, download_dir)
+    return RawRecords(
+        train_images=train.data,
+        train_labels=np.array(train.targets, np.int64),
+        test_images=test.data,
+        test_labels=np.array(test.targets, np.int64),
+        class_names=tuple(train.classes),
+        versions={},
+    )
 
 
 def read_cifar_fs(
-    local: Path | None,
-    download_dir: Path,
-    progress: Progress | None = None,
-    *,
-    examples: int = FEW_SHOT_EXAMPLES,
-    check_md5: bool = True,
+    local: Path | None, download_dir: Path, progress: Progress | None = None
 ) -> RawImages:
     """Read CIFAR-100 with CIFAR-FS's split.
 
@@ -143,29 +113,20 @@ def read_cifar_fs(
         local: local data folder. It, or its subfolder `cifar-100` or `cifar-fs`, holds
             `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from
             it.
-        examples: required number of images per class, 600 from the training and test
-            parts together (tests use tiny archives).
-        check_md5: as for `read_cifar_10`.
 
     Raises:
-        BenchError: there is no copy and no network, or the copy is damaged or
-            incomplete.
+        BenchError: there is no copy and no network, or the copy is not the published
+            one.
     """
-    copy = _find(_CIFAR_100, FORMS_100, local, download_dir, check_md5)
-    with copy.judged("meta"):
-        names = [str(name) for name in _batch(copy, "meta")["fine_label_names"]]
+    train, test = _read_release(_CIFAR_100, local, download_dir)
+    images = np.concatenate([train.data, test.data])
+    labels = np.array(train.targets + test.targets)
+    order = np.argsort(labels, kind="stable").reshape(len(train.classes), -1)
     split_of = {name: split for split in CLASS_SPLITS for name in SPLIT_CLASSES[split]}
-    if sorted(names) != sorted(split_of):
-        raise copy.damaged("its classes are not CIFAR-100's")
-    pixels, labels = _joined(
-        copy, with_progress(SPLITS, progress, "reading CIFAR-100"), "fine_labels"
-    )
-    _check_labels(copy, labels, names, examples)
-    order = np.argsort(labels, kind="stable").reshape(len(names), examples)
     return RawImages(
-        images=np.ascontiguousarray(pixels[order]),
-        class_names=tuple(names),
-        splits=tuple(split_of[name] for name in names),
+        images=np.ascontiguousarray(images[order]),
+        class_names=tuple(train.classes),
+        splits=tuple(split_of[name] for name in train.classes),
         versions={},
     )
 
@@ -184,7 +145,8 @@ def read_cifar_10_jpeg(
             `cifar10`, holds `cifar-10-images.zip` or the folder `cifar-10-images`,
             either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`. One of these
             subfolders may also hold the folders `train` and `test` directly.
-        examples: as for `read_cifar_10`.
+        examples: required number of pictures per class in each split (tests use tiny
+            sets).
 
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
@@ -229,96 +191,29 @@ def read_cifar_10_jpeg(
     )
 
 
-def _find(
-    source: Source,
-    forms: Mapping[str, str],
-    local: Path | None,
-    download_dir: Path,
-    check_md5: bool,
-) -> Copy:
-    """Return a local copy of a release, or else download its archive.
+def _find_release(source: Source, local: Path | None) -> Copy | None:
+    return source.find(local, source.published.filename, source.published.base_folder)
 
-    The local copy may be an archive or an extracted folder.
+
+def _read_release(
+    source: Source, local: Path | None, download_dir: Path
+) -> tuple[Any, Any]:
+    """Return torchvision's training and test part of a release.
+
+    torchvision compares the checksum of each file with the published one.
     """
-    copy = source.find(local, *forms, *forms.values())
-    if copy is None:
-        return source.fetch(
-            source.published.url, source.published.tgz_md5, download_dir, local
-        )
-    if check_md5 and copy.path.is_file():
-        name = copy.path.name
-        copy.check_published(
-            BINARY_MD5 if name == BINARY else source.published.tgz_md5, forms[name]
-        )
-    return copy
-
-
-def _refuse_another_form(local: Path | None) -> None:
-    """Refuse a local copy of CIFAR-10 that has no form of the release.
-
-    If there is no copy at all, nothing is refused: the release is downloaded.
-    """
-    if local is None or _CIFAR_10.find(local, *FORMS, *FORMS.values()):
-        return
-    folder = next(
-        (local / name for name in _CIFAR_10.folders if (local / name).is_dir()), None
+    published = source.published
+    copy = _find_release(source, local) or source.fetch(
+        published.url, published.tgz_md5, download_dir, local
     )
-    content = sorted(file.name for file in folder.iterdir()) if folder else []
-    if content:
-        hint = (
-            f"; {JPEG} is the data set cifar-10-jpeg"
-            if JPEG in content or JPEG_FOLDER in content
-            else ""
-        )
-        raise BenchError(
-            f"looked in {folder} for {', '.join(FORMS)},"
-            f" {' or '.join(FORMS.values())} and found"
-            f" {', '.join(content[:3])}{hint}: put one of the expected files there,"
-            " or move the folder away to download one"
-        )
-
-
-def _joined(
-    copy: Copy, names: Iterable[str], labelled: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Read pictures and labels from files of a release, in either form.
-
-    Returns:
-        Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n].
-    """
-    images = list[np.ndarray]()
-    labels = list[np.ndarray]()
-    for name in names:
-        with copy.judged(name, f"it has not the form of {copy.source.name}"):
-            batch = _batch(copy, name)
-            if isinstance(batch, bytes):
-                rows = np.frombuffer(batch, np.uint8).reshape(-1, 1 + 3 * SIZE**2)
-                batch = {"data": rows[:, 1:], labelled: rows[:, 0]}
-            labels.append(np.asarray(batch[labelled], np.int64))
-            planes = np.asarray(batch["data"], np.uint8).reshape(
-                len(labels[-1]), 3, SIZE, SIZE
-            )
-            images.append(planes.transpose(0, 2, 3, 1))
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def _batch(copy: Copy, name: str) -> Any:
-    """Read one file of a release: unpickled, or the bytes of the binary form."""
-    for file, read in copy.files.items():
-        if PurePosixPath(file).name == name:
-            return read_pickle(read(), f"{copy.path} (file {name})")
-        if PurePosixPath(file).name == f"{name}.bin":
-            return read()
-    raise copy.damaged(f"it has no {name}")
-
-
-def _check_labels(
-    copy: Copy, labels: np.ndarray, names: list[str], examples: int
-) -> None:
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
-        raise copy.damaged(f"it has the label {labels.max()}")
-    counts = np.bincount(labels, minlength=len(names)).tolist()
-    copy.check_counts(dict(zip(names, counts, strict=True)), examples)
+    with tempfile.TemporaryDirectory() as unpacked, copy.judged():
+        folder = copy.path.parent
+        if copy.path.is_file():
+            if not utils.check_integrity(copy.path, published.tgz_md5):
+                raise copy.damaged("its checksum is not the published one")
+            utils.extract_archive(copy.path, unpacked)
+            folder = Path(unpacked)
+        return published(folder, train=True), published(folder, train=False)
 
 
 READERS = {

@@ -20,9 +20,8 @@ from dpfedbench.data.images import (
     with_progress,
 )
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import DeepPixels, datasets, decoded_image, listed
+from dpfedbench.data.sources import datasets, decoded_image, listed
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_readable, reading
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
@@ -106,12 +105,13 @@ def read(
         )
     root = _find(folder, local)
     files = _list(root, images_per_class)
+    counts = {name: len(pictures) for name, pictures in files.items()}
     if split_classes is not None:
-        _check_classes(root, files, split_classes)
-    for name, pictures in files.items():
-        if test_images is not None and len(pictures) <= test_images:
+        _check_classes(root, counts, split_classes)
+    for name, count in counts.items():
+        if test_images is not None and count <= test_images:
             raise BenchError(
-                f"{root / name} has {len(pictures)} pictures, but test_images is"
+                f"{root / name} has {count} pictures, but test_images is"
                 f" {test_images}: lower test_images, or add pictures"
             )
     pixels, sizes = _read_all(root, files, size, channels, progress)
@@ -126,18 +126,13 @@ def read(
         },
     }
     if split_classes is not None:
-        counts = (
-            split_classes["train"],
-            split_classes["validation"],
-            split_classes["test"],
-        )
+        train, validation, test = (split_classes[split] for split in SPLITS)
         return RawImages(
-            images=np.stack(pixels), splits=shuffled_splits(len(files), counts), **facts
+            images=np.stack(pixels),
+            splits=shuffled_splits(len(files), (train, validation, test)),
+            **facts,
         )
-    labels = [
-        np.full(len(pictures), label, dtype=np.int64)
-        for label, pictures in enumerate(pixels)
-    ]
+    labels = [np.full(count, label) for label, count in enumerate(counts.values())]
     return RawRecords(
         train_images=np.concatenate([pictures[test_images:] for pictures in pixels]),
         train_labels=np.concatenate([pictures[test_images:] for pictures in labels]),
@@ -162,63 +157,50 @@ def _find(folder: str, local: Path | None) -> Path:
             f"the image folder {path} does not exist: correct the data set's"
             " options.folder"
         )
-    check_readable(path)
     return path
 
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     """Return the pictures of each class, in random but fixed order."""
-    with reading(root):
-        classes = class_folders(root)
-        paths = data_files(root, suffixes=datasets.folder.IMG_EXTENSIONS)
-    if not classes:
-        raise BenchError(
-            f"{root} has no sub-folders: put the pictures of each class in a sub-folder"
-        )
+    classes = class_folders(root)
     if len(classes) < 2:
         raise BenchError(
-            f"{root} has only one class ({classes[0]}): put the pictures of at least"
-            " two classes there, each in its own sub-folder"
+            f"{root} has {len(classes)} sub-folders: put the pictures of at least two"
+            " classes there, each in its own sub-folder"
         )
-    files: dict[str, list[Path]] = {name: [] for name in classes}
-    for path in paths:
-        label, *inner_parts = path.relative_to(root).parts
-        if inner_parts:
-            files[label].append(path)
-    for name, pictures in files.items():
-        needed = len(pictures) if images_per_class is None else images_per_class
+    files: dict[str, list[Path]] = {}
+    for name in classes:
+        pictures = [
+            path
+            for path in data_files(root / name)
+            if path.name.lower().endswith(datasets.folder.IMG_EXTENSIONS)
+        ]
+        needed = images_per_class or len(pictures)
         if not pictures or len(pictures) < needed:
             raise BenchError(
                 f"{root / name} has {len(pictures)} pictures, not {needed or 'any'}:"
-                " add some, remove the sub-folder"
-                + (", or lower images_per_class" if pictures else "")
+                " add some, remove the sub-folder, or lower images_per_class"
             )
-        pictures.sort()
         order = stream(1, f"image-split/{name}").permutation(len(pictures))
         files[name] = [pictures[index] for index in order[:needed]]
     return files
 
 
 def _check_classes(
-    root: Path, files: Mapping[str, list[Path]], split_classes: Mapping[str, int]
+    root: Path, counts: Mapping[str, int], split_classes: Mapping[str, int]
 ) -> None:
-    if sorted(split_classes) != sorted(SPLITS) or sum(split_classes.values()) != len(
-        files
-    ):
-        counts = ", ".join(f"{split} {count}" for split, count in split_classes.items())
+    assigned = sum(split_classes.values())
+    if assigned != len(counts):
         raise BenchError(
-            f"{root} has {len(files)} classes, but split_classes assigns"
-            f" {sum(split_classes.values())} ({counts}): give {', '.join(SPLITS)},"
-            f" numbers that add up to {len(files)}"
+            f"{root} has {len(counts)} classes, but split_classes assigns {assigned}:"
+            f" give numbers that add up to {len(counts)}"
         )
-    fewest = min(files, key=lambda name: len(files[name]))
-    most = max(files, key=lambda name: len(files[name]))
-    if len(files[fewest]) != len(files[most]):
+    fewest, most = min(counts.values()), max(counts.values())
+    if fewest != most:
         raise BenchError(
-            f"{root / fewest} has {len(files[fewest])} pictures and {most} has"
-            f" {len(files[most])}, but a data set split by class needs equally many:"
-            f" add some to {fewest}, take its folder away, or set images_per_class to"
-            f" at most {len(files[fewest])}"
+            f"the classes of {root} have {fewest} to {most} pictures, but a data set"
+            " split by class needs equally many: set images_per_class to at most"
+            f" {fewest}, or add pictures"
         )
 
 
@@ -247,24 +229,14 @@ def _read_all(
         try:
             image[:], source = _decode(path, size, channels)
             sizes[source] += 1
-        except _Unreadable as error:
+        except Exception as error:  # a damaged file can raise nearly anything
             unreadable.append(f"{path.relative_to(root)} ({error})")
     if unreadable:
         raise BenchError(
             f"{len(unreadable)} of the {len(paths)} pictures in {root} cannot be read: "
             f"{listed(unreadable)}: replace or remove them"
         )
-    if progress and set(sizes) != {(size, size)}:
-        message = (
-            f"pictures of {len(sizes)} sizes, cut to their middle square and resized to"
-            f" {size}"
-        )
-        progress(message, len(paths), len(paths))
     return pixels, sizes
-
-
-class _Unreadable(Exception):
-    pass
 
 
 def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
@@ -272,25 +244,18 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
 
     The picture is uint8 [size, size, channels].
     """
-    try:
-        picture = ImageOps.exif_transpose(decoded_image(path))
-    except BenchError:
-        raise
-    except DeepPixels as error:
-        raise _Unreadable(str(error)) from error
-    except Exception as error:  # including faults in its orientation tag
-        raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
+    picture = ImageOps.exif_transpose(decoded_image(path))
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(
             Image.new("RGBA", picture.size, "white"), picture
         )
-    side = min(picture.size)
-    (width, height) = picture.size
-    x_offset = (width - side) // 2
+    width, height = picture.size
+    side = min(width, height)
+    left = (width - side) // 2
     top = (height - side) // 2
     square = picture.convert("L" if channels == 1 else "RGB").crop(
-        (x_offset, top, x_offset + side, top + side)
+        (left, top, left + side, top + side)
     )
     resized = square.resize((size, size), Image.Resampling.LANCZOS)
     return np.asarray(resized).reshape(size, size, channels), (width, height)

@@ -3,13 +3,12 @@
 The split is that of Ravi and Larochelle (2017).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import PIL
 
-from dpfedbench.data.folder_files import class_folders
 from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import Copy, Source, by_class, listed, read_pickle
 from dpfedbench.errors import BenchError
@@ -21,9 +20,7 @@ _SPELLINGS = {
     "validation": ("val", "validation"),
     "test": ("test",),
 }
-_SOURCE = Source(
-    name="mini-ImageNet", folders=("mini-imagenet", "miniimagenet"), fetched=False
-)
+_SOURCE = Source(name="mini-ImageNet", folders=("mini-imagenet", "miniimagenet"))
 
 _SPLIT_TEXT = {
     "train": (
@@ -82,26 +79,13 @@ def read_mini_imagenet(
     images = []
     names = list[str]()
     splits = list[str]()
-    for done, split in enumerate(SPLITS, start=1):
+    for split in SPLITS:
         copy = _find(local, split, everything)
         class_names = sorted(classes[split])
         if copy.path.is_dir():
-            split_folder = any(
-                copy.path.name in spellings for spellings in _SPELLINGS.values()
-            )
-            images.append(
-                _read_folder(
-                    copy,
-                    class_names,
-                    set(class_names) if split_folder else everything,
-                    examples,
-                    progress,
-                )
-            )
+            images.append(_read_folder(copy, class_names, examples, progress))
         else:
             images.append(_read_cache(copy, class_names, examples))
-            if progress:
-                progress("reading mini-ImageNet", done, len(SPLITS))
         names += class_names
         splits += [split] * len(class_names)
     return RawImages(
@@ -130,70 +114,41 @@ def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
     )
 
 
-def _check_classes(
-    copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]
-) -> None:
-    """Check that exactly the allowed classes of the splits are there.
-
-    Another class would be in no split or in two.
-    """
-    missing = sorted(set(wanted) - present)
-    strange = sorted(present - allowed)
+def _check_classes(copy: Copy, present: Collection[str], wanted: Sequence[str]) -> None:
+    missing = sorted(set(wanted) - set(present))
     if missing:
         raise copy.damaged(
             f"of its {len(wanted)} classes {listed(missing, 5)} are missing"
-        )
-    if strange:
-        raise copy.damaged(
-            f"{listed(strange, 5)} are not among its {len(allowed)} classes"
         )
 
 
 def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
     """Read the classes of a split's pickle, uint8 [classes, examples, 84, 84, 3]."""
-    content = read_pickle(copy.path, str(copy.path))
-    with copy.judged(wrong="no image_data and class_dict"):
+    with copy.judged():
+        content = read_pickle(copy.path)
         pixels = np.asarray(content["image_data"])
-        rows = {
-            str(name): np.asarray(indices, dtype=np.int64)
-            for name, indices in content["class_dict"].items()
-        }
-    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
+        class_rows = content["class_dict"]
+        _check_classes(copy, class_rows, wanted)
+        copy.check_counts({name: len(class_rows[name]) for name in wanted}, examples)
+        images = pixels[np.array([class_rows[name] for name in wanted])]
+    if images.dtype != np.uint8 or images.shape[2:] != (SIZE, SIZE, 3):
         raise copy.damaged(
             f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE},"
             f" {SIZE}, 3]"
         )
-    _check_classes(copy, set(rows), wanted, set(wanted))
-    for name, indices in rows.items():
-        if (
-            indices.shape != (examples,)
-            or indices.min() < 0
-            or indices.max() >= len(pixels)
-        ):
-            raise copy.damaged(f"class {name} does not have {examples} images")
-    return pixels[np.stack([rows[name] for name in wanted])]
+    return images
 
 
 def _read_folder(
-    copy: Copy,
-    wanted: Sequence[str],
-    allowed: set[str],
-    examples: int,
-    progress: Progress | None,
+    copy: Copy, wanted: Sequence[str], examples: int, progress: Progress | None
 ) -> np.ndarray:
     """Read the classes of a folder, uint8 [classes, examples, 84, 84, 3].
 
-    The folder holds one split or all classes; `allowed` names the classes that it may
-    have.
+    The folder holds one split or all classes.
     """
-    _check_classes(
-        copy,
-        set(class_folders(copy.path)),
-        wanted,
-        allowed,
-    )
     pictures = by_class(sorted(copy.files), r"(?i)^([^/]+)/[^/]+\.(?:jpe?g|png)$")
-    classes = {name: pictures.get(name, []) for name in wanted}
+    _check_classes(copy, pictures, wanted)
+    classes = {name: pictures[name] for name in wanted}
     return copy.pictures(
         classes, examples=examples, mode="RGB", side=SIZE, progress=progress
     )

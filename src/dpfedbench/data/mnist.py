@@ -6,7 +6,6 @@ Each has 70,000 grey pictures of 28×28 in ten classes.
 from __future__ import annotations
 
 import gzip
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +79,6 @@ _FASHION_MNIST = _Set(
     class_names=GARMENTS,
 )
 
-_KINDS = {
-    8: "unsigned bytes",
-    9: "signed bytes",
-    11: "short integers",
-    12: "integers",
-    13: "floats",
-    14: "doubles",
-}
-
 
 def read_mnist(
     local: Path | None, download_dir: Path, progress: Progress | None = None
@@ -119,37 +109,18 @@ def read_fashion_mnist(
     return _read(_FASHION_MNIST, local, download_dir, progress)
 
 
-def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def read_idx(path: Path) -> np.ndarray:
     """Read an IDX file of unsigned bytes, compressed by gzip or not.
 
-    Args:
-        path: the file.
-        shape: required shape of the array.
-
-    Raises:
-        ValueError: the file holds something else; the message says what.
-        OSError, EOFError, zlib.error: the file cannot be read or decompressed.
+    The file has two zeros, the type, the number of axes, their lengths and the values.
     """
-    with open(path, "rb") as handle:
-        packed = handle.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else open(path, "rb") as handle:
-        # Reading one byte more than expected shows whether there are too many.
-        content = handle.read(4 + 4 * len(shape) + math.prod(shape) + 1)
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _KINDS:
-        raise ValueError("it is not an IDX file")
-    if content[2] != 8:
-        raise ValueError(f"it holds {_KINDS[content[2]]}, not {_KINDS[8]}")
-    start = 4 + 4 * content[3]
-    if len(content) < start:
-        raise ValueError("it ends within its header")
-    stated = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
-    if stated != shape:
-        raise ValueError(f"it holds {_times(stated)} values, not {_times(shape)}")
-    if len(content) - start != math.prod(shape):
-        raise ValueError(
-            f"it has {len(content) - start} bytes of values, not {math.prod(shape)}"
-        )
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    axes = content[3]
+    shape = np.frombuffer(content, ">u4", count=axes, offset=4)
+    values = np.frombuffer(content, np.uint8, offset=4 + 4 * axes)
+    return values.reshape(shape.tolist())
 
 
 def _read(
@@ -161,31 +132,21 @@ def _read(
         counts = wanted.counts[field.partition("_")[0]]
         copy = wanted.find(local, packed, name)
         if copy is None:
-            published = wanted.published
-            url = published.mirrors[0] + packed
-            md5 = dict(published.resources)[packed]
+            url = wanted.published.mirrors[0] + packed
+            md5 = dict(wanted.published.resources)[packed]
             copy = wanted.fetch(url, md5, download_dir, local)
         with copy.judged():
-            if field.endswith("images"):
-                arrays[field] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[
-                    ..., None
-                ]
-                continue
-            labels = arrays[field] = read_idx(copy.path, (sum(counts),)).astype(
-                np.int64
-            )
-            if labels.max() >= len(counts):
-                raise ValueError(f"it has the label {labels.max()}")
-            for label, count in enumerate(np.bincount(labels, minlength=len(counts))):
-                if count != counts[label]:
-                    raise ValueError(
-                        f"label {label} occurs {count} times, not {counts[label]}"
-                    )
+            values = read_idx(copy.path)
+        if field.endswith("images"):
+            if values.shape != (sum(counts), SIZE, SIZE):
+                raise copy.damaged(f"it holds {values.shape} values")
+            arrays[field] = values[..., None]
+        else:
+            present = tuple(np.bincount(values.ravel(), minlength=len(counts)).tolist())
+            if present != counts:
+                raise copy.damaged(f"its labels occur {present} times, not {counts}")
+            arrays[field] = values.astype(np.int64)
     return RawRecords(**arrays, class_names=wanted.class_names, versions={})
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "no"
 
 
 READERS = {"mnist": read_mnist, "fashion-mnist": read_fashion_mnist}

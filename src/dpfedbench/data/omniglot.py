@@ -15,9 +15,7 @@ PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
-_SOURCE = Source(
-    name="Omniglot", folders=("omniglot", "omniglot-py"), largest=1 << 20
-)  # a drawing has some hundred bytes
+_SOURCE = Source(name="Omniglot", folders=("omniglot", "omniglot-py"))
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation and test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 

@@ -6,9 +6,7 @@ ones: their facts, and a module of this package or of a plugin whose `read` make
 """
 
 import csv
-import difflib
 import importlib
-import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench import data
-from dpfedbench.config.part import Settings
 from dpfedbench.data.images import Progress, Raw
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
@@ -87,61 +84,26 @@ def lookup(
 
     Args:
         name: name of the data set.
-        own: the configuration's `datasets`.
+        own: the configuration's `datasets`. The plan has checked their readers and
+            options.
 
     Raises:
-        BenchError: no data set has this name (the message suggests the nearest one), or
-            its reader is missing or refuses its options.
+        BenchError: no data set has this name.
     """
     if name in DATASETS:
         return DATASETS[name]
-    stated = {
-        own_name: values
-        for own_name, values in (own or {}).items()
-        if values is not None
-    }
-    if name in stated:
-        return _stated(name, stated[name])
-    names = [*DATASETS, *stated]
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise BenchError(
-        f"there is no data set {name!r}: {hint}choose one of {', '.join(names)}"
-    )
-
-
-def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
-    """Return the entry of a data set that the configuration defines."""
-    options = values.get("options") or {}
-    readers = reader_modules()
-    if values["reader"] not in readers:
+    values = (own or {}).get(name)
+    if values is None:
         raise BenchError(
-            f"datasets.{name}.reader is {values['reader']}, but no reader has this"
-            f" name: choose one of {', '.join(readers)}"
+            f"there is no data set {name!r}: choose one of {', '.join(DATASETS)}"
         )
-    module = readers[values["reader"]]
-    try:
-        reader = importlib.import_module(module)
-        read = reader.read
-        known = getattr(reader, "OPTIONS", None)
-        if isinstance(known, type) and issubclass(known, Settings):
-            known.read(options, f"datasets.{name}.options")
-        inspect.signature(read).bind(None, Path(), None, **options)
-    except AttributeError as error:
-        raise BenchError(
-            f"datasets.{name}.reader is {values['reader']}, but {module} has no"
-            f" function read ({error})"
-        ) from error
-    except TypeError as error:
-        raise BenchError(
-            f"datasets.{name}.options do not fit the reader {values['reader']}: {error}"
-        ) from error
+    module = importlib.import_module(reader_modules()[values["reader"]])
     return DatasetEntry(
         name=name,
         version=str(values.get("version", 1)),
         source=values.get("source", "not stated"),
         licence=values.get("licence", "not stated"),
-        read=partial(read, **options),
+        read=partial(module.read, **values.get("options", {})),
     )
 
 
@@ -171,12 +133,7 @@ def prepare(
     """
     entry = lookup(name, own)
     out_dir = Path(out_dir)
-    try:
-        raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
-    except PermissionError as error:
-        raise BenchError(
-            f"no permission to read {error.filename}: make it readable"
-        ) from error
+    raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     names = (
         "name",
         "version",

@@ -18,13 +18,7 @@ from dpfedbench.errors import BenchError
 
 WORDS = 800
 SOURCE = "https://www.gutenberg.org/ebooks/100"
-_PLAYS = Source(
-    name="Shakespeare-800",
-    folders=("shakespeare",),
-    largest=64 << 20,
-    total=1 << 30,
-    fetched=False,
-)
+_PLAYS = Source(name="Shakespeare-800", folders=("shakespeare",))
 
 _HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
 _DIVISION = re.compile(r"(?:ACT|SCENE|Scene|Act|EPILOGUE|PROLOGUE|THE END)\b")

@@ -6,31 +6,22 @@ import contextlib
 import dataclasses
 import functools
 import io
-import math
 import os
 import pickle
 import re
 import socket
-import stat
 import tarfile
-import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench.data.folder_files import (
-    check_printable,
-    data_files,
-    is_by_product,
-    tell_left_out,
-)
+from dpfedbench.data.folder_files import data_files, is_by_product
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_readable, reading
+from dpfedbench.files import check_readable
 from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
@@ -48,19 +39,6 @@ else:
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
-
-# RuntimeError: the archive is encrypted. NotImplementedError, a subclass: Python does
-# not know its compression.
-_UNPACKING = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-)
-_FAULTS = (*_UNPACKING, ValueError, KeyError, TypeError, AttributeError)
-"""Exceptions from reading a damaged copy or a file of another kind."""
 
 
 def local_folder(local_dir: Path | str | None) -> Path | None:
@@ -83,22 +61,16 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A published data set: possible places of a local copy, and its largest size.
+    """A published data set and the possible places of a local copy.
 
     Attributes:
         name: name of the data set, for messages.
         folders: subfolders of the local data folder in which a copy may lie. Messages
             name the first.
-        largest: maximal size of one file of an archive, in bytes.
-        total: maximal size of all files together, in bytes.
-        fetched: whether it is downloaded if there is no local copy.
     """
 
     name: str
-    folders: tuple[str, ...] = ()
-    largest: int = 0
-    total: float = math.inf
-    fetched: bool = True
+    folders: tuple[str, ...]
 
     def find(self, local: Path | None, *names: str) -> Copy | None:
         """Return the first of `names` that exists in the local folder.
@@ -113,9 +85,7 @@ class Source:
             return None
         for folder in (*[local / folder for folder in self.folders], local):
             for name in names:
-                with reading(folder / name):
-                    exists = (folder / name).exists()
-                if exists:
+                if (folder / name).exists():
                     check_readable(folder / name)
                     return Copy(self, folder / name)
         return None
@@ -156,11 +126,6 @@ class Source:
                 stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
                 socket.setdefaulttimeout(TIMEOUT_S)
                 utils.download_url(url, str(download_dir), filename=name, md5=md5)
-        except PermissionError as error:
-            raise BenchError(
-                f"no permission to write {path}: make its folder writable, or choose"
-                " another"
-            ) from error
         except RuntimeError as error:  # torchvision raises it for a wrong checksum
             path.unlink(missing_ok=True)
             raise BenchError(
@@ -201,27 +166,27 @@ class Copy:
             path = path / name
         elif name:
             fault = f"{name}: {fault}"
-        or_fetch = ", or leave it out to download one" if self.source.fetched else ""
         return BenchError(
             f"{path} is damaged or not {self.source.name}'s ({fault}): delete it and put"
-            " an undamaged copy in its place" + or_fetch
+            " an undamaged copy in its place"
         )
 
     @contextlib.contextmanager
-    def judged(self, name: str = "", wrong: str = "") -> Iterator[None]:
+    def judged(self, name: str = "") -> Iterator[None]:
         """Turn errors of reading a damaged copy into one line that names the copy.
 
         Args:
             name: the file that is read, if the copy has several.
-            wrong: explanation of the fault, placed before it.
 
         Raises:
             BenchError: the copy is damaged.
         """
         try:
             yield
-        except _FAULTS as error:
-            raise self.damaged(f"{wrong}: {error}" if wrong else error, name) from error
+        except BenchError:
+            raise
+        except Exception as error:  # a damaged file can raise nearly anything
+            raise self.damaged(str(error) or type(error).__name__, name) from error
 
     @functools.cached_property
     def files(self) -> Mapping[str, Callable[[], bytes]]:
@@ -231,92 +196,29 @@ class Copy:
         archive can only be read in order, so it is read completely.
 
         Raises:
-            BenchError: the copy cannot be opened, is damaged, or has more bytes than
-                the data set can have. The readers raise it as well.
+            BenchError: the copy cannot be opened or is damaged.
         """
-        check_readable(self.path)
         if self.path.is_dir():
             return {
-                file.relative_to(self.path).as_posix(): partial(_content, file)
+                file.relative_to(self.path).as_posix(): file.read_bytes
                 for file in data_files(self.path)
             }
         with self.judged():
-            if self.path.suffix != ".zip":
-                return self._untarred()
-            archive = zipfile.ZipFile(self.path)
-            largest = self.source.largest
-        members = list[zipfile.ZipInfo]()
-        left_out = list[str]()
-        for member in archive.infolist():
-            link = stat.S_ISLNK(member.external_attr >> 16)
-            if link or is_by_product(member.filename):
-                left_out.append(member.filename)
-            else:
-                check_printable(self.path, member.filename)
-                members.append(member)
-        tell_left_out(self.path, left_out)
-        for member in members:
-            if member.file_size > largest:
-                message = (
-                    f"{member.filename} has {member.file_size:,} bytes, and at most"
-                    f" {largest:,} are possible"
-                )
-                raise self.damaged(message)
-        if sum(member.file_size for member in members) > self.source.total:
-            raise self.damaged(
-                f"its files have more than {self.source.total:,} bytes, the most that"
-                " the data set can have"
-            )
+            members = _unzipped if self.path.suffix == ".zip" else _untarred
+            return {
+                name: read
+                for name, read in members(self.path)
+                if not is_by_product(name)
+            }
 
-        def read(name: str) -> bytes:
-            with self.judged(name):
-                return archive.read(name)
-
-        return {member.filename: partial(read, member.filename) for member in members}
-
-    def _untarred(self) -> dict[str, Callable[[], bytes]]:
-        members: dict[str, Callable[[], bytes]] = {}
-        room = self.source.total
-        left_out = list[str]()
-        with tarfile.open(self.path) as archive:
-            for member in archive:
-                if is_by_product(member.name):
-                    left_out.append(member.name)
-                elif (
-                    member.isfile()
-                    and (handle := archive.extractfile(member)) is not None
-                ):
-                    most = int(min(self.source.largest, room))
-                    content = handle.read(most + 1)
-                    if len(content) > most:
-                        raise ValueError(
-                            f"it holds more than {most:,} bytes, the most that the"
-                            " file can have"
-                        )
-                    room -= len(content)
-                    check_printable(self.path, member.name)
-                    members[member.name] = partial(bytes, content)
-        tell_left_out(self.path, left_out)
-        return members
-
-    def check_published(self, md5: str, folder: str) -> None:
-        """Refuse an archive that is not the published one, byte for byte.
-
-        Args:
-            md5: its published checksum.
-            folder: name of the folder extracted from it, which is checked by its
-                content.
+    def read(self, name: str) -> bytes:
+        """Return the content of one of `files`.
 
         Raises:
-            BenchError: the archive is another one.
+            BenchError: the file is damaged.
         """
-        if (digest := utils.calculate_md5(str(self.path))) != md5:
-            raise BenchError(
-                f"{self.path} is not the published archive (md5 {digest}, not {md5}):"
-                " delete it, then put an undamaged copy in its place or leave it out"
-                " to download one; if you repacked it, put its extracted folder"
-                f" {folder} there"
-            )
+        with self.judged(name):
+            return self.files[name]()
 
     def check_counts(self, counts: Mapping[str, int], examples: int) -> None:
         """Refuse a copy in which a class has another number of pictures.
@@ -377,9 +279,19 @@ class Copy:
         return pixels
 
 
-def _content(file: Path) -> bytes:
-    with reading(file):
-        return file.read_bytes()
+def _unzipped(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    archive = zipfile.ZipFile(path)
+    for member in archive.infolist():
+        if not member.is_dir():
+            yield member.filename, partial(archive.read, member.filename)
+
+
+def _untarred(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            handle = archive.extractfile(member) if member.isfile() else None
+            if handle is not None:
+                yield member.name, partial(bytes, handle.read())
 
 
 def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
@@ -401,36 +313,8 @@ def listed(names: Collection[str], most: int = 3) -> str:
     )
 
 
-class DeepPixels(ValueError):
-    """A picture has more than 8 bits per channel, which Pillow would cut or scale."""
-
-
-def _check_depth(image: Image.Image) -> None:
-    """Refuse 16-bit and floating-point pixels, grey or colour.
-
-    The image is not loaded.
-
-    Raises:
-        DeepPixels: the image's mode or stored format has more than 8 bits per channel.
-    """
-    stored = image.mode
-    for codec, _, _, settings in getattr(image, "tile", ()):
-        codec_settings = settings if isinstance(settings, tuple) else (settings,)
-        if (
-            codec.startswith("ppm")
-            and isinstance(codec_settings[-1], int)
-            and codec_settings[-1] > 255
-        ):
-            stored = f"{image.mode} up to {codec_settings[-1]}"
-        for name in codec_settings:
-            if isinstance(name, str) and re.search(r";(16|24|32|64)", name):
-                stored = name
-    if image.mode[0] in "IF" or stored != image.mode:
-        raise DeepPixels(f"its pixels are not of 8 bits, but {stored}")
-
-
 def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:
-    """Decode a picture, after checking its size.
+    """Decode a picture.
 
     Args:
         source: a file, or its bytes.
@@ -438,31 +322,31 @@ def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Ima
             (`MAX_IMAGE_PIXELS`).
 
     Raises:
-        ValueError: the picture cannot be decoded or has another size. The message is
-            for people.
-        BenchError: the file cannot be opened.
+        ValueError: the picture has another size, or grey pixels of more than 8 bits,
+            which Pillow would cut. Pillow raises other errors for damaged pictures.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(
-                io.BytesIO(source) if isinstance(source, bytes) else source
-            ) as image:
-                if size is not None and image.size != (size, size):
-                    raise ValueError(
-                        f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}"
-                    )
-                _check_depth(image)
-                image.load()
-                return image
-    except PermissionError as error:
-        raise BenchError(
-            f"no permission to read {source!s}: make it readable"
-        ) from error
-    except DeepPixels:
-        raise
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise ValueError(str(error) or type(error).__name__) from error
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    with Image.open(file) as image:
+        if size is not None and image.size != (size, size):
+            raise ValueError(
+                f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}"
+            )
+        if image.mode[0] in "IF":
+            raise ValueError(f"its pixels are not of 8 bits, but {image.mode}")
+        image.load()
+        return image
+
+
+_OF_ARRAYS = {
+    "ndarray",
+    "dtype",
+    "_reconstruct",
+    "scalar",
+    "_frombuffer",
+    "encode",
+    "OrderedDict",
+}
+"""Functions and classes that pickled arrays need, by name."""
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -471,48 +355,22 @@ class _ArrayUnpickler(pickle.Unpickler):
     An ordinary unpickler can run any code.
     """
 
-    _ALLOWED = {  # noqa: RUF012
-        ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
-        ("collections", "OrderedDict"): dict,
-    }
-    _NUMPY = ("ndarray", "dtype")
-    _OF_NUMPY = (
-        ("multiarray", "_reconstruct"),
-        ("multiarray", "scalar"),
-        ("numeric", "_frombuffer"),
-    )
-
     def find_class(self, module: str, name: str) -> Any:
         """Resolve only the names that pickled arrays need."""
-        package, _, part = module.rpartition(".")
-        if package in ("numpy.core", "numpy._core") and (part, name) in self._OF_NUMPY:
-            return getattr(getattr(np._core, part), name)  # type: ignore[attr-defined]
-        if module == "numpy" and name in self._NUMPY:
-            return getattr(np, name)
-        if (module, name) in self._ALLOWED:
-            return self._ALLOWED[module, name]
+        package = module.partition(".")[0]
+        if name in _OF_ARRAYS and package in ("numpy", "_codecs", "collections"):
+            return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which is not an array")
 
 
-def read_pickle(source: Path | bytes, called: str) -> Any:
+def read_pickle(path: Path) -> Any:
     """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too).
 
     No code from the pickle is run.
 
-    Args:
-        source: a file, or its bytes.
-        called: name of the source in messages.
-
     Raises:
-        BenchError: the pickle cannot be opened, is damaged, or holds anything else.
+        pickle.UnpicklingError: the pickle holds anything else. A damaged one can raise
+            nearly anything.
     """
-    try:
-        with (
-            io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
-        ) as handle:
-            return _ArrayUnpickler(handle, encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise BenchError(
-            f"{called} cannot be read as a pickle of arrays ({error}): delete it and"
-            " put an undamaged copy in its place"
-        ) from error
+    with open(path, "rb") as handle:
+        return _ArrayUnpickler(handle, encoding="latin1").load()

@@ -5,20 +5,13 @@ All tasks have the same number of words.
 
 from __future__ import annotations
 
-import itertools
-import os
 from pathlib import Path
 
 from dpfedbench.config.part import Settings, setting
-from dpfedbench.data.folder_files import (
-    check_printable,
-    is_by_product,
-    tell_left_out,
-)
+from dpfedbench.data.folder_files import data_files
 from dpfedbench.data.images import Progress, with_progress
-from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
 from dpfedbench.errors import BenchError
-from dpfedbench.files import reading
 
 
 class TextFolderOptions(Settings):
@@ -52,8 +45,6 @@ def read(
 ) -> RawTexts:
     """Read the files of a folder, ordered by name.
 
-    Of each file only the words of one task are read.
-
     Args:
         local: the local data folder; a relative `folder` lies below it.
         folder, words, test, validation: see `TextFolderOptions`.
@@ -63,25 +54,18 @@ def read(
             text, or there are too few texts.
     """
     path = Path(folder) if local is None else local / folder
-    if not os.path.isdir(path):
+    if not path.is_dir():
         raise BenchError(
             f"the folder of texts {path} does not exist: correct options.folder, or"
             " data.local_dir"
         )
-    with reading(path):
-        names = sorted(name for name in os.listdir(path) if name.endswith(".txt"))
-    left_out = [
-        name
-        for name in names
-        if is_by_product(name)
-        or ((path / name).is_symlink() and (path / name).exists())
+    files = [
+        file
+        for file in data_files(path)
+        if file.parent == path and file.suffix == ".txt"
     ]
-    tell_left_out(path, left_out)
-    files = [path / name for name in names if name not in left_out]
-    for file in files:
-        check_printable(path, file.name)
     texts = [
-        (file.stem, list(itertools.islice(words_in(file), words)))
+        (file.stem, words_of(decoded(file.read_bytes(), str(file)))[:words])
         for file in with_progress(files, progress, "texts: reading")
     ]
     return cut_into_tasks(

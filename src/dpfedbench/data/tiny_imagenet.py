@@ -27,16 +27,8 @@ SIZE = 64
 COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 """Number of classes and of images per class, for the two data sets."""
 
-# The longest file is a list of classes.
-_RELEASE = Source(
-    name="Tiny-ImageNet",
-    folders=("tiny-imagenet", RELEASE),
-    largest=32 << 20,
-    fetched=False,
-)
-_SUBSET = Source(
-    name="Tiny-ImageNet", folders=(SUBSET,), largest=32 << 20, fetched=False
-)
+_RELEASE = Source(name="Tiny-ImageNet", folders=("tiny-imagenet", RELEASE))
+_SUBSET = Source(name="Tiny-ImageNet", folders=(SUBSET,))
 _ANNOTATIONS = "val/val_annotations.txt"
 
 
@@ -68,8 +60,7 @@ def read_tiny_imagenet(
     annotations = next((name for name in names if name.endswith(_ANNOTATIONS)), None)
     if annotations is None:
         raise copy.damaged(f"{_ANNOTATIONS} is missing")
-    with copy.judged(annotations):
-        lines = copy.files[annotations]().decode("utf-8").splitlines()
+    lines = copy.read(annotations).decode("utf-8").splitlines()
     class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     classes = by_class(names, r"(?:^|/)train/(n\d+)/images/\1_\d+\.JPEG$")
     for picture, files in by_class(
@@ -116,9 +107,8 @@ def read_tiny_imagenet_100(
 
 def _number(name: str) -> tuple[str, int]:
     """Return the sort key of an image: its number as a number, not as text."""
-    return name.rpartition("_")[0], int(
-        "0" + "".join(re.findall(r"_(\d+)\.JPEG$", name))
-    )
+    match = re.fullmatch(r"(.*)_(\d+)\.JPEG", name)
+    return (match[1], int(match[2])) if match else (name, 0)
 
 
 def _decoded(
@@ -132,10 +122,8 @@ def _decoded(
     if len(classes) != count:
         raise copy.damaged(f"it has {len(classes)} classes, not {count}")
     classes = dict(sorted(classes.items()))
-    validation, test = (
-        round(0.16 * count),
-        round(0.2 * count),
-    )  # classes left over by rounding are for training
+    validation = round(0.16 * count)
+    test = round(0.2 * count)
     return RawImages(
         # A few pictures are grey; they become RGB.
         images=copy.pictures(

@@ -12,11 +12,10 @@ words.csv, all words in alphabetical order with their count in the public text.
 
 from __future__ import annotations
 
-import codecs
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -35,14 +34,10 @@ from dpfedbench.data.images import (
 )
 from dpfedbench.data.sources import Copy
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_file, read_json, reading, sha256
+from dpfedbench.files import read_json, sha256
 from dpfedbench.lazy import np
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
-_PIECE = 1 << 20
-"""Number of bytes of a file that are read at once."""
-_LONGEST = 1 << 24
-"""Longest run of letters without a space in a text."""
 
 
 def words_of(text: str) -> list[str]:
@@ -53,68 +48,23 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
-def words_in(path: Path) -> Iterator[str]:
-    """Yield the words of a UTF-8 text file, as `words_of` returns them.
-
-    The file is read only as far as the caller iterates. No word contains a space, so
-    pieces that end at a space give the words of the whole file.
-
-    Raises:
-        BenchError: the file cannot be read, or its content so far is not text.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    rest = ""
-    done = 0
-    with reading(path):
-        check_file(path)
-        handle = open(path, "rb")  # noqa: SIM115
-    with handle:
-        content = b"more"
-        while content:
-            with reading(path):
-                content = handle.read(_PIECE)
-            try:
-                rest += decoder.decode(content, final=not content)
-            except UnicodeDecodeError as error:
-                offset = done - (len(error.object) - len(content)) + error.start
-                raise _no_utf_8(path, error, offset) from error
-            done += len(content)
-            if "\0" in rest:
-                raise BenchError(
-                    f"{path} is not a text file, since it has a NUL character: remove"
-                    " it"
-                )
-            # After the last space a word may be incomplete.
-            tail = (
-                ""
-                if not content or not rest or rest[-1].isspace()
-                else rest.rsplit(None, 1)[-1]
-            )
-            if len(tail) > _LONGEST:
-                raise BenchError(
-                    f"{path} is not a text file, since it has {len(tail):,}"
-                    " characters without a space: remove it"
-                )
-            yield from words_of(rest[: len(rest) - len(tail)])
-            rest = tail
-
-
 def decoded(content: bytes, called: str) -> str:
     """Decode a text file's content.
 
     Raises:
-        BenchError: it is not UTF-8.
+        BenchError: it is not UTF-8, or has NUL characters, as UTF-16 has.
     """
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _no_utf_8(called, error, error.start) from error
-
-
-def _no_utf_8(called: object, error: UnicodeDecodeError, place: int) -> BenchError:
-    return BenchError(
-        f"{called} is not UTF-8 ({error.reason} at byte {place}): convert it"
-    )
+        raise BenchError(
+            f"{called} is not UTF-8 ({error.reason} at byte {error.start}): convert it"
+        ) from error
+    if "\0" in text:
+        raise BenchError(
+            f"{called} is not a text file, since it has a NUL character: remove it"
+        )
+    return text
 
 
 def texts_of(copy: Copy) -> list[tuple[str, str]]:
@@ -123,15 +73,15 @@ def texts_of(copy: Copy) -> list[tuple[str, str]]:
     Names are without their ending.
 
     Raises:
-        BenchError: the archive is damaged or too large, or a file is not UTF-8.
+        BenchError: the archive is damaged, or a file is not UTF-8.
     """
-    texts = sorted(
-        (PurePosixPath(name).stem, read())
-        for name, read in copy.files.items()
-        if name.endswith(".txt")
-    )
     return [
-        (name, decoded(content, f"{copy.path}: {name}.txt")) for name, content in texts
+        (
+            PurePosixPath(name).stem,
+            decoded(copy.read(name), f"{copy.path}: {PurePosixPath(name).name}"),
+        )
+        for name in sorted(copy.files, key=lambda name: PurePosixPath(name).stem)
+        if name.endswith(".txt")
     ]
 
 

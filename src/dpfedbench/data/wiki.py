@@ -20,14 +20,7 @@ SOURCE = (
 )
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
-# Bounds much larger than the longest article and than all articles.
-_ARTICLES = Source(
-    name="Wiki-3029",
-    folders=("wiki-3029",),
-    largest=64 << 20,
-    total=1 << 30,
-    fetched=False,
-)
+_ARTICLES = Source(name="Wiki-3029", folders=("wiki-3029",))
 
 
 def read_wiki(

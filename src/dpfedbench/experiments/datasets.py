@@ -54,8 +54,7 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
 
     A reader's module may define a `Settings` class `OPTIONS` for its arguments. The
     options are checked here, unless a package that the module imports is missing, as on
-    a machine that only makes a plan. Then they are checked when the data set is
-    prepared.
+    a machine that only makes a plan.
 
     Args:
         path: file of `data.DATASETS_TABLE`.

@@ -1,9 +1,6 @@
 """A folder of pictures as a data set: reading, splits, by-products and refusals."""
 
 import io
-import os
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -152,15 +149,14 @@ def test_image_folder_of_the_configuration_is_prepared(draw, tmp_path):
 @pytest.mark.parametrize(
     "name", [".git/0.png", "__MACOSX/0.png", "a/._0.png", "a/c/.x/9.png"]
 )
-def test_hidden_files_and_folders_are_left_out_with_a_notice(pictures, name, capsys):
+def test_hidden_files_and_folders_are_left_out(pictures, name):
     path = pictures / "shapes" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (SIZE, SIZE), 200).save(path)
     check_two_classes(read_pictures(pictures))
-    assert "notice: " in capsys.readouterr().err
 
 
-def test_links_in_a_folder_are_left_out(pictures, capsys):
+def test_links_in_a_folder_are_left_out(pictures):
     """A loop of links ends. The folder itself may be a link."""
     shapes = pictures / "shapes"
     (pictures / "elsewhere").mkdir()
@@ -173,44 +169,22 @@ def test_links_in_a_folder_are_left_out(pictures, capsys):
     (pictures / "linked").symlink_to(shapes)
     for folder in ("shapes", "linked"):
         check_two_classes(read_pictures(pictures, folder=folder))
-        assert "and 2 more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", b"two\nlines"])
-def test_name_that_cannot_be_printed_is_refused(pictures, name):
-    shapes = os.fsencode(pictures / "shapes")
-    os.rename(shapes + b"/b", shapes + b"/" + name)
-    assert "an unprintable name" in refusal(read_pictures, pictures)
+# Grey pixels of more than 8 bits, which Pillow would cut to 255
 
 
-# Pixels of more than 8 bits, which Pillow would cut to 8
+def grey_png():
+    handle = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 300, np.uint16)).save(handle, "PNG")
+    return handle.getvalue()
 
 
-def png(colour, samples):
-    """Encode a 16-bit PNG of 8x8 pixels, which Pillow cannot write in colour."""
-    row = b"\0" + bytes([1]) * (8 * samples * 2)
-
-    def chunk(kind, content):
-        length = struct.pack(">I", len(content))
-        return length + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", 8, 8, 16, colour, 0, 0, 0)
-    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row * 8))
-    return b"\x89PNG\r\n\x1a\n" + body + chunk(b"IEND", b"")
-
-
-DEEP = {
-    "grey.png": png(0, 1),
-    "colour.png": png(2, 3),
-    "grey-alpha.png": png(4, 2),
-    "alpha.png": png(6, 4),
-    "colour.ppm": b"P6\n8 8\n65535\n" + bytes(384),
-    "grey.pgm": b"P5\n8 8\n65535\n" + bytes(128),
-}
+DEEP = {"grey.png": grey_png(), "grey.pgm": b"P5\n8 8\n65535\n" + bytes(128)}
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_pixels_of_more_than_8_bits_are_refused(pictures, name):
+def test_grey_pixels_of_more_than_8_bits_are_refused(pictures, name):
     (pictures / "shapes/a" / name).write_bytes(DEEP[name])
     for channels in (1, 3):
         message = refusal(read_pictures, pictures, channels=channels)

@@ -77,9 +77,6 @@ def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path):
     folder = tmp_path / "mini-imagenet"
     write_folders(folder, *CLASSES)
     check_images(read(tmp_path))
-    (folder / "n99").mkdir()
-    assert "n99 are not among its 6 classes" in refusal(read, tmp_path)
-    (folder / "n99").rmdir()
     (folder / "n02").rename(tmp_path / "n02")
     assert "of its 3 classes n02 are missing" in refusal(read, tmp_path)
 
@@ -100,10 +97,9 @@ def class_rows(first):
     ("change", "message"),
     [
         ({"class_dict": {"n00": [0, 1, 2, 3]}}, "classes n01, n02 are missing"),
-        ({"class_dict": class_rows([0, 1, 2])}, "n00 does not have 4 images"),
-        ({"class_dict": class_rows([0, 1, 2, 99])}, "n00 does not have 4 images"),
+        ({"class_dict": class_rows([0, 1, 2])}, "not every class has 4 images: n00"),
+        ({"class_dict": class_rows([0, 1, 2, 99])}, "out of bounds"),
         ({"image_data": np.zeros((12, 84, 84), np.uint8)}, "image_data is uint8"),
-        ({"class_dict": class_rows([0, 1, 2, 3]) | {"n04": [0]}}, "are not among"),
     ],
 )
 def test_mini_imagenet_pickle_with_other_content_is_refused(tmp_path, change, message):

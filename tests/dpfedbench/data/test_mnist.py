@@ -88,10 +88,14 @@ def test_mnist_and_fashion_mnist_have_their_names_and_counts():
         assert {len(counts) for counts in facts.counts.values()} == {10}
 
 
+def packed(values, kind=8):
+    return gzip.compress(idx(values, kind))
+
+
 def packed_labels(index, label):
     labels = split_content("train")[1].copy()
     labels[index] = label
-    return gzip.compress(idx(labels))
+    return packed(labels)
 
 
 def flip_checksum(content):
@@ -107,12 +111,12 @@ TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
         (IMAGES, lambda content: content[:-20]),
         (IMAGES, lambda content: b"<html>not found</html>"),
         (IMAGES, flip_checksum),
-        (IMAGES, lambda content: gzip.decompress(content)[:-1]),
-        (IMAGES, lambda content: gzip.decompress(content)[:9]),
-        (IMAGES, lambda content: idx(TRAIN_IMAGES, kind=13)),
-        (IMAGES, lambda content: idx(TRAIN_IMAGES[:3])),
-        (IMAGES, lambda content: idx(TRAIN_IMAGES.reshape(12, 14, 56))),
-        (LABELS, lambda content: idx(TRAIN_LABELS[1:])),
+        (IMAGES, lambda content: gzip.compress(gzip.decompress(content)[:-1])),
+        (IMAGES, lambda content: gzip.compress(gzip.decompress(content)[:9])),
+        (IMAGES, lambda content: packed(TRAIN_IMAGES.astype(">f4"), kind=13)),
+        (IMAGES, lambda content: packed(TRAIN_IMAGES[:3])),
+        (IMAGES, lambda content: packed(TRAIN_IMAGES.reshape(12, 14, 56))),
+        (LABELS, lambda content: packed(TRAIN_LABELS[1:])),
         (LABELS, lambda content: packed_labels(3, 10)),
         (LABELS, lambda content: packed_labels(-1, 2)),
     ],

@@ -123,10 +123,8 @@ def test_partition_summary_counts_how_images_are_shared(small):
     [
         (make_clients, {"ways": 25}),
         (make_clients, {"examples_per_class": 13}),
-        (make_clients, {"clients": 0}),
         (draw_tasks, {"ways": 11}),
         (draw_tasks, {"shots": 6, "query_per_class": 7}),
-        (draw_tasks, {"split": "exam"}),
     ],
 )
 def test_clients_and_tasks_that_the_data_cannot_give_are_refused(small, make, change):

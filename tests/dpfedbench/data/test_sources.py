@@ -85,12 +85,13 @@ def test_fetch_keeps_nothing_that_is_short_or_has_another_checksum(
     assert not list((tmp_path / "download").iterdir())
 
 
-def test_read_pickle_reads_arrays_of_every_protocol():
+def test_read_pickle_reads_arrays_of_every_protocol(tmp_path):
     images = np.arange(12, dtype=np.uint8).reshape(3, 4)
     content = {"image_data": images, "class_dict": {"n01": [0, np.int64(2)]}}
+    path = tmp_path / "set.pkl"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        packed = pickle.dumps(content, protocol=protocol)
-        values = sources.read_pickle(packed, "set.pkl")
+        path.write_bytes(pickle.dumps(content, protocol=protocol))
+        values = sources.read_pickle(path)
         assert np.array_equal(values["image_data"], images)
         assert values["class_dict"] == content["class_dict"]
 
@@ -102,12 +103,8 @@ class Harmful:
 
 def test_read_pickle_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    packed = pickle.dumps({"image_data": Harmful()})
-    message = refusal(sources.read_pickle, packed, "set.pkl")
-    assert "set.pkl cannot be read as a pickle of arrays" in message
+    path = tmp_path / "set.pkl"
+    path.write_bytes(pickle.dumps({"image_data": Harmful()}))
+    with pytest.raises(pickle.UnpicklingError, match="is not an array"):
+        sources.read_pickle(path)
     assert not (tmp_path / "harm").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps([1, 2])[:-1]])
-def test_read_pickle_refuses_a_damaged_file(content):
-    assert "as a pickle" in refusal(sources.read_pickle, content, "set.pkl")

@@ -58,7 +58,6 @@ class TaskClients(PartitionScheme):
         dataset = load_dataset(data_dir)
         check_task_sizes(
             dataset,
-            clients=self.count,
             ways=ways,
             examples_per_class=self.examples_per_class,
         )
