@@ -97,8 +97,8 @@ def test_forged_epsilon_is_found(
     reseal("privacy.json")
     (line,) = find_faults()
     epsilons = re.fullmatch(
-        rf"{RUN_FOLDER}/privacy.json: its epsilon_high proven is (.*), but its ledger"
-        r" gives (.*): make it again .*",
+        rf"{RUN_FOLDER}/privacy.json: its epsilon_high proven of clients is (.*), but its"
+        r" ledger gives (.*): make it again .*",
         line,
     )
     assert epsilons
