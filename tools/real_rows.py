@@ -28,6 +28,14 @@ _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6)
 # Add a line for each measurement: its row of docs/measurements.md, the paper, the table
 # or figure, and the values of series, seed, x, shots and ways that select its runs.
 MEASURED = (
+    ("M130", "dp-fedmeta", "as-released", {"series": ["by-tensor"]}),
+    ("M128", "dp-fnas", "table1-cifar-10", {}),
+    (
+        "M129",
+        "adap-dp-fl",
+        "accuracy-a",
+        {"series": ["constant-4", "constant-6", "adap-raw", "adap-scalar"]},
+    ),
     ("M127", "dp-fedmeta", "figure3", {"series": ["aqc"]}),
     ("M126", "dp-fedmeta", "figure4b", {}),
     ("M126", "dp-fedmeta", "figure4c", {}),
