@@ -59,24 +59,14 @@ RUN = {
         "never_rising": False,
     },
     "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {
-        "epsilon": None,
-        "delta": 1e-3,
-        "profile": "proven",
-        "stop": True,
-    },
+    "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
     "server": {
         "kind": "step",
         "rate": 0.01,
         "optimizer": "adam",
         "schedule": "constant",
     },
-    "validation": {
-        "every": 4,
-        "tasks": 4,
-        "ensemble": 2,
-        "public": True,
-    },
+    "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
     "evaluation": {
         "every": 0,
         "tasks": 6,
@@ -207,6 +197,29 @@ def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options
     return {name: (run_dir / name).read_bytes() for name in RESULT_FILES}
 
 
+def examples(dataset, records):
+    """Return (images scaled to 0..1, labels) of records of a data set."""
+    images = torch.from_numpy(np.asarray(dataset.images[records])).float() / 255
+    return images, torch.from_numpy(np.asarray(dataset.labels[records]))
+
+
+def clipped_gradient_sum(
+    net, theta, images, labels, threshold, coordinates=slice(None)
+):
+    """Return the sum of single records' gradients over some coordinates, each clipped,
+    by autodiff.
+    """
+
+    def loss(weights, image, label):
+        logits = net.logits(weights, image[None])
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    record_gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    gradients = record_gradients(theta, images, labels)[:, coordinates]
+    scale = torch.clamp(threshold / gradients.norm(dim=1), max=1.0)
+    return (gradients * scale[:, None]).sum(dim=0)
+
+
 def ledger_in(run_dir):
     return read_ledger(run_dir / "ledger.jsonl")
 
@@ -217,6 +230,12 @@ def history_in(run_dir):
 
 def training_in(run_dir):
     return json.loads((run_dir / "training.json").read_text())
+
+
+def personal_in(run_dir):
+    """Return the results of the clients' personal tests; none where there is no test."""
+    training = training_in(run_dir)
+    return {key: training[key] for key in training if key.startswith("personal_")}
 
 
 def accounted(config, run_dir, clients_dir=None):
@@ -329,7 +348,9 @@ class FixedClients(Clients):
         yield self.rows[torch.from_numpy(cohort)], zeros, zeros
 
 
-def rounds_in_memory(config, dimension, clients=None, held=None, gradients=None):
+def rounds_in_memory(
+    config, dimension, clients=None, held=None, gradients=None, **options
+):
     """Return the rounds of a run over `dimension` weights.
 
     The ledger is a list, and so is `log`, which has the releases.
@@ -344,15 +365,17 @@ def rounds_in_memory(config, dimension, clients=None, held=None, gradients=None)
         ledger=[],
         observer=log,
         clients=clients,
+        **options,
     )
     rounds.log = log
     return rounds
 
 
-def fixed_rounds(config, contributions):
+def fixed_rounds(config, contributions, **options):
     """Return the rounds of a run over fixed contributions [clients, d]."""
     clients = FixedClients(contributions)
-    return rounds_in_memory(config, np.shape(contributions)[1], clients)
+    dimension = np.shape(contributions)[1]
+    return rounds_in_memory(config, dimension, clients, **options)
 
 
 def releases_by_round(rounds, count):

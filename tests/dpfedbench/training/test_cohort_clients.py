@@ -1,6 +1,4 @@
-"""Updates with `contributions`: what they get, what is kept, and that threads,
-processes, chunks and restarts change no bit.
-"""
+"""Updates with `contributions`: what they get, and what is kept."""
 
 from typing import ClassVar, Literal
 
@@ -8,18 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation import personal_test
 from dpfedbench.evaluation.personal_test import summarize_clients
+from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.training.client_updates.client_update import ClientUpdate, CohortClients
 from dpfedbench.training.client_updates.maml import Maml
-from dpfedbench.training.processes import Processes
 from dpsum.randomness import stream
+from tests.partitions import make_partition
 
 from . import conftest
-from .conftest import DIFFERENCE, RUN, rounds_of, stop_before, train, training_in
+from .conftest import DIFFERENCE, personal_in, rounds_of, stop_before, train
 
 
 class Averaging(ClientUpdate):
@@ -88,11 +88,6 @@ def config_of(method, *overlays, base="dp-fedavg", general=DIFFERENCE):
 FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
 
 
-def personal_in(run_dir):
-    training = training_in(run_dir)
-    return {name: training[name] for name in personal_test.COLUMNS}
-
-
 def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
     written = rounds_of(config_of(DpAveraging), silos, tmp_path / "written")
     shipped = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path)
@@ -102,41 +97,16 @@ def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
     assert torch.equal(written.theta, shipped.theta)
 
 
-@pytest.fixture(scope="module")
-def fedrep(silos, tmp_path_factory):
-    """Train FedRep without a break; return its files and personal test."""
-    folder = tmp_path_factory.mktemp("fedrep")
-    return train(FEDREP, silos, folder), personal_in(folder)
-
-
-def test_threads_change_no_bit_of_personal_models(silos, tmp_path, fedrep):
-    files = train(FEDREP, silos, tmp_path, threads=3)
-    assert (files, personal_in(tmp_path)) == fedrep
-
-
-@pytest.mark.parametrize("index", [1, 4])
-def test_killed_training_of_personal_models_ends_with_the_same_bits(
-    silos, tmp_path, monkeypatch, fedrep, index
-):
-    with monkeypatch.context() as patch:
-        stop = stop_before(patch, index)
-        with pytest.raises(stop):
-            train(FEDREP, silos, tmp_path, checkpoint_seconds=0)
-    files = train(FEDREP, silos, tmp_path)
-    assert (files, personal_in(tmp_path)) == fedrep
-
-
 def test_restart_without_states_of_clients_changes_the_result(
-    silos, tmp_path, monkeypatch, fedrep
+    silos, tmp_path, monkeypatch
 ):
-    with monkeypatch.context() as patch:
-        stop = stop_before(patch, 4)
-        with pytest.raises(stop):
-            train(FEDREP, silos, tmp_path, checkpoint_seconds=0)
+    whole = train(FEDREP, silos, tmp_path / "whole")
+    run_dir = tmp_path / "resumed"
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 4)):
+        train(FEDREP, silos, run_dir, checkpoint_seconds=0)
     monkeypatch.setattr(CohortClients, "restore", lambda self, state: 0)
-    files = train(FEDREP, silos, tmp_path)
-    assert files != fedrep[0]
-    assert personal_in(tmp_path) != fedrep[1]
+    assert train(FEDREP, silos, run_dir) != whole
+    assert personal_in(run_dir) != personal_in(tmp_path / "whole")
 
 
 def test_clients_keep_their_state_and_the_server_keeps_the_initial_head(
@@ -166,7 +136,11 @@ def test_personal_test_is_of_examples_that_training_leaves_out(silos, tmp_path):
         tested = set(rows)
         assert not trained & tested
         assert trained | tested == set(whole.record_indices[client])
-        assert len(tested) == round(0.2 * len(whole.record_indices[client]))
+        order = stream(0, "held-out-examples", client).permutation(
+            len(trained | tested)
+        )
+        drawn = whole.record_indices[client][order[: round(0.2 * len(order))]]
+        assert rows.tolist() == sorted(drawn)
         assert np.array_equal(held.test_images[client], held.dataset.images[rows])
         assert np.array_equal(held.test_labels[client], held.dataset.labels[rows])
     read = []
@@ -235,23 +209,6 @@ def test_shipped_updates_test_the_servers_model_on_clients_examples(silos, tmp_p
         for x, y in zip(held.test_images, held.test_labels, strict=True)
     ]
     assert rounds.personal_test() == summarize_clients(np.array(expected))
-    assert any("exist only in the simulation" in notice for notice in run.notices)
-
-
-def test_runs_without_a_personal_test_have_no_columns_of_it(silos, tmp_path):
-    train(config_of(DpAveraging), silos, tmp_path)
-    assert not set(personal_test.COLUMNS) & set(training_in(tmp_path))
-    assert "held_out_share" not in config_of(DpAveraging).identity()["clients"]
-
-
-@pytest.mark.parametrize(
-    ("method", "general"),
-    [("dp-agr", RUN), ("adap-dp-fl", conftest.LOTS)],
-)
-def test_held_out_share_of_clients_without_a_personal_test_is_refused(method, general):
-    overlay = {"method": method, "clients": {"held_out_share": 0.2}}
-    with pytest.raises(BenchError, match=r"clients.held_out_share is 0.2, but"):
-        conftest.make_config(overlay, general=general)
 
 
 class FewShot(ClientUpdate):
@@ -269,10 +226,23 @@ class FewShot(ClientUpdate):
             )
             yield model.gradient(weights, client.query)
 
+    def personal_model(self, model, client):
+        """Answer with the class that is the client's number, or with the first."""
+        weights = 0 * model.weights
+        bias = model.mask("head.bias")
+        weights[bias] = torch.eye(4, 3)[client.number]
+        return weights
+
 
 class DpFewShot(DpAgr):
     name: ClassVar[str] = "dp-few-shot"
     client_update: FewShot = FewShot()
+
+
+def few_shot(run):
+    """Return a run of the user's update with the other settings of this run."""
+    update = {"client_update": {"kind": "few-shot"}}
+    return DpFewShot.read(run.plain() | {"method": "dp-few-shot"} | update)
 
 
 def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
@@ -282,11 +252,7 @@ def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
         "client_update": {"order": 1, "inner_steps": 1, "inner_rate": 0.1},
     }
     shipped = conftest.make_config(overlay)
-    values = shipped.plain() | {
-        "method": "dp-few-shot",
-        "client_update": {"kind": "few-shot"},
-    }
-    written = rounds_of(DpFewShot.read(values), federation, tmp_path / "written")
+    written = rounds_of(few_shot(shipped), federation, tmp_path / "written")
     theta = written.theta.numpy()
     rows, expected = (
         next(iter(rounds.clients.contributions(theta, np.arange(4), 0)))[0]
@@ -299,37 +265,20 @@ def clients_of(silos, tmp_path, function, *, keeps_state=True):
     """Return clients of an update whose `contributions` is this function."""
     rounds = rounds_of(config_of(DpAveraging), silos, tmp_path)
     update = type(
-        "Bad",
-        (Averaging,),
-        {"contributions": function, "keeps_state": keeps_state},
+        "Bad", (Averaging,), {"contributions": function, "keeps_state": keeps_state}
     )()
     clients = CohortClients(update, rounds.clients._setup)
     return clients, rounds.theta.numpy()
 
 
-def computed(silos, tmp_path, function, **values):
-    clients, theta = clients_of(silos, tmp_path, function, **values)
-    return list(clients.contributions(theta, np.arange(3), 0))
+def sends(count):
+    """Return `contributions` of an update that yields so many messages."""
 
+    def contributions(self, model, cohort, index):
+        for _ in range(count):
+            yield model.weights
 
-def too_few(self, model, cohort, index):
-    yield model.weights
-
-
-def too_many(self, model, cohort, index):
-    for _ in range(5):
-        yield model.weights
-
-
-def shared_alone(self, model, cohort, index):
-    for _ in cohort:
-        yield model.weights[model.head]
-
-
-def keeps_arrays(self, model, cohort, index):
-    for client in cohort:
-        client.state["head"] = np.zeros(3)
-        yield model.weights
+    return contributions
 
 
 def keeps_undeclared(self, model, cohort, index):
@@ -339,20 +288,19 @@ def keeps_undeclared(self, model, cohort, index):
 
 
 @pytest.mark.parametrize(
-    ("function", "keeps_state", "message"),
+    ("function", "message"),
     [
-        (too_few, True, "yields 1 messages for 3 clients"),
-        (too_many, True, "yields more messages for 3 clients"),
-        (shared_alone, True, "yield the weights of the whole model"),
-        (keeps_arrays, True, "keeps head, a ndarray: keep only tensors, numbers"),
-        (keeps_undeclared, False, "has keeps_state = False: set it to True"),
+        (sends(1), "yields 1 messages for 3 clients"),
+        (sends(5), "yields more messages for 3 clients"),
+        (keeps_undeclared, "has keeps_state = False: set it to True"),
     ],
 )
 def test_updates_that_break_the_interface_are_refused(
-    silos, tmp_path, function, keeps_state, message
+    silos, tmp_path, function, message
 ):
+    clients, theta = clients_of(silos, tmp_path, function, keeps_state=False)
     with pytest.raises(BenchError, match=message):
-        computed(silos, tmp_path, function, keeps_state=keeps_state)
+        list(clients.contributions(theta, np.arange(3), 0))
 
 
 def test_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
@@ -367,46 +315,6 @@ def test_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
     clients, theta = clients_of(silos, tmp_path, contributions)
     list(clients.contributions(theta, np.arange(3), 0))
     assert sorted(clients.state()["clients"]) == [0, 2]
-
-
-def test_view_in_a_state_is_saved_without_the_tensor_behind_it(silos, tmp_path):
-    def contributions(self, model, cohort, index):
-        for client in cohort:
-            weights = model.weights
-            client.state["first"] = weights[:2]
-            yield weights
-            weights.zero_()
-
-    clients, theta = clients_of(silos, tmp_path, contributions)
-    list(clients.contributions(theta, np.arange(1), 0))
-    saved = clients.state()["clients"][0]["first"]
-    assert saved.untyped_storage().size() == 2 * saved.element_size()
-    assert saved.tolist() == [0.0, 0.0]
-
-
-def test_process_restores_the_states_of_its_own_clients(silos, tmp_path):
-    clients, _ = clients_of(silos, tmp_path, keeps_undeclared)
-    clients._processes = Processes(1, 2)
-    states = {client: {"head": float(client)} for client in range(4)}
-    clients.restore({"clients": states, "public": {}})
-    assert clients._states == {1: {"head": 1.0}, 3: {"head": 3.0}}
-
-
-def test_clients_with_state_are_refused_under_fixed_size_cohorts():
-    overlay = {"participation": {"kind": "fixed-size", "cohort": 2, "rounds": 6}}
-    with pytest.raises(BenchError, match="keep state, but"):
-        config_of(DpFedRep, overlay)
-    config_of(DpAveraging, overlay)
-
-
-def test_held_out_examples_are_drawn_from_their_own_stream(silos, tmp_path):
-    held = rounds_of(FEDREP, silos, tmp_path).held
-    whole = rounds_of(
-        config_of(DpFedRep), silos, tmp_path / "whole"
-    ).held.record_indices[0]
-    order = stream(0, "held-out-examples", 0).permutation(len(whole))
-    tested = len(held.test_record_indices[0])
-    assert held.test_record_indices[0].tolist() == sorted(whole[order[:tested]])
 
 
 def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
@@ -434,3 +342,79 @@ def test_contributions_that_nobody_would_call_are_refused():
         class Mine(Maml):
             def contributions(self, model, cohort, index):
                 yield from ()
+
+
+# Few-shot clients are tested on examples of their own that training leaves out
+
+TESTED = {
+    "clients": {"count": 4, "partition": "disjoint", "held_out_share": 0.25},
+    "participation": {"cohort": 2, "rounds": 2},
+    "validation": {"every": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def apart(federation, tmp_path_factory):
+    """Make four clients that share no image: (data folder, clients folder)."""
+    data, _ = federation
+    folder = tmp_path_factory.mktemp("apart") / "clients"
+    clients = make_partition(
+        load_dataset(data),
+        clients=4,
+        ways=3,
+        examples_per_class=4,
+        kind="disjoint",
+        seed=0,
+    )
+    clients.save(folder)
+    return data, folder
+
+
+def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
+    rounds = rounds_of(conftest.make_config(TESTED), apart, tmp_path)
+    ids = np.array([2, 0])
+    batch = rounds.held.gather_left_out(ids, 1)
+    trained = rounds.held.gather(ids)
+    assert np.array_equal(batch.support_x, trained.support_x)
+    assert batch.query_y.tolist() == [[0, 1, 2]] * 2
+    partition = Partition.load(apart[1])
+    dataset = load_dataset(apart[0])
+    for row, client in enumerate(ids):
+        for label in range(3):
+            of_class = partition.classes[client, label]
+            image = dataset.images[of_class, partition.examples[client, label, 3]]
+            expected = image.astype(np.float32) / np.float32(255)
+            assert np.array_equal(batch.query_x[row, label], expected)
+
+
+def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
+    run = conftest.make_config(TESTED)
+    rounds = rounds_of(run, apart, tmp_path)
+    rounds.round(0)
+    adaptation = Adaptation(rounds.gradients.make(), adapted=None)
+    accuracies = []
+    for client in range(4):
+        batch = rounds.held.gather_left_out(np.array([client]), 1)
+        logits = adaptation.logits(
+            rounds.theta.numpy(),
+            batch.support_x,
+            batch.support_y,
+            batch.query_x,
+            steps=run.evaluation.steps,
+            rate=run.evaluation.rate,
+        )
+        right = np.asarray(logits)[0].argmax(axis=1) == batch.query_y[0]
+        accuracies.append(100 * right.mean())
+    assert rounds.personal_test() == summarize_clients(np.array(accuracies))
+
+
+def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):
+    """Clients 0 to 2 are right in one class of three; client 3 answers the first class."""
+    rounds = rounds_of(few_shot(conftest.make_config(TESTED)), apart, tmp_path)
+    expected = summarize_clients(np.full(4, 100 / 3))
+    assert rounds.personal_test() == pytest.approx(expected)
+
+
+def test_examples_that_another_client_may_train_on_are_not_left_out():
+    with pytest.raises(BenchError, match="may be in the training data of another"):
+        conftest.make_config(TESTED, {"clients": {"partition": "shared"}})

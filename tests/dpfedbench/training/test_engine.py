@@ -13,17 +13,16 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.server.server_step import Step
-from dpfedbench.training import engine
 from dpfedbench.training.client_updates import maml
-from dpsum import noise
 from dpsum.private_sum import PrivateSum
 
 from .conftest import (
-    LOTS,
     PLAIN,
     history_in,
     ledger_in,
+    lots_config,
     make_config,
+    remove_noise,
     train,
     training_in,
     watch_releases,
@@ -33,21 +32,23 @@ from .conftest import (
 ONE_ROUND = {"participation": {"rounds": 1}}
 
 
+@pytest.mark.parametrize(
+    ("fixture", "private", "plain"),
+    [
+        ("federation", make_config(), make_config(PLAIN)),
+        ("silos", lots_config({"method": "dp-fl"}), lots_config({"method": "fedavg"})),
+    ],
+)
 def test_private_training_without_noise_and_clipping_is_the_plain_method(
-    federation, tmp_path, monkeypatch
+    fixture, private, plain, request, tmp_path, monkeypatch
 ):
     """Property 5, to the bit."""
-
-    class Off(PrivateSum):
-        _limit = math.inf
-
-        def _noised(self, total, standard):
-            return total
-
-    plain = train(make_config(PLAIN), federation, tmp_path / "plain")
-    monkeypatch.setattr(noise, "PrivateSum", Off)
-    off = train(make_config(), federation, tmp_path / "off")
-    assert plain["model.safetensors"] == off["model.safetensors"]
+    folders = request.getfixturevalue(fixture)
+    expected = train(plain, folders, tmp_path / "plain")
+    remove_noise(monkeypatch)
+    monkeypatch.setattr(PrivateSum, "_limit", math.inf)
+    off = train(private, folders, tmp_path / "off")
+    assert off["model.safetensors"] == expected["model.safetensors"]
 
 
 def test_ledger_has_the_values_of_each_release(federation, tmp_path, monkeypatch):
@@ -67,31 +68,6 @@ def test_ledger_has_the_values_of_each_release(federation, tmp_path, monkeypatch
     noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
     assert noises == [line.noise_stream for line in ledger]
     assert len(set(noises)) == 12
-
-
-def test_server_step_is_the_release_over_the_public_denominator(
-    federation, tmp_path, monkeypatch
-):
-    """Property 8: Poisson cohorts differ in size, the denominator does not, and an
-    empty cohort releases noise.
-    """
-    releases = watch_releases(monkeypatch)
-    means = []
-    step = Step.step
-
-    def watched(self, theta, mean, *args, **named):
-        means.append(mean.clone())
-        return step(self, theta, mean, *args, **named)
-
-    monkeypatch.setattr(Step, "step", watched)
-    plan = {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
-    train(make_config(plan), federation, tmp_path)
-    counts = [total.count for total, _ in releases]
-    assert 0 in counts
-    assert max(counts) > 1
-    for (_, released), mean in zip(releases, means, strict=True):
-        assert np.array_equal(mean, released / 2.0)
-        assert np.abs(released).min() > 0
 
 
 def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypatch):
@@ -116,21 +92,6 @@ def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypat
     ]
     members = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 6))
     assert np.array_equal(members, models[1:])
-
-
-def test_missing_gpu_is_named_and_nothing_is_written(federation, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    data, clients = federation
-    folders = {"data_dir": data, "clients_dir": clients, "run_dir": tmp_path / "run"}
-    with pytest.raises(BenchError, match=r"device is cuda, but torch finds no GPU"):
-        engine.train(make_config(), device="cuda", **folders)
-    assert not (tmp_path / "run").exists()
-
-
-def test_random_initialisation_trains_nothing(federation, tmp_path):
-    files = train(make_config({"method": "random"}), federation, tmp_path)
-    assert files["ledger.jsonl"] == b""
-    assert len(history_in(tmp_path)) == 0
 
 
 # Contributions and models that are not finite
@@ -183,14 +144,6 @@ def training_error(config, folders, run_dir):
         train(config, folders, run_dir)
     assert not (run_dir / "model.safetensors").exists()
     return str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore:Mean of empty slice")
-def test_plain_training_with_too_high_a_rate_stops(silos, tmp_path):
-    update = {"inner_rate": 1e6, "inner_steps": 4, "optimizer": "sgd"}
-    config = make_config({"method": "fedavg", "client_update": update}, general=LOTS)
-    message = training_error(config, silos, tmp_path)
-    assert "none of its contributions is finite: lower server.rate or" in message
 
 
 def test_plain_training_stops_where_no_contribution_is_finite(

@@ -1,7 +1,6 @@
 """Clipping by groups of coordinates in a run."""
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_sums import add_groups_on_device, add_to
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
@@ -23,7 +21,6 @@ from dpsum.private_sum import PrivateSum
 
 from .conftest import (
     accounted,
-    difference_config,
     history_in,
     ledger_in,
     make_config,
@@ -97,19 +94,6 @@ def test_coordinate_groups_are_the_tensors_or_layers_of_a_network(kind, expected
     groups = with_rates.coordinate_groups(kind, "joint")
     assert groups.names[-1] == "rates"
     assert groups.dimension == with_rates.dimension
-
-
-def test_coordinate_groups_of_a_language_model_go_by_the_number_in_the_names():
-    build = functools.partial(
-        Lstm,
-        words=10,
-        record=4,
-        width=3,
-        layers=2,
-    )
-    net = Net(build, input_shape=(4,), outputs=10)
-    groups = net.coordinate_groups("layers", "joint")
-    assert groups.names[:3] == ("embedding", "input0", "input1")
 
 
 # Sums of torch tensors
@@ -195,20 +179,6 @@ def test_ledger_and_account_by_tensor_are_one_gaussians(
     assert first["epsilon_proven"] == pytest.approx(epsilon)
 
 
-def test_groups_move_the_identity_of_runs_with_groups_alone():
-    assert {"groups", "noise_by_group"}.isdisjoint(
-        make_config().identity().get("clipping", {})
-    )
-    by_layer = make_config(BY_TENSOR, {"clipping": {"groups": "layers"}})
-    assert make_config(BY_TENSOR).key != by_layer.key
-    flat = make_config(WITHIN_TASK, {"within_task": {"clipping_groups": "all"}})
-    assert {"clipping_groups", "noise_by_group"}.isdisjoint(
-        flat.identity()["within_task"]
-    )
-    grouped = make_config(WITHIN_TASK).identity()["within_task"]
-    assert grouped["clipping_groups"] == "tensors"
-
-
 def test_thresholds_of_layers_differ_and_their_counts_are_paid(federation, tmp_path):
     """Five layers: the counts have mu^2 = 5 (1 / 2)^2 / 3^2, and the sum has the rest
     of 1.
@@ -269,22 +239,6 @@ def test_ledger_whose_noise_moved_between_groups_is_refused(federation, tmp_path
     lines[2] = dataclasses.replace(lines[2], groups=groups)
     with pytest.raises(BenchError, match="noise in each group"):
         check_agrees(config, lines, 4)
-
-
-def test_private_quantile_that_costs_more_than_the_budget_is_refused(
-    federation, tmp_path
-):
-    config = make_config(QUANTILE, {"clipping": {"count_noise": 1.1}})
-    with pytest.raises(BenchError, match=r"raise clipping.count_noise above 1.118"):
-        train(config, federation, tmp_path)
-
-
-def test_groups_of_model_differences_are_clipped_too(silos, tmp_path):
-    groups = {"clipping": {"groups": "layers"}, "participation": {"rounds": 2}}
-    train(difference_config(groups), silos, tmp_path)
-    first, _ = ledger_in(tmp_path)
-    assert len(first.groups["thresholds"]) > 1
-    assert first.noise_multiplier == pytest.approx(1.0)
 
 
 # Sums that a few-shot client takes over its own examples

@@ -43,22 +43,10 @@ def same_clients(method="dp-agr", **change):
     return make_config({"method": method}, SHORT, change)
 
 
-def test_initial_random_moves_no_key():
-    run = make_config()
-    assert "initial" not in run.identity()
-    assert make_config({"initial": "random"}).key == run.key
-
-
 def test_initial_run_has_the_seed_of_the_run_and_a_key_of_its_own():
-    """The key is the same with and without the first run's defaults."""
     run = make_config(start_from(public(), public=True), {"seed": 3})
     assert run.key != make_config({"seed": 3}).key
     assert run.references == {"model.safetensors": public(seed=3)}
-    whole = {key: value for key, value in public().plain().items() if key != "seed"}
-    spelled_out = {"kind": "run", "public": True, "run": whole}
-    assert make_config({"initial": spelled_out}, {"seed": 3}).references == (
-        run.references
-    )
 
 
 @pytest.mark.parametrize("change", [{}, {"method": "public-alone"}])
@@ -105,12 +93,7 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
         rounds_of(changed, federation, tmp_path / "changed")
 
 
-MAIL = {
-    "kind": "file",
-    "path": "x",
-    "sha256": "0" * 64,
-    "source": "mail",
-}
+MAIL = {"kind": "file", "path": "x", "sha256": "0" * 64, "source": "mail"}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +237,6 @@ def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
             start_from(same_clients()) | OWN_STREAMS | {"budget": {"epsilon": 20.0}},
             r"^budget\.epsilon is 20, but this run uses a private run",
         ),
-        (start_from(public(model={"filters": 8}), public=True), "another last layer"),
         (
             start_from(same_clients(clients={"count": 24}, participation={"cohort": 2}))
             | OWN_STREAMS,
@@ -277,20 +259,11 @@ def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
             | NORMALISED,
             "no account composes the sums of both",
         ),
-        (
-            {"method": "public-alone"} | start_from(public()),
-            r"initial\.public to true",
-        ),
     ],
 )
 def test_initial_run_that_no_account_covers_is_refused(change, message):
     with pytest.raises(BenchError, match=message):
         make_config(change)
-
-
-def test_initial_run_on_public_data_may_itself_start_from_such_a_run():
-    longer = make_config(start_from(public(**start_from(public())), public=True))
-    assert longer.initial.without_account(longer) == ()
 
 
 def test_initial_weights_determine_the_first_threshold(silos, tmp_path):

@@ -38,10 +38,7 @@ from .conftest import (
 )
 
 SGD = {"server": {"optimizer": {"kind": "sgd"}, "rate": 0.1}}
-SHORT = {
-    "participation": {"rounds": 3},
-    "validation": {"every": 3, "ensemble": 1},
-}
+SHORT = {"participation": {"rounds": 3}, "validation": {"every": 3, "ensemble": 1}}
 QUIET = {
     "noise": {"multiplier": 0.05},
     "clipping": {"kind": "constant", "threshold": 1.0},

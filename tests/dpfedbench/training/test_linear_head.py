@@ -1,18 +1,31 @@
 """A linear head on fixed features trains with privacy like any model."""
 
+import dataclasses
+import functools
 import json
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dpfedbench.data.holdings import Records
+from dpfedbench.config.merge import merge
 from dpfedbench.data.records import load_records
-from dpfedbench.evaluation.held_out import held_out
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation import evaluate
+from dpfedbench.evaluation import features as features_module
+from dpfedbench.evaluation.features import FEATURES, features_of, make_features
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpsum.randomness import stream
+from dpfedbench.training import engine
 
-from .conftest import ledger_in, lots_config, proven, rounds_of, train, training_in
+from .conftest import (
+    LOTS,
+    RESULT_FILES,
+    lots_config,
+    make_config,
+    proven,
+    train,
+    training_in,
+)
 
 HEAD = {
     "method": "dp-fl",
@@ -74,27 +87,78 @@ def test_rate_of_local_steps_follows_its_schedule(silos, tmp_path, monkeypatch):
     assert rates == pytest.approx(np.repeat(expected, 4))
 
 
-def test_evened_features_follow_from_the_public_records_alone(silos, tmp_path):
-    """Features of clients and of the test follow from their images and the public
-    records. They cost no epsilon.
-    """
-    run = lots_config(HEAD, EVENED)
+# Features that one job computes for all runs
+
+SCATTERING = {"features": {"kind": "scattering", "angles": 2, "groups": 3}}
+head_config = functools.partial(make_config, general=merge(LOTS, HEAD))
+"""Run with a linear head; overlays may name another kind of features."""
+
+KINDS = {"random": {}, "scattering": {"model": SCATTERING}, "evened": EVENED}
+
+
+def compute_features(run, silos, folder):
+    make_features(run, data_dir=silos[0], out_dir=folder)
+    return {name: folder / name for name in (FEATURES, "features.json")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shared_features_give_the_bits_of_a_run_alone(
+    kind, silos, tmp_path, monkeypatch
+):
+    """The run reads the file and computes no feature."""
+    run = head_config(KINDS[kind], {"participation": {"rounds": 3}})
+    alone = train(run, silos, tmp_path / "alone")
+    files = compute_features(run, silos, tmp_path / "features")
+    monkeypatch.setattr(type(run.model), "prepared", None)
+    with pytest.raises(TypeError):
+        train(run, silos, tmp_path / "none")
+    run_dir = tmp_path / "shared"
+    folders = {"data_dir": silos[0], "clients_dir": silos[1], "run_dir": run_dir}
+    engine.train(run, references=files, **folders)
+    evaluate(
+        run,
+        data_dir=silos[0],
+        model_path=run_dir / "model.safetensors",
+        out_path=run_dir / "metrics.json",
+        references=files,
+    )
+    assert {name: (run_dir / name).read_bytes() for name in RESULT_FILES} == alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shared_features_do_not_depend_on_the_chunk(kind, silos, tmp_path, monkeypatch):
     dataset = load_records(silos[0])
-    rounds = rounds_of(run, silos, tmp_path / "rounds")
-    test_split = dataset.splits["test"]
-    order = test_split[stream(0, "public-validation").permutation(len(test_split))]
-    validation = np.sort(order[: run.validation.tasks])
-    public = np.asarray(dataset.images[validation])
-    for features, images in zip(
-        rounds.clients._held.images, Records(*silos).images, strict=True
+    records = [np.array([3]), np.arange(7, 60), np.array([1, 5, 90, 17])]
+    run = head_config(KINDS[kind])
+    monkeypatch.setattr(features_module, "_PIECE", 37)
+    files = compute_features(run, silos, tmp_path)
+    computed = features_of(run, dataset, records)
+    for alone, shared in zip(
+        computed, features_of(run, dataset, records, files), strict=True
     ):
-        np.testing.assert_array_equal(features, run.model.features(images, public))
-    features, _ = held_out(run, dataset).test
-    test_images = np.asarray(dataset.images[np.sort(order[run.validation.tasks :])])
-    np.testing.assert_array_equal(features, run.model.features(test_images, public))
-    assert rounds.net.dimension == 60 * 10
-    assert any("evened by 20 public records" in notice for notice in run.notices)
-    train(run, silos, tmp_path / "evened")
-    train(lots_config(HEAD), silos, tmp_path / "plain")
-    lines = len(ledger_in(tmp_path / "evened"))
-    assert lines == len(ledger_in(tmp_path / "plain")) > 0
+        np.testing.assert_array_equal(alone, shared)
+        assert alone.dtype == shared.dtype == np.float32
+
+
+def test_features_of_other_data_or_settings_and_damaged_ones_are_refused(
+    silos, tmp_path
+):
+    run = head_config(EVENED)
+    dataset = load_records(silos[0])
+    files = compute_features(run, silos, tmp_path / "features")
+
+    def check_refused(run, dataset, message):
+        with pytest.raises(BenchError, match=message):
+            features_of(run, dataset, [np.arange(3)], files)
+
+    settings = head_config(EVENED, {"model": {"features": {"evened": 4}}})
+    check_refused(settings, dataset, "was made from other data or settings")
+    summary = dataset.summary | {"sha256": "0" * 64}
+    changed = dataclasses.replace(dataset, summary=summary)
+    check_refused(run, changed, "was made from other data or settings")
+    data = bytearray(files[FEATURES].read_bytes())
+    data[-5] ^= 1
+    files[FEATURES].write_bytes(data)
+    check_refused(run, dataset, r"features\.npy is damaged")
+    files[FEATURES].unlink()
+    check_refused(run, dataset, r"features\.npy is missing")

@@ -6,23 +6,25 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 
+import dpsum
+from dpfedbench.audit.report import audit
 from dpfedbench.data.partition import RecordPartition
-from dpfedbench.data.records import load_records
+from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out
 from dpfedbench.training.client_updates.summed_steps import Parties
 from dpsum.accounting.analyses.poisson import upper_epsilon
-from dpsum.participation import PoissonLots
-from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
 from . import test_search
 from .conftest import (
+    UNEQUAL,
     RecordRows,
     accounted,
     assert_drawn_anew,
+    clipped_gradient_sum,
+    examples,
     history_in,
     ledger_in,
     lots_config,
@@ -34,6 +36,7 @@ from .conftest import (
     watch_releases,
     watch_streams,
 )
+from .test_differences import trained_weights
 
 DP_FL = {"method": "dp-fl"}
 VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
@@ -42,47 +45,40 @@ RAW = {"clipping": {"kind": "mean-of-raw-norms", "threshold": None, "factor": 1.
 DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 3}}
 
 
-def test_round_without_noise_averages_an_adam_step_of_each_client(
-    silos, tmp_path, monkeypatch
-):
-    """Reference: autodiff on the same lots, with torch's Adam for each client."""
+def check_adam_steps(config, folders, run_dir, monkeypatch, *, limit):
+    """Check three rounds without noise against autodiff on the same lots, with torch's
+    Adam for each client. The server averages the clients' models.
+    """
     remove_noise(monkeypatch)
-    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
-    rounds = rounds_of(config, silos, tmp_path)
-    dataset = load_records(silos[0])
-    partition = RecordPartition.load(silos[1])
-    net = config.net(dataset.image_shape, 10)
+    rounds = rounds_of(config, folders, run_dir)
+    dataset = load_any_records(folders[0])
+    partition = RecordPartition.load(folders[1])
+    clients, records = partition.records.shape
+    lots = config.participation.lots(clients=clients, seed=0, steps=1, records=records)
+    net = rounds.net
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    plan = PoissonLots(cohort=8, rounds=12)
-    lots = plan.lots(
-        clients=4,
-        seed=0,
-        steps=1,
-        records=100,
-    )
-
-    def loss(weights, image, label):
-        logits = net.logits(weights, image[None])
-        return torch.nn.functional.cross_entropy(logits, label[None])
-
-    record_gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
-    models = [torch.nn.Parameter(theta.clone()) for _ in range(4)]
-    optimizers = [torch.optim.Adam([model], lr=0.01) for model in models]
+    models = [torch.nn.Parameter(theta.clone()) for _ in range(clients)]
+    rate = config.client_update.inner_rate
+    optimizers = [torch.optim.Adam([model], lr=rate) for model in models]
     for index in range(3):
-        for client in range(4):
+        for client in range(clients):
             lot = np.sort(partition.records[client])[lots.lot(index, 0, client)]
-            images = torch.from_numpy(np.asarray(dataset.images[lot])).float() / 255
-            labels = torch.from_numpy(np.asarray(dataset.labels[lot]))
-            gradients = record_gradients(theta, images, labels)
-            scale = torch.clamp(0.05 / gradients.norm(dim=1), max=1.0)
+            total = clipped_gradient_sum(net, theta, *examples(dataset, lot), limit)
             models[client].data.copy_(theta)
-            models[client].grad = (gradients * scale[:, None]).sum(dim=0) / 8
+            models[client].grad = total / 8
             optimizers[client].step()
         mean = torch.stack([model.detach() for model in models]).mean(dim=0)
         rounds.round(index)
         # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
         assert torch.isclose(rounds.theta, mean, atol=1e-4).float().mean() > 0.99
         theta = rounds.theta.clone()
+
+
+def test_round_without_noise_averages_an_adam_step_of_each_client(
+    silos, tmp_path, monkeypatch
+):
+    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
+    check_adam_steps(config, silos, tmp_path, monkeypatch, limit=0.05)
 
 
 def check_ledger_of_lots(ledger, releases, names):
@@ -246,11 +242,6 @@ def test_decaying_noise_follows_the_validation_loss_alone(
     assert multipliers == pytest.approx(expected, rel=1e-12)
 
 
-def test_lot_larger_than_a_clients_data_is_refused(silos, tmp_path):
-    with pytest.raises(BenchError, match="a client holds 100 records"):
-        train(lots_config({"participation": {"cohort": 101}}), silos, tmp_path)
-
-
 def test_validation_records_are_not_test_records(silos, tmp_path):
     config = lots_config({"participation": {"rounds": 2}})
     train(config, silos, tmp_path)
@@ -260,8 +251,6 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
     test_images, _ = held.test
     validation = {image.tobytes() for image in validation_images}
     assert validation.isdisjoint(image.tobytes() for image in test_images)
-    with pytest.raises(BenchError, match="lower it"):
-        rounds_of(lots_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")
 
 
 def test_tests_while_training_do_not_change_the_model(silos, tmp_path):
@@ -280,19 +269,6 @@ def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
     proof = proven(config, tmp_path)
     assert proof["epsilon_high"] == "inf"
     assert proof["status"] == "void"
-
-
-def test_lots_without_noise_and_clipping_are_the_plain_method(
-    silos, tmp_path, monkeypatch
-):
-    """Property 5, to the bit."""
-    train(lots_config({"method": "fedavg"}), silos, tmp_path / "plain")
-    remove_noise(monkeypatch)
-    monkeypatch.setattr(PrivateSum, "_limit", math.inf)
-    train(lots_config(DP_FL), silos, tmp_path / "off")
-    plain = load_file(tmp_path / "plain" / "model.safetensors")
-    off = load_file(tmp_path / "off" / "model.safetensors")
-    assert all(np.array_equal(plain[name], off[name]) for name in plain)
 
 
 # Empty lots: with one record expected of a hundred, 37 % are.
@@ -340,3 +316,94 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     assert any(sizes)
     assert len(released) == len(sizes)
     assert all(vector.abs().min() > 0 for vector in released)
+
+
+# Clients that hold different numbers of records
+
+
+def unequal_config(*overlays):
+    base = {"method": "dp-fl", "clients": UNEQUAL, "evaluation": {"every": 0}}
+    return lots_config(base, *overlays)
+
+
+def test_lots_of_unequal_clients_have_one_rate():
+    """A step has 60 of 400 records in expectation, whichever client holds them. Means
+    of 2,000 lots, within four standard errors.
+    """
+    sizes = [30, 100, 270]
+    lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
+    assert lots.rate == 0.15
+    assert [lots.expected_size(client) for client in range(3)] == [4.5, 15.0, 40.5]
+    for client, size in enumerate(sizes):
+        drawn = [lots.lot(index, 0, client) for index in range(2000)]
+        mean = np.mean([len(lot) for lot in drawn])
+        assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
+        assert max(lot.max(initial=0) for lot in drawn) < size
+    expected = {"clients": 3, "records": 400, "cohort": 60, "rounds": 2000}
+    expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
+    assert dict(lots.describe()) == expected
+    with pytest.raises(dpsum.DpsumError, match="on average records: a lot must have"):
+        dpsum.RecordLots(clients=3, lot=134, rounds=1, records=sizes)
+
+
+def test_lots_of_a_list_of_equal_sizes_are_those_of_the_size():
+    listed = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=[100] * 3, seed=0)
+    single = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=100, seed=0)
+    assert listed.describe() == single.describe()
+    assert np.array_equal(listed.lot(1, 0, 2), single.lot(1, 0, 2))
+
+
+def test_account_of_unequal_clients_is_of_their_one_rate(unequal, tmp_path):
+    """12 lots at rate 4 x 8 / 400 and z = 2. The ledger has each client's number of
+    records, which is public. A ledger of another rate is refused.
+    """
+    run = unequal_config()
+    train(run, unequal, tmp_path)
+    sizes = json.loads((unequal[1] / "summary.json").read_text())["records_per_client"]
+    for line in ledger_in(tmp_path):
+        assert line.sampler["rate"] == 0.08
+        assert line.sampler["records"] == 400
+        assert line.sampler["cohort"] == 32
+        assert line.sampler["sizes"] == sizes
+    expected = upper_epsilon(((2.0, 12),), 0.08, 1e-4)
+    assert proven(run, tmp_path)["epsilon_high"] == expected
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"rate": 0.08', '"rate": 0.07'))
+    with pytest.raises(BenchError):
+        accounted(run, tmp_path)
+
+
+def test_audit_of_unequal_clients_is_not_above_what_is_proven(unequal, tmp_path):
+    plan = {"noise": {"multiplier": 1.0}, "participation": {"rounds": 6, "cohort": 40}}
+    run = unequal_config(plan)
+    train(run, unequal, tmp_path)
+    report = audit(run, ledger_in(tmp_path), canaries=200)
+    assert 0 < report["epsilon"] <= report["epsilon_proven"]
+    assert not report["another_mechanism"]
+    assert report["clients_audited"] == 4
+
+
+def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
+    unequal, tmp_path
+):
+    """Every record is in every lot (L is the mean number of records), and the mean is
+    over records.
+    """
+    overlay = {
+        "method": "fedavg",
+        "participation": {"cohort": 100, "rounds": 1},
+        "client_update": {"inner_steps": 1, "inner_rate": 0.1, "optimizer": "sgd"},
+        "validation": {"every": 0},
+    }
+    run = unequal_config(overlay)
+    train(run, unequal, tmp_path)
+    dataset = load_records(unequal[0])
+    records = RecordPartition.load(unequal[1]).records
+    net = run.net(dataset.image_shape, 10)
+    theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
+    images, labels = examples(dataset, records[records >= 0])
+    loss = torch.nn.functional.cross_entropy(net.logits(theta, images), labels)
+    (gradient,) = torch.autograd.grad(loss, theta)
+    expected = (theta - 0.1 * gradient).detach().numpy()
+    weights = trained_weights(net, tmp_path)
+    assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)

@@ -79,12 +79,3 @@ def test_first_threshold_is_the_median_over_rounds_of_the_cohorts_medians(tmp_pa
     """A round without clients has no median."""
     path = write_history(tmp_path, 10, "", 1, 2)
     assert MedianOfRun().first_threshold(path, make_config(MEDIAN)) == 2.0
-
-
-def test_reference_without_norms_is_refused(federation, tmp_path):
-    config = make_config(MEDIAN)
-    message = r"needs history\.csv of maml/.*give it as a reference"
-    with pytest.raises(BenchError, match=message):
-        train(config, federation, tmp_path / "run")
-    with pytest.raises(BenchError, match="no gradient norms"):
-        MedianOfRun().first_threshold(write_history(tmp_path, "", ""), config)

@@ -1,31 +1,20 @@
 """Pre-training on all training classes: records, steps, new last layer, account."""
 
-import json
-
 import numpy as np
 import pytest
-import torch
 
 from dpfedbench.audit.report import audit
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records
-from dpfedbench.evaluation import evaluate
 from dpfedbench.models.members import load_members
 from dpsum.accounting import renyi
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.randomness import stream
 from tests.partitions import make_fragments
 
-from .conftest import (
-    accounted,
-    ledger_in,
-    make_config,
-    remove_noise,
-    rounds_of,
-    train,
-)
+from .conftest import accounted, ledger_in, make_config, rounds_of, train
+from .test_lots import check_adam_steps
 
 SPLITS = ("test", "train", "validation", "train", "test", "train", "test", "train")
 TRAINING = [1, 3, 5, 7]
@@ -49,12 +38,7 @@ def images(tmp_path_factory):
         0, 256, size=(8, EXAMPLES, 16, 16, 1), dtype=np.uint8
     )
     names = tuple(f"class{i}" for i in range(8))
-    raw = RawImages(
-        images=drawn,
-        class_names=names,
-        splits=SPLITS,
-        versions={},
-    )
+    raw = RawImages(images=drawn, class_names=names, splits=SPLITS, versions={})
     raw.save(root / "data", {"name": "glyphs"})
     records = load_any_records(root / "data")
     partition = make_fragments(records, clients=1, fragments=1, seed=0)
@@ -83,37 +67,8 @@ def test_pretraining_records_are_all_images_of_the_training_classes(images, tmp_
 def test_pretraining_without_noise_is_adam_along_the_clipped_sum(
     images, tmp_path, monkeypatch
 ):
-    """Reference: autodiff of the network on the same lots, with torch's Adam."""
-    remove_noise(monkeypatch)
     config = make_config(TRANSFER, {"clipping": {"threshold": 0.3}})
-    rounds = rounds_of(config, images, tmp_path)
-    records = load_any_records(images[0])
-    indices = np.sort(RecordPartition.load(images[1]).records[0])
-    net = rounds.net
-    start = torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    model = torch.nn.Parameter(start)
-    optimizer = torch.optim.Adam([model], lr=0.004)
-    lots = config.participation.lots(
-        clients=1,
-        seed=0,
-        steps=1,
-        records=40,
-    )
-    for index in range(2):
-        total = torch.zeros(net.dimension)
-        for record in indices[lots.lot(index, 0, 0)]:
-            pixels = torch.from_numpy(np.array(records.images[record])[None])
-            label = torch.from_numpy(records.labels[record : record + 1])
-            logits = net.logits(model, pixels.float() / 255)
-            loss = torch.nn.functional.cross_entropy(logits, label)
-            (gradient,) = torch.autograd.grad(loss, model)
-            total += gradient * min(1.0, 0.3 / float(gradient.norm()))
-        model.grad = total / 8
-        optimizer.step()
-        rounds.round(index)
-        # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
-        close = torch.isclose(rounds.theta, model.detach(), atol=1e-4)
-        assert close.float().mean() > 0.99
+    check_adam_steps(config, images, tmp_path, monkeypatch, limit=0.3)
 
 
 def test_new_last_layer_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
@@ -137,22 +92,6 @@ def test_new_last_layer_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch
     assert (tested[-3 * 5 :] == 0).all()
     assert theta[-4 * 5 :].any()
     assert tested[: -3 * 5].tobytes() == theta[: -4 * 5].tobytes()
-
-
-def test_pretrained_model_is_tested_at_several_shots(images, tmp_path):
-    config = make_config({"method": "transfer"}, SMALL)
-    train(config, images, tmp_path)
-    assert ledger_in(tmp_path) == []
-    for shots in (1, 5):
-        test = config.tested_at(shots=shots, steps=3, tasks=4)
-        assert test.test_name == f"{shots}shot-3steps-0.1rate-4tasks-3query"
-        path = tmp_path / test.test_name
-        model = tmp_path / "model.safetensors"
-        evaluate(test, data_dir=images[0], model_path=model, out_path=path)
-        metrics = json.loads(path.read_text())
-        assert metrics["shots"] == shots
-        assert metrics["steps"] == 3
-        assert len(metrics["per_task"]) == 4
 
 
 def test_pretraining_account_is_that_of_poisson_lots_of_images(images, tmp_path):

@@ -18,51 +18,28 @@ from dpfedbench.training import engine, together
 from dpfedbench.training.processes import Lost, Processes, joined
 from workflow_jobs import launch
 
-from . import test_cohort_clients
-from .conftest import (
-    PLAIN,
-    difference_config,
-    forking,
-    history_in,
-    lots_config,
-    make_config,
-    training_in,
-)
-from .test_search import search_config
-from .test_shared_coordinates import OddFedAvg, config_of
-from .test_within_task import AGRLR, LOCAL, SAMPLE
+from .conftest import forking, history_in, lots_config, personal_in, training_in
+from .test_restart import CASES as RUNS
+from .test_restart import with_rounds
 
-SHORT = {
-    "participation": {"rounds": 4},
-    "validation": {"every": 3},
-    "evaluation": {"every": 0},
-}
-QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
-BY_TENSOR = {"clipping": {"groups": "tensors"}}
-POISSON = {"participation": {"kind": "poisson", "cohort": 2}}
-NORM_OF_RELEASE = {"clipping": {"kind": "norm-of-release"}}
 CASES = {
-    "tasks": ("federation", make_config(SHORT)),
-    "tasks by tensor": ("federation", make_config(QUANTILE, BY_TENSOR, SHORT)),
-    "tasks without privacy": ("federation", make_config(PLAIN, SHORT)),
-    "poisson cohorts": ("federation", make_config(QUANTILE, SHORT, POISSON)),
-    "sums within tasks": ("federation", make_config(AGRLR, SHORT)),
-    "examples of tasks": ("federation", make_config(SAMPLE, SHORT)),
-    "local noise": ("federation", make_config(LOCAL, SHORT)),
-    "records": ("silos", lots_config(SHORT, NORM_OF_RELEASE)),
-    "records without privacy": ("silos", lots_config({"method": "fedavg"}, SHORT)),
-    "model differences": ("silos", difference_config(SHORT)),
-    "control variates": ("silos", difference_config({"method": "dp-scaffold"}, SHORT)),
-    "shared coordinates": ("silos", config_of(OddFedAvg, SHORT)),
-    "personal heads": (
-        "silos",
-        test_cohort_clients.config_of(
-            test_cohort_clients.DpFedRep,
-            SHORT,
-            {"clients": {"held_out_share": 0.2}, "participation": {"cohort": 4}},
-        ),
-    ),
-    "search": ("silos", search_config()),
+    name: (RUNS[name][0], with_rounds(RUNS[name][1], 4))
+    for name in (
+        "dp-agr",
+        "dp-agr, quantile by layer",
+        "dp-agr, poisson",
+        "maml",
+        "dp-agrlr",
+        "dp-maml-sample",
+        "local-reptile",
+        "adap-dp-fl, norm of release",
+        "fedavg",
+        "dp-fedavg",
+        "dp-scaffold",
+        "shared coordinates",
+        "personal heads",
+        "dp-fnas",
+    )
 }
 
 
@@ -150,15 +127,8 @@ def test_two_processes_end_with_the_bits_of_one(name, by_two, tmp_path):
     root, folders = by_two
     alone = train_alone(CASES[name][1], folders[name], tmp_path)
     assert alone == results_in(root / name)
-    personal = [personal_test_in(folder) for folder in (root / name, tmp_path)]
-    assert personal[0] == personal[1]
-    assert bool(personal[0]) == (name == "personal heads")
+    assert personal_in(root / name) == personal_in(tmp_path)
     assert training_in(root / name)["processes"] == 2
-
-
-def personal_test_in(run_dir):
-    training = training_in(run_dir)
-    return {key: training[key] for key in training if key.startswith("personal_")}
 
 
 def take_part_slowly(*args):
@@ -181,7 +151,7 @@ def wait_for_checkpoint(state, before, is_alive):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("name", ["tasks", "personal heads", "search"])
+@pytest.mark.parametrize("name", ["dp-agr", "personal heads", "dp-fnas"])
 def test_killed_processes_are_followed_by_others_to_the_same_bits(
     name, by_two, tmp_path
 ):
@@ -221,7 +191,7 @@ def test_process_that_lost_another_does_not_leave_the_group(monkeypatch):
 
 
 def test_processes_with_other_configurations_are_refused(federation, tmp_path):
-    config = CASES["tasks"][1]
+    config = CASES["dp-agr"][1]
     job = (config, config.replace(seed=1)), federation, tmp_path / "run", 1e9
     refusal = tmp_path / "refusal"
     assert exit_codes(start_processes(2, [job], refusal)) == [1, 1]
@@ -235,40 +205,16 @@ def test_processes_with_other_data_or_code_are_refused(federation):
             changed = value[1] | {str(federation[0]): "other", "torch": "0"}
             return [value, ("far", changed)]
 
-    config = CASES["tasks"][1]
+    config = CASES["dp-agr"][1]
     with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
         together.check_agree(TwoHosts(0, 2), config, "cpu", federation)
     together.check_agree(Processes(), config, "cpu", federation)
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("tasks", 4),
-        ("records", 4),
-        ("model differences", 2),
-        ("search", 4),
-    ],
+    ("length", "size", "count"), [(0, 8, 2), (3, 8, 2), (100, 8, 3), (1, 8, 4)]
 )
-def test_more_processes_than_clients_of_a_round_are_refused(name, most):
-    config = CASES[name][1]
-    config.check_processes(most)
-    message = rf"machine\.processes is {most + 1}, but a round of .* has {most} clients"
-    with pytest.raises(BenchError, match=message):
-        config.check_processes(most + 1)
-    make_config({"method": "random"}).check_processes(64)
-
-
-@pytest.mark.parametrize(
-    ("length", "size", "count"),
-    [
-        (0, 8, 2),
-        (3, 8, 2),
-        (100, 8, 3),
-        (1, 8, 4),
-    ],
-)
-def test_blocks_cover_a_cohort_in_its_order_and_evenly(length, size, count):
+def test_blocks_cover_a_cohort_in_its_order(length, size, count):
     """Fixed blocks do not depend on the number of processes."""
     indices = list(range(length))
     for fixed in (False, True):
@@ -276,12 +222,6 @@ def test_blocks_cover_a_cohort_in_its_order_and_evenly(length, size, count):
         assert [index for block in blocks for index in indices[block]] == indices
         assert all(len(indices[block]) <= size for block in blocks)
     assert blocks == Processes(0, 8).blocks(length, size, fixed=True)
-    blocks = Processes(0, count).blocks(length, size, fixed=False)
-    shares = [
-        sum(len(indices[block]) for block in blocks[rank::count])
-        for rank in range(count)
-    ]
-    assert max(shares) - min(shares) <= -(-length // (size * count))
 
 
 JOB = """

@@ -21,18 +21,23 @@ from .conftest import (
     ledger_in,
     lots_config,
     make_config,
+    personal_in,
     stop_before,
     train,
     training_in,
 )
+from .test_cohort_clients import FEDREP
 from .test_lots import DECAY, RAW, SCALAR, VECTOR
-from .test_record_quantile import QUANTILE as RECORD_QUANTILE
+from .test_private_quantile import RECORD_QUANTILE
 from .test_search import cells_config, search_config
+from .test_shared_coordinates import OddFedAvg, config_of
 from .test_within_task import AGRLR, LOCAL, PLAIN_REPTILE, REPTILE, SAMPLE
 
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 BY_LAYER = {"clipping": {"groups": "layers", "threshold": 0.5, "count_noise": 3.0}}
 FOUR = {"participation": {"rounds": 4}, "validation": {"every": 0}}
+POISSON = {"participation": {"kind": "poisson", "cohort": 2}}
+EVERYONE = dataclasses.replace(FEDREP.participation, cohort=4)
 MOMENTUM = {"server": {"optimizer": {"kind": "sgd", "momentum": 0.9}}}
 COSINE = {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
 SCAFFOLD = {"client_update": {"kind": "scaffold"}}
@@ -44,6 +49,7 @@ CASES = {
     "dp-agr, momentum": ("federation", make_config(MOMENTUM)),
     "dp-agr, cosine": ("federation", make_config(COSINE)),
     "dp-agr, quantile": ("federation", make_config(QUANTILE)),
+    "dp-agr, poisson": ("federation", make_config(QUANTILE, POISSON)),
     "dp-agr, quantile by layer": ("federation", make_config(QUANTILE, BY_LAYER, FOUR)),
     "maml": ("federation", make_config(PLAIN)),
     "dp-agrlr": ("federation", make_config(AGRLR, FOUR)),
@@ -63,6 +69,8 @@ CASES = {
     "fedavg": ("silos", lots_config(FEDAVG)),
     "dp-fedavg": ("silos", difference_config()),
     "dp-scaffold": ("silos", difference_config({"method": "dp-scaffold"}, SCAFFOLD)),
+    "shared coordinates": ("silos", config_of(OddFedAvg)),
+    "personal heads": ("silos", FEDREP.replace(participation=EVERYONE)),
     "fedavg, scaffold": ("silos", difference_config(FEDAVG, SCAFFOLD)),
     "dp-fnas": ("silos", search_config()),
     "dp-cells": ("silos", cells_config()),
@@ -93,6 +101,9 @@ def test_restart_keeps_bits_also_with_other_threads(
         append_torn_lines(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
     assert train(config, folders, tmp_path / "resumed", threads=2) == whole
     assert training_in(tmp_path / "resumed")["resumed"] == 1
+    personal = personal_in(tmp_path / "whole")
+    assert personal == personal_in(tmp_path / "resumed")
+    assert bool(personal) == (name == "personal heads")
 
     history = history_in(tmp_path / "whole").drop(columns="seconds")
     assert history.equals(history_in(tmp_path / "resumed").drop(columns="seconds"))
@@ -123,14 +134,18 @@ def lock_time(run_dir):
     return lock.stat().st_mtime_ns if lock.exists() else 0
 
 
+def with_rounds(config, rounds):
+    participation = dataclasses.replace(config.participation, rounds=rounds)
+    return config.replace(participation=participation)
+
+
 @pytest.mark.parametrize("name", ["dp-agr", "dp-fnas"])
 def test_training_killed_at_random_moments_ends_with_the_same_bits(
     name, request, tmp_path
 ):
     fixture, config = CASES[name]
     folders = request.getfixturevalue(fixture)
-    participation = dataclasses.replace(config.participation, rounds=12)
-    config = config.replace(participation=participation)
+    config = with_rounds(config, 12)
     whole = train(config, folders, tmp_path / "undisturbed")
     context = forking()
     moments = random.Random(1)

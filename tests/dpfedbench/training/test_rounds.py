@@ -9,14 +9,10 @@ import torch
 
 import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.models.torch_sums import TORCH
-from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.training.rounds import Rounds
-from dpsum.clipping import Constant, PrivateQuantile
-from dpsum.noise import Gaussian
+from dpsum.clipping import PrivateQuantile
 from dpsum.participation import OnePass
-from dpsum.sums import SumSpec
 from tests.dpfedbench.papers.test_refusals import RUNS
 
 from .conftest import (
@@ -28,81 +24,33 @@ from .conftest import (
     releases_of,
     remove_noise,
     rounds_without_data,
+    watch_releases,
     watch_streams,
 )
+from .test_sums_together import private_sum
+
+# Streams of noise
 
 
-@pytest.fixture
-def create():
-    """Create a mechanism of a sum, in one budget and one ledger, which is a list."""
+def test_mechanism_with_the_noise_stream_of_another_is_refused():
+    """Two sums, or the counts of two rules: their difference would have no noise."""
     plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0)
-    return functools.partial(
+    create = functools.partial(
         dpsum.Mechanism,
         composition=dpsum.Composition(),
         ledger=[],
         seed=0,
-        arithmetic=TORCH,
         participation=plan,
         dimension=3,
     )
-
-
-def private_sum(name, **fields):
-    values = {
-        "clipping": Constant(),
-        "noise": Gaussian(),
-        "budget": BudgetSettings(delta=1e-3, profile="proven"),
-    }
-    return SumSpec(name=name, unit="client", observer="everyone", **values | fields)
-
-
-def test_mechanism_with_the_noise_stream_of_another_is_refused(create):
-    plain = SumSpec(name="plain", unit="client", observer="everyone")
-    create(private_sum("first"))
-    with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
-        create(private_sum("second"))
-    create(private_sum("second", stream="other"))
-    create(plain)  # draws no noise
-    mechanisms = create.keywords["composition"].mechanisms
-    assert [mechanism.spec.name for mechanism in mechanisms] == [
-        "first",
-        "second",
-        "plain",
-    ]
-
-
-def test_mechanism_with_the_count_noise_of_another_is_refused(create):
-    """The difference of two counts would have no noise at all."""
     rule = PrivateQuantile(count_noise=3.0)
-    noise = Gaussian(multiplier=2.0)
-    first = private_sum(
-        "first", stream="first", clipping=rule, noise=noise, budget=None
-    )
-    second = private_sum(
-        "second", stream="second", clipping=rule, noise=noise, budget=None
-    )
-    create(first)
+    create(private_sum("first", stream="noise"))
+    with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
+        create(private_sum("second", stream="noise"))
+    create(private_sum("second", stream="second", clipping=rule))
     with pytest.raises(BenchError, match=r"from the stream 'count-noise'"):
-        create(second)
+        create(private_sum("third", stream="third", clipping=rule))
 
-
-def test_mechanism_of_a_private_sum_keeps_no_norms(create):
-    """A plain sum keeps norms and has no line in the ledger."""
-    plain = create(SumSpec(name="plain", unit="client", observer="everyone"))
-    private = create(private_sum("private"))
-    total = plain.begin_round(0)
-    total.add(torch.tensor([[3.0, 4.0, 0.0]]))
-    assert total.norms == [5.0]
-    assert plain.finish(total).tolist() == [3, 4, 0]
-    plain.write(0)
-    assert create.keywords["ledger"] == []
-    total = private.begin_round(0)
-    total.add(torch.ones((2, 3)))
-    assert total.raw_norms == []
-    assert not hasattr(total, "norms")
-
-
-# Streams of noise
 
 ROUNDS = 300
 QUIET = {"validation": {"every": 0}}
@@ -256,37 +204,33 @@ def test_percentile_threshold_follows_from_what_everyone_saw(form):
 
 
 def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
-    """The cohort is four clients. Adam hides a factor, so the test watches its input.
+    """Property 8: Poisson cohorts differ in size, the denominator does not, and an
+    empty cohort releases noise. Adam hides a factor, so the test watches its input.
 
-    Without noise the mean is the clients' 0.1, which is not clipped.
+    Without noise the mean of a cohort of four is the clients' 0.1, not clipped.
     """
     gradients = []
     step = Adam.step
 
     def watched(self, weights, gradient, *rest):
-        gradients.append(gradient.clone())
+        gradients.append(gradient.numpy().copy())
         return step(self, weights, gradient, *rest)
 
     monkeypatch.setattr(Adam, "step", watched)
-    rounds = fixed_rounds(make_config(), np.full((48, 3), 0.1))
-    for index in range(4):
+    releases = watch_releases(monkeypatch)
+    plan = {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
+    rounds = fixed_rounds(make_config(plan), np.full((48, 3), 0.1))
+    for index in range(12):
         rounds.round(index)
-    for gradient, (line, (release,), (mean,)) in zip(
-        gradients, rounds.log, strict=True
-    ):
-        assert line.denominator == 4.0 == release.sum.count
-        assert np.array_equal(gradient.numpy(), mean.astype(np.float32))
+    counts = [total.count for total, _ in releases]
+    assert 0 in counts
+    assert max(counts) > 1
+    for gradient, (_, released) in zip(gradients, releases, strict=True):
+        assert np.array_equal(gradient, (released / 2.0).astype(np.float32))
+        assert np.abs(released).min() > 0
     remove_noise(monkeypatch)
     fixed_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
     assert gradients[-1].tolist() == pytest.approx([0.1] * 3)
-
-
-def test_sample_level_sums_are_divided_by_all_query_examples():
-    """The denominator is |D^q| L: six query examples of each of four clients."""
-    rounds = rounds_without_data(make_config({"method": "dp-maml-sample"}))
-    rounds.round(0)
-    (line,) = [line for line in rounds.ledger if line.name == "query-gradient-sum"]
-    assert line.denominator == rounds.server.denominator == 24.0
 
 
 @pytest.mark.parametrize(("method", "sums"), [("dp-agr", 1), ("dp-agrlr", 3)])

@@ -1,6 +1,5 @@
 """Runs of a search on private data draw independent cohorts and noise."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -18,8 +17,8 @@ from dpfedbench.training.accounts import account_run, ledger_of
 from dpsum.accounting.account import account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.tuning import Search
-from dpsum.ledger import Release
 from tests.dpfedbench.training.conftest import RUN, make_config, rounds_of, train
+from tests.dpsum.helpers import make_release, make_releases
 
 CLIENTS = 1000
 ROUNDS = 100
@@ -35,37 +34,9 @@ BLOCKS = {
 SEARCHED = Search(runs=RUNS, data="private")
 
 
-def release(index: int) -> Release:
-    return Release(
-        round=index,
-        name="sum",
-        mechanism="gaussian",
-        unit="client",
-        adjacency="zero-out",
-        observer="everyone",
-        noise_multiplier=1.3,
-        threshold=1.0,
-        sensitivity=1.0,
-        noise_std=1.3,
-        dimension=1,
-        sampler={
-            "kind": "poisson",
-            "clients": CLIENTS,
-            "cohort": 10,
-            "rounds": ROUNDS,
-            "rate": RATE,
-        },
-        denominator=10.0,
-        noise_stream=f"0/noise/{index}",
-        counted_by_paper=True,
-        data_dependent_threshold=False,
-        reason="",
-    )
-
-
 def tuning_account(*, own_streams: bool, search: Search = SEARCHED):
     context = AccountContext(search=search, own_streams=own_streams)
-    ledger = [release(index) for index in range(ROUNDS)]
+    ledger = make_releases(ROUNDS, z=1.3, sampler=BLOCKS | {"kind": "poisson"})
     return account(ledger, delta=1e-5, claims={}, context=context).profiles["tuning"]
 
 
@@ -142,9 +113,7 @@ def test_search_over_private_runs_by_a_public_score_costs_more_than_one_run():
     ]
     assert max(deltas) > 1e-6
     context = AccountContext(search=SEARCHED, own_streams=True)
-    event = dataclasses.replace(
-        release(0), noise_multiplier=1.0, noise_std=1.0, sampler=BLOCKS
-    )
+    event = make_release(z=1.0, sampler=BLOCKS)
     profiles = account([event], delta=1e-6, claims={}, context=context).profiles
     assert profiles["proven"].epsilon_high == pytest.approx(4.887, abs=1e-3)
     assert profiles["tuning"].epsilon_high > epsilon

@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpsum.accounting.analyses import fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpfedbench.audit import conftest as audits
-from tests.dpfedbench.training.conftest import (
-    accounted,
-    ledger_in,
-    make_config,
-    train,
-)
+from tests.dpfedbench.training.conftest import accounted, ledger_in, make_config, train
 
 ROUNDS = {"cohort": 12, "rounds": 10}
 """48 clients in blocks of 12: two passes and a half."""
@@ -63,54 +57,6 @@ def test_several_passes_with_correlated_noise_are_one_gaussian_of_z(
     ]
     assert max(moves) == pytest.approx(1.0, rel=1e-6)
     assert np.linalg.norm(encoder, axis=0).max() < 0.7
-
-
-def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(
-    federation, tmp_path
-):
-    """Epsilon, from the ledger's weights, lies between the account of columns that do
-    not overlap and that of known rounds.
-    """
-    overlay = {
-        "method": "dp-agr-ftrl",
-        "participation": {"kind": "balls-and-bins", "cohort": 4, "rounds": 12},
-        "noise": {"multiplier": None, "factorisation": {"kind": "square-root"}},
-        "budget": {"epsilon": 1.5, "delta": 1e-3},
-    }
-    profiles = profiles_of(overlay, federation, tmp_path)
-    lines = ledger_in(tmp_path)
-    known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
-    proof = profiles["proven"]
-    assert 0 < proof["epsilon_low"] < 1.49
-    assert 1.49 < proof["epsilon_high"] <= 1.5
-    assert known > 1.5
-    assert "encoder" not in lines[0].sampler
-    assert len(lines) == 12
-    for profile in ("replace_one", "image_level"):
-        assert profiles[profile]["epsilon_high"] > 1.5
-
-
-def test_fixed_size_cohorts_cost_more_than_poisson_cohorts(federation, tmp_path):
-    fixed, poisson = (
-        profiles_of(
-            {"participation": {"kind": kind, **ROUNDS}}, federation, tmp_path / kind
-        )["proven"]
-        for kind in ("fixed-size", "poisson")
-    )
-    expected = fixed_size.upper_epsilon(((2.0, 10),), 0.25, 1e-3)
-    assert fixed["epsilon_high"] == expected > fixed["epsilon_low"]
-    assert poisson["epsilon_high"] < fixed["epsilon_low"]
-
-
-@pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])
-def test_calibrated_noise_meets_the_budget_over_all_passes(kind, federation, tmp_path):
-    overlay = {
-        "noise": {"multiplier": None},
-        "budget": {"epsilon": 1.5, "delta": 1e-3},
-        "participation": {"kind": kind, **ROUNDS},
-    }
-    profiles = profiles_of(overlay, federation, tmp_path)
-    assert 1.49 < profiles["proven"]["epsilon_high"] <= 1.5
 
 
 @pytest.mark.parametrize("kind", ["shuffled-epochs", "min-separation", "fixed-size"])

@@ -11,24 +11,19 @@ import torch
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.papers.federated_averaging import DpFedAvg, DpScaffold
 from dpfedbench.parts.server.server_step import Step
-from dpfedbench.training import engine
 from dpsum.group_clipping import CoordinateGroups
-from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import (
     DIFFERENCE,
-    FixedClients,
     FlatNet,
-    accounted,
+    fixed_rounds,
     ledger_in,
     proven,
     rounds_of,
-    stop_before,
     train,
     training_in,
 )
@@ -85,43 +80,25 @@ def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, overlay):
     assert proven(run, tmp_path / "run") == proven(whole, tmp_path / "whole")
 
 
-def rounds_of_rows(method, rows, *, shared=None, **overlay):
-    run = config_of(
-        method,
-        {
-            "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
-            "noise": {"multiplier": 1e-3},
-            "server": {"optimizer": {"momentum": 0.0}},
-        },
-        overlay,
-    )
-    return engine.Rounds(
-        run,
-        net=FlatNet(np.shape(rows)[1]),
-        held=None,
-        gradients=None,
-        measures=NoMeasures(),
-        ledger=[],
-        clients=FixedClients(rows),
-        shared=shared,
-    )
-
-
-def check_odd_coordinates_move(rounds):
+def check_odd_coordinates_move():
     """Check that four clients with 3 and 4 in the two shared coordinates are clipped to
     (0.3, 0.4), C = 0.5, whatever the other two coordinates have.
     """
+    overlay = {
+        "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
+        "noise": {"multiplier": 1e-3},
+        "server": {"optimizer": {"momentum": 0.0}},
+    }
+    rows = np.tile([1e6, 3.0, -1e6, 4.0], (4, 1))
+    rounds = fixed_rounds(config_of(OddFedAvg, overlay), rows)
     rounds.round(0)
     moved = -rounds.theta.numpy()
     assert np.allclose(moved, [0.0, 0.3, 0.0, 0.4], atol=5e-3)
     assert [line.dimension for line in rounds.ledger] == [2]
 
 
-ROWS = np.tile([1e6, 3.0, -1e6, 4.0], (4, 1))
-
-
 def test_shared_coordinates_alone_are_clipped():
-    check_odd_coordinates_move(rounds_of_rows(OddFedAvg, ROWS))
+    check_odd_coordinates_move()
 
 
 def test_norm_over_all_coordinates_is_noticed(monkeypatch):
@@ -138,7 +115,7 @@ def test_norm_over_all_coordinates_is_noticed(monkeypatch):
 
     monkeypatch.setattr(SharedCoordinates, "select", clipped_as_a_whole)
     with pytest.raises(AssertionError):
-        check_odd_coordinates_move(rounds_of_rows(OddFedAvg, ROWS))
+        check_odd_coordinates_move()
     report = audit(config_of(BodyFedAvg, AUDITED), audited_ledger(), canaries=400)
     assert report["another_mechanism"]
 
@@ -151,31 +128,17 @@ AUDITED = {
 
 def audited_ledger():
     """Return the ledger of the audited run. It is the same whatever clients send."""
-    rows = np.zeros((400, 4))
     run = config_of(BodyFedAvg, AUDITED)
     mask = np.array([True, True, True, False])
-    net = FlatNet(4)
-    rounds = engine.Rounds(
-        run,
-        net=net,
-        held=None,
-        gradients=None,
-        measures=NoMeasures(),
-        ledger=[],
-        clients=FixedClients(rows),
-        shared=SharedCoordinates(net, mask),
-    )
+    shared = SharedCoordinates(FlatNet(4), mask)
+    rounds = fixed_rounds(run, np.zeros((400, 4)), shared=shared)
     for index in range(run.participation.rounds):
         rounds.round(index)
     return rounds.ledger
 
 
 @pytest.mark.parametrize(
-    "overlay",
-    [
-        {},
-        {"clipping": {"groups": "tensors", "noise_by_group": "joint"}},
-    ],
+    "overlay", [{}, {"clipping": {"groups": "tensors", "noise_by_group": "joint"}}]
 )
 def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
     monkeypatch.setattr(
@@ -227,63 +190,16 @@ def test_control_variates_of_a_shared_body_leave_the_head_alone(silos, tmp_path)
     assert {line.dimension for line in ledger_in(tmp_path)} == {int((~head).sum())}
 
 
-def test_shared_body_goes_on_after_a_restart_with_the_same_bits(
-    silos, tmp_path, monkeypatch
-):
-    run = config_of(OddFedAvg)
-    whole = train(run, silos, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        stop = stop_before(patch, 3)
-        with pytest.raises(stop):
-            train(run, silos, tmp_path / "killed", checkpoint_seconds=0)
-    assert train(run, silos, tmp_path / "killed") == whole
-    assert accounted(run, tmp_path / "killed")["profiles"]["proven"]
-
-
-class HeadStep(Step):
-    """Server step that asks for the coordinates of the head."""
-
-    kind: ClassVar[str] = "head-step"
-
-    def receive_layout(self, state, layout):
-        state["head"] = torch.from_numpy(layout.head)
-        state["count"] = layout.count
-
-
-def test_server_step_receives_the_mask_of_the_head(silos, tmp_path):
-    rounds = rounds_of(
-        conftest.make_config(general=DIFFERENCE), silos, tmp_path / "whole"
-    )
-    state = {}
-    HeadStep.receive_layout(None, state, rounds.shared)
-    assert state["head"].numpy().tolist() == head_of(rounds).tolist()
-    body = rounds_of(config_of(BodyFedAvg), silos, tmp_path / "body")
-    HeadStep.receive_layout(None, state, body.shared)
-    assert len(state["head"]) == state["count"]
-    assert not state["head"].any()
-
-
 def test_layout_is_handed_to_the_server_step(silos, tmp_path, monkeypatch):
-    monkeypatch.setattr(Step, "receive_layout", HeadStep.receive_layout)
-    rounds = rounds_of(config_of(BodyFedAvg), silos, tmp_path)
-    assert rounds.state()["step"]["count"] == rounds.shared.count
-
-
-def test_mask_names_tensors_and_modules(silos, tmp_path):
-    net = rounds_of(
-        conftest.make_config(general=DIFFERENCE), silos, tmp_path / "net"
-    ).net
-    sizes = dict(zip(net.tensor_names, net.sizes, strict=True))
-    first = net.tensor_names[0]
-    assert net.mask(first).sum() == sizes[first]
-    assert net.mask(first)[: sizes[first]].all()
-    assert net.mask(*net.tensor_names).all()
-    assert (net.mask("head") ^ net.mask("body")).all()
-    assert net.mask("head").sum() == sum(sizes[name] for name in net.head)
-    module = first.rpartition(".")[0] or first
-    assert net.mask(module)[: sizes[first]].all()
-    with pytest.raises(BenchError, match="no tensor or module 'hed': it has"):
-        net.mask("hed")
+    layouts = []
+    monkeypatch.setattr(
+        Step, "receive_layout", lambda self, state, layout: layouts.append(layout)
+    )
+    whole = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path / "a")
+    body = rounds_of(config_of(BodyFedAvg), silos, tmp_path / "b")
+    assert layouts[0].head.tolist() == head_of(whole).tolist()
+    assert len(layouts[1].head) == layouts[1].count == body.shared.count
+    assert not layouts[1].head.any()
 
 
 def test_groups_are_cut_to_the_shared_coordinates():
@@ -298,28 +214,6 @@ def test_groups_are_cut_to_the_shared_coordinates():
     assert shared.expanded(np.ones(3)).tolist() == [0, 1, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        np.zeros(6, bool),
-        np.ones(5, bool),
-        np.ones(6),
-    ],
-)
-def test_masks_that_do_not_fit_are_refused(mask):
-    with pytest.raises(BenchError, match="share"):
-        SharedCoordinates(types.SimpleNamespace(dimension=6), mask)
-
-
-def test_messages_of_another_length_are_refused():
-    rounds = rounds_of_rows(OddFedAvg, ROWS)
-    rounds.clients = FixedClients(ROWS[:, :3])
-    with pytest.raises(
-        BenchError, match="vectors of 3 coordinates, but the model has 4"
-    ):
-        rounds.round(0)
-
-
 def test_sums_that_clients_take_themselves_share_everything():
     from dpfedbench.papers.adap_dp_fl import AdapDpFl
 
@@ -330,9 +224,3 @@ def test_sums_that_clients_take_themselves_share_everything():
     run = conftest.make_config(general=conftest.LOTS)
     with pytest.raises(BenchError, match="a client's sum over all"):
         Shares.read(run.plain() | {"method": "shares"})
-
-
-def test_initial_head_is_the_networks_own(silos, tmp_path):
-    rounds = rounds_of(config_of(BodyFedAvg), silos, tmp_path)
-    initial = rounds.net.initial(stream(0, "initial-weights"))
-    assert np.array_equal(rounds.theta.numpy(), initial)
