@@ -28,6 +28,9 @@ _FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6)
 # Add a line for each measurement: its row of docs/measurements.md, the paper, the table
 # or figure, and the values of series, seed, x, shots and ways that select its runs.
 MEASURED = (
+    ("M131", "dp-fedmeta", "table2-mini-imagenet", {"series": ["dp-agrlr", "gbml"]}),
+    ("M132", "dp-maml", "figure11", {}),
+    ("M132", "dp-maml", "figure13", {"series": ["sample"], "shots": [8]}),
     ("M130", "dp-fedmeta", "as-released", {"series": ["by-tensor"]}),
     ("M128", "dp-fnas", "table1-cifar-10", {}),
     (
@@ -36,7 +39,7 @@ MEASURED = (
         "accuracy-a",
         {"series": ["constant-4", "constant-6", "adap-raw", "adap-scalar"]},
     ),
-    ("M127", "dp-fedmeta", "figure3", {"series": ["aqc"]}),
+    ("M127", "dp-fedmeta", "figure3", {"series": ["aqc", "constant"]}),
     ("M126", "dp-fedmeta", "figure4b", {}),
     ("M126", "dp-fedmeta", "figure4c", {}),
     ("M126", "dp-fedmeta", "figure4d", {}),
