@@ -41,23 +41,6 @@ def _mode() -> int:
 
 
 _MODE = _mode()
-_UNREAD = {
-    errno.ENOENT: "{path} is missing: run the workflow again to make it",
-    errno.EACCES: "no permission to read {path}: make it readable",
-    errno.EPERM: "no permission to read {path}: make it readable",
-    errno.EISDIR: (
-        "{path} is a folder, where a file belongs: move it away and run the workflow"
-        " again"
-    ),
-    errno.ENOTDIR: (
-        "{path} is missing, a file lies where a folder belongs: move that away and run"
-        " the workflow again"
-    ),
-    errno.ELOOP: (
-        "{path} is a link that leads back to itself: remove it and run the workflow"
-        " again"
-    ),
-}
 
 
 @contextlib.contextmanager
@@ -70,12 +53,15 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
+    except FileNotFoundError as error:
+        raise BenchError(
+            f"{path} is missing: run the workflow again to make it"
+        ) from error
     except OSError as error:
-        message = _UNREAD.get(
-            error.errno or 0,
-            f"{{path}} cannot be read ({error.strerror or error}): check the disk",
-        )
-        raise BenchError(message.format(path=path)) from error
+        raise BenchError(
+            f"{path} cannot be read ({error.strerror or error}): make it readable, or"
+            " move it away and run the workflow again"
+        ) from error
     except UnicodeDecodeError as error:
         raise BenchError(
             f"{path} is not UTF-8 text: delete it and run the workflow again"

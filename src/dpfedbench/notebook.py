@@ -24,7 +24,7 @@ from dpfedbench.files import checked_path, read_group
 from dpfedbench.manifests import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
-from dpfedbench.results_format import refuse_newer
+from dpfedbench.results_format import refuse_other_format
 from dpfedbench.training.accounts import (
     account_of,
     ledger_before,
@@ -79,7 +79,7 @@ def open_run(folder: str | Path) -> FinishedRun:
     run = FinishedRun(
         folder=path, settings=read_run_file(checked(path / "config.yaml"))
     )
-    refuse_newer(run.training, str(folder))
+    refuse_other_format(run.training, str(folder))
     return run
 
 

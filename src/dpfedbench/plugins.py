@@ -32,8 +32,6 @@ GROUP = "dpfedbench.plugins"
 """Entry-point group in which installed packages name their plugins."""
 PACKAGES = ("dpfedbench", "dpsum", "dpkernels", "dpwatch", "workflow_jobs")
 
-_GONE = "list your modules under plugins (docs/recipes.md)"
-
 _plugins: list[str] = []
 _importing: set[str] = set()
 _after_import: list[Callable[[], Any]] = []
@@ -46,13 +44,8 @@ def use_configured(configuration: dict[str, Any]) -> None:
     """Import the plugins that a configuration lists, and the installed plugins.
 
     Raises:
-        BenchError: `plugins` is not a list of module names, the configuration still has
-            `code_folder`, or see `load`.
+        BenchError: `plugins` is not a list of module names, or see `load`.
     """
-    if "code_folder" in configuration:
-        raise BenchError(f"code_folder is gone: {_GONE}")
-    if "DPFEDBENCH_CODE" in os.environ:
-        raise BenchError(f"the variable DPFEDBENCH_CODE is gone: {_GONE}")
     names = configuration.get("plugins", [])
     if not isinstance(names, list):
         raise BenchError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import read_json, write_json
+from dpfedbench.files import read_group, read_json, write_json
 
 FORMAT = "1.0"
 """Raise the first number when a file of a run, or its place, changes so that older code
@@ -50,54 +50,27 @@ def check_format(results: str | Path) -> None:
         BenchError: the folder has another format, or its mark is damaged.
     """
     path = Path(results, NAME)
-    if not os.path.lexists(path):
-        return
-    mark = read_json(path)
-    refuse_newer(mark, str(results))
-    if _major(mark) < _major({}):
-        raise BenchError(
-            f"{results} has results of format {mark['format']}; this version reads"
-            f" format {FORMAT}: move that folder aside, or give another with"
-            " --directory"
-        )
+    if os.path.lexists(path):
+        refuse_other_format(read_group(path), str(results))
 
 
-def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
-    """Refuse a file or folder of a newer format.
+def refuse_other_format(mark: Mapping[str, Any], what: str) -> None:
+    """Refuse a file or folder whose format has another first number.
 
     Args:
         mark: has "format", and perhaps "written_by".
         what: the file or folder, for the message.
 
     Raises:
-        BenchError: it is of a newer format, or its format cannot be read.
+        BenchError: it is of another format.
     """
-    try:
-        major = _major(mark)
-    except (AttributeError, TypeError, ValueError):
+    written = str(mark.get("format", FORMAT))
+    if written.partition(".")[0] != FORMAT.partition(".")[0]:
         raise BenchError(
-            f"{what}: its format is not {FORMAT} or another version: delete {NAME}"
-            " there if you trust the rest"
-        ) from None
-    if major > _major({}):
-        raise BenchError(
-            f"{what} was written by a newer dpfedbench"
-            f" ({mark.get('written_by', 'version unknown')}, results format"
-            f" {mark['format']}; this one reads up to {FORMAT}): update dpfedbench, or"
-            " give another folder with --directory"
+            f"{what} has results of format {written}, written by dpfedbench"
+            f" {mark.get('written_by', 'of an unknown version')}; this version reads"
+            f" format {FORMAT}: move that folder aside, or give another with --directory"
         )
-
-
-def _major(mark: Mapping[str, Any]) -> int:
-    """Return the first number of a format; 0 of those before 1.0, which were whole
-    numbers.
-    """
-    written = mark.get("format", FORMAT)
-    if isinstance(written, int):
-        return 0
-    major, minor = written.split(".")
-    int(minor)
-    return int(major)
 
 
 def mark_format(results: str | Path) -> None:

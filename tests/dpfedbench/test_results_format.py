@@ -23,7 +23,7 @@ def test_results_format_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(
         BenchError,
-        match=(r"newer dpfedbench \(9\.1, results format 2\.0; this one reads up to"),
+        match=(r"results of format 2\.0, written by dpfedbench 9\.1; this version"),
     ):
         check_format(tmp_path)
 
@@ -37,16 +37,16 @@ def test_results_format_before_1_0_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": 4}), encoding="utf-8")
     with pytest.raises(
         BenchError,
-        match=(r"results of format 4; this version .* move that folder aside"),
+        match=(r"results of format 4, .* move that folder aside"),
     ):
         check_format(tmp_path)
     assert (tmp_path / NAME).exists()
 
 
-@pytest.mark.parametrize("text", ["[]", '{"format": "two"}', '{"format": 1.5}', "{"])
+@pytest.mark.parametrize("text", ["[]", '{"format": "two"}', '{"format": null}', "{"])
 def test_results_format_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text, encoding="utf-8")
-    with pytest.raises(BenchError, match="delete"):
+    with pytest.raises(BenchError):
         check_format(tmp_path)
 
 
@@ -60,7 +60,5 @@ def test_run_of_a_newer_version_is_refused_with_its_folder(tmp_path: Path) -> No
         ("training", {"format": "2.0"}),
     ):
         (run / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
-    with pytest.raises(
-        BenchError, match=r"maml/.*/seed0 was written by a newer dpfedbench"
-    ):
+    with pytest.raises(BenchError, match=r"maml/.*/seed0 has results of format 2\.0"):
         collect_runs(tmp_path, ["maml/glyphs/5way-1shot/0123456789/seed0"])

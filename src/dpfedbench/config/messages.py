@@ -20,7 +20,6 @@ LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
 LONGEST_TEXT = 1000
 """Largest number of letters of a configured text: a caption, a source, a path."""
 
-_MOST = 1_000_000
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -149,15 +148,10 @@ def check_plain(value: Any, where: str) -> None:
     Such a value would end in a traceback later.
 
     Raises:
-        BenchError: a list or group that refers to itself, very many values, or a text
-            that is very long or has unprintable letters; names the key.
+        BenchError: a list or group that refers to itself, or a text that is very long
+            or has unprintable letters; names the key.
     """
-    for number, (name, leaf) in enumerate(_each(value, where, ())):
-        if number > _MOST:
-            raise BenchError(
-                f"{where or 'the configuration'} has more than {_MOST:,} values: make"
-                " it smaller"
-            )
+    for name, leaf in _each(value, where, ()):
         if not isinstance(leaf, str):
             continue
         if letter := _UNPRINTABLE.search(leaf):

@@ -41,18 +41,11 @@ def _refuse_shadowing(cls: Any) -> None:
             if key not in fields and (
                 key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
             ):
-                message = (
+                raise BenchError(
                     f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
-                    f" {base.__name__}.{key}"
+                    f" {base.__name__}.{key}: give it another name, or write"
+                    f" {key}: ClassVar[...] = ... where it is not a key"
                 )
-                if any(
-                    "ClassVar" in str(inspect.get_annotations(ancestor).get(key))
-                    for ancestor in cls.__mro__[1:-1]
-                ):
-                    raise BenchError(
-                        f"{message}: that is not a key, write {key}: ClassVar[...] = ..."
-                    )
-                raise BenchError(f"{message}: give it another name")
 
 
 class Settings(KeyedModel):

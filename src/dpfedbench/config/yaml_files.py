@@ -1,7 +1,7 @@
 """Reading of configuration files.
 
 A fault gives one line with file and line number, where Snakemake's own message is
-unclear or missing. Texts that YAML does not read as they look are faults.
+unclear or missing. Numbers that YAML does not read as they look are faults.
 """
 
 import contextlib
@@ -100,17 +100,16 @@ class _NumberCheck:
     """File or option, for messages."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node, which is checked before."""
-        if isinstance(node, yaml.ScalarNode) and node.style in _PLAIN:
-            self.check_plain_scalar(node)
-        return super().construct_object(node, deep)  # type: ignore[misc]
-
-    def check_plain_scalar(self, node: yaml.ScalarNode) -> None:
-        """Refuse a scalar without quotes that is no plain decimal number.
+        """Return the value of a node. Refuse a number that is no plain decimal.
 
         Raises:
             BenchError: names the file or option, and the text.
         """
+        if isinstance(node, yaml.ScalarNode) and node.style in _PLAIN:
+            self._check_number(node)
+        return super().construct_object(node, deep)  # type: ignore[misc]
+
+    def _check_number(self, node: yaml.ScalarNode) -> None:
         value = node.value
         is_number = node.tag in (f"{_TAG}int", f"{_TAG}float")
         if _PLAIN_NUMBER.fullmatch(value):
@@ -132,45 +131,25 @@ class _OptionLoader(_NumberCheck, yaml.BaseLoader):
 
 
 class _FileLoader(_NumberCheck, _Loader):  # type: ignore[misc]
-    """Loader of a file, which also refuses dates, keys that are truth values, and
-    repeated keys.
-    """
+    """Loader of a file, which also refuses repeated keys."""
 
     def location(self, node: yaml.Node) -> str:
         return f"{self.where}, line {node.start_mark.line + 1}"
-
-    def check_plain_scalar(self, node: yaml.ScalarNode) -> None:
-        if node.tag == f"{_TAG}timestamp":
-            raise BenchError(
-                f"{self.location(node)}: {node.value} is a date in YAML: put it into"
-                f' quotes, "{node.value}"'
-            )
-        super().check_plain_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         """Return a mapping, whose keys are checked before."""
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
-                self._check_key(key, lines)
+            if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}merge":
+                continue
+            line = lines.get((key.tag, key.value))
+            if line is not None:
+                raise BenchError(
+                    f"{self.location(key)}: the key {key.value} is already in line"
+                    f" {line}, and YAML would keep only one of them: remove one"
+                )
+            lines[key.tag, key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
-
-    def _check_key(
-        self, key: yaml.ScalarNode, lines: dict[tuple[str, str], int]
-    ) -> None:
-        """Refuse a key that is a truth value or repeated; add its line to `lines`."""
-        line = lines.get((key.tag, key.value))
-        if line is not None:
-            raise BenchError(
-                f"{self.location(key)}: the key {key.value} is already in line {line},"
-                " and YAML would keep only one of them: remove one"
-            )
-        lines[key.tag, key.value] = key.start_mark.line + 1
-        if key.tag == f"{_TAG}bool" and key.style in _PLAIN:
-            raise BenchError(
-                f"{self.location(key)}: the key {key.value} is a truth value in YAML:"
-                f' put it into quotes, "{key.value}"'
-            )
 
 
 def load_yaml(text: str, where: str) -> dict[str, Any]:
@@ -181,31 +160,20 @@ def load_yaml(text: str, where: str) -> dict[str, Any]:
         where: the file, for messages.
 
     Raises:
-        BenchError: the text is empty or no valid YAML, holds no group of keys, has a
-            key twice, a group within itself, or a text that YAML does not read as it
-            looks; names the line.
+        BenchError: the text is no valid YAML, holds no group of keys, has a key twice,
+            or a number that YAML does not read as it looks; names the line.
     """
     try:
         loader = _FileLoader(text)
         loader.where = where
         node = loader.get_single_node()
-        if node is None:
-            raise BenchError(f"{where} is empty: give it keys, or leave it out")
         if not isinstance(node, yaml.MappingNode):
-            content = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
-            raise BenchError(
-                f"{loader.location(node)}: it holds {content}: expected keys at its top"
-                " level"
-            )
+            raise BenchError(f"{where}: expected keys at its top level")
         # Depth first, so that a group is read before its aliases.
         values: dict[str, Any] = loader.construct_object(node, deep=True)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        if "recursive node" not in reason:
-            raise BenchError(f"{where} is not YAML: {reason}") from None
-        line = error.problem_mark.line + 1  # type: ignore[union-attr]
         raise BenchError(
-            f"{where}, line {line}: this group refers to itself: take out the alias"
+            f"{where} is not YAML: {' '.join(str(error).split())}"
         ) from None
     return values
 

@@ -22,9 +22,6 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
     Args:
         path: file of `data.DATASETS_TABLE`.
-
-    Raises:
-        BenchError: the file is missing or lacks a column.
     """
     return {row["name"]: row["version"] for row in _rows(path)}
 
@@ -33,20 +30,12 @@ def read_holdings(path: str | Path) -> dict[str, str]:
     """Return the contents of the data sets of the same file as text
     (`data.DATASETS_TABLE`).
     """
-    return {row["name"]: row.get("holds") or "" for row in _rows(path)}
+    return {row["name"]: row["holds"] or "" for row in _rows(path)}
 
 
 def _rows(path: str | Path) -> list[dict[str, str]]:
-    try:
-        with open(path, newline="", encoding="utf-8") as handle:
-            rows = list(csv.DictReader(handle, delimiter="\t"))
-        for row in rows:
-            row["name"], row["version"]
-        return rows
-    except (OSError, KeyError) as error:
-        raise BenchError(
-            f"{path} cannot be read ({error}): restore it from the repository"
-        ) from error
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle, delimiter="\t"))
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:

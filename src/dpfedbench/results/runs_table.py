@@ -15,7 +15,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, write_text
 from dpfedbench.method import read_yaml
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
-from dpfedbench.results_format import refuse_newer
+from dpfedbench.results_format import refuse_other_format
 
 RUNS_FILE = "runs.parquet"
 CELLS_FILE = "cells.parquet"
@@ -123,7 +123,7 @@ def _read_test(path: Path) -> dict[str, Any]:
 
 def _read_training(path: Path) -> dict[str, Any]:
     training = read_group(path)
-    refuse_newer(training, str(path.parent))
+    refuse_other_format(training, str(path.parent))
     versions = training.get("versions", {})
     row = _values(training, "training") | _values(training, "personal")
     row["versions"] = ", ".join(f"{name} {text}" for name, text in versions.items())
