@@ -370,24 +370,6 @@ class Method(Settings):
         return tuple(notices)
 
     @property
-    def reminders(self) -> tuple[str, ...]:
-        """Easily overlooked consequences of the settings.
-
-        They are printed when training starts and do not appear in results.
-        """
-        if not self.trained or self.client_data != "tasks":
-            return ()
-        at_client = self.clients.support_per_class
-        at_test = self.task.shots
-        if self.task.text is not None or at_client == at_test:
-            return ()
-        return (
-            f"clients train with {at_client} support examples of a class"
-            f" (clients.support_per_class); task.shots, {at_test}, is of the meta-test"
-            " alone",
-        )
-
-    @property
     def references(self) -> dict[str, Method]:
         """Other runs whose files this run needs, by the file's name in their folder."""
         sum_references: list[Mapping[str, Method]] = [
@@ -615,15 +597,6 @@ class Method(Settings):
         """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
-
-    def check_processes(self, count: int) -> None:
-        """Refuse more processes than can share a round.
-
-        Raises:
-            BenchError: too many processes; the message gives the largest possible
-                number.
-        """
-        compatibility.check_processes(self, count)
 
 
 def _within(value: Any) -> Iterator[Any]:

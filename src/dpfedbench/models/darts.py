@@ -203,21 +203,17 @@ def _parts(
     """Return the contribution of a state to each node that reads it."""
     outputs = edges(state)
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
-    if mix is None and drop is not None:
-        # DARTS never drops the identity, which has no module in `operations`.
-        operations: nn.ModuleDict = edges.operations  # type: ignore[assignment]
-        return [
-            (node, drop(part) if name in operations else part)
-            for name, out in outputs.items()
-            for i, node in enumerate(targets[name])
-            for part in (out[:, i % out.shape[1]],)
-        ]
     if mix is None:
-        return [
-            (node, out[:, i % out.shape[1]])
-            for name, out in outputs.items()
-            for i, node in enumerate(targets[name])
-        ]
+        operations: nn.ModuleDict = edges.operations  # type: ignore[assignment]
+        parts = []
+        for name, out in outputs.items():
+            for i, node in enumerate(targets[name]):
+                part = out[:, i % out.shape[1]]
+                # DARTS never drops the identity, which has no module.
+                if drop is not None and name in operations:
+                    part = drop(part)
+                parts.append((node, part))
+        return parts
     nodes = next(iter(targets.values()))
     weights = mix[..., [edge(node, place) for node in nodes], :]
     mixed: torch.Tensor | None = None

@@ -11,17 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpfedbench.lazy import np
 
 NONE = "none"
 OPERATIONS = (

@@ -47,11 +47,7 @@ class SharedCoordinates:
             raise BenchError(
                 "clients share no coordinate of the model: share at least one"
             )
-        positions = np.flatnonzero(self.mask)
-        first, last = int(positions[0]), int(positions[-1])
-        # A contiguous range needs no copy.
-        self._range = slice(first, last + 1)
-        self._positions = None if last - first + 1 == self.count else positions
+        self._positions = np.flatnonzero(self.mask)
 
     @property
     def all(self) -> bool:
@@ -75,8 +71,6 @@ class SharedCoordinates:
     def select(self, vectors: Vector) -> Vector:
         """Return the shared coordinates [..., shared] of vectors [..., d].
 
-        The result is a view if the coordinates are contiguous.
-
         Raises:
             BenchError: the vectors have another length.
         """
@@ -88,20 +82,14 @@ class SharedCoordinates:
                 f" model has {self.dimension}: send all of them; the loop selects the"
                 f" {self.count} shared ones"
             )
-        if self._positions is None:
-            return vectors[..., self._range]
         return vectors[..., self._positions]
 
     def put(self, vector: Vector, values: Vector) -> None:
         """Write shared coordinates [shared] to their places in a vector [d].
 
-        Nothing is copied if `values` is already a view of these places.
+        Nothing is copied if all are shared: then `values` is the vector itself.
         """
-        if self.all:
-            return
-        if self._positions is None:
-            vector[self._range] = values
-        else:
+        if not self.all:
             vector[self._positions] = values
 
     def expanded(self, values: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
@@ -41,7 +41,6 @@ from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    Row,
     Setup,
     Stream,
     within_task,
@@ -58,9 +57,6 @@ from dpsum.participation import (
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
-
-if TYPE_CHECKING:
-    from dpfedbench.models.net import Net
 
 TASK = "task-gradient-sum"
 OWN_UPDATE = "own-update"
@@ -187,7 +183,7 @@ def poisson_batches(
 
 
 class NoisedUpdate(ClientUpdate):
-    """Client update that clips and noises the contributions of another one: each client
+    """Client update that clips and noises the contributions of Reptile: each client
     takes a private sum over its one contribution.
 
     The class has no kind, so that no configuration can name it. A method wraps it
@@ -198,13 +194,7 @@ class NoisedUpdate(ClientUpdate):
     keeps_state = None  # each client takes part once
     client_data: ClassVar[str] = "tasks"
 
-    update: ClientUpdate = setting(doc="client update whose contributions are noised")
-
-    def net(self, net: Net) -> Net:
-        return self.update.net(net)
-
-    def adapted(self, net: Net) -> Sequence[str] | None:
-        return self.update.adapted(net)
+    update: Reptile = setting(doc="client update whose contributions are noised")
 
     def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         return {OWN_UPDATE: _own_update_sampler(run)}
@@ -231,11 +221,7 @@ class NoisedClients(Clients):
 
     def __init__(self, setup: Setup, inner: Clients) -> None:
         self._inner = inner
-        self.served = inner.served
-        self.divides = inner.divides
-        run = setup.run
-        assert inner.contributions_per_client == 1
-        sampler = _own_update_sampler(run)
+        sampler = _own_update_sampler(setup.run)
         specs = setup.calibrated_client_sums({OWN_UPDATE: sampler})
         self._mechanism = setup.create_mechanism(
             specs[OWN_UPDATE],
@@ -258,18 +244,6 @@ class NoisedClients(Clients):
             done += len(rows)
             yield rows, np.zeros(0), np.zeros(0)
         self._mechanism.write(index)
-
-    def row(self) -> Row | None:
-        return self._inner.row()
-
-    def work(self, cohort: np.ndarray) -> int | None:
-        return self._inner.work(cohort)
-
-    def state(self) -> Any:
-        return self._inner.state()
-
-    def restore(self, state: Any) -> None:
-        self._inner.restore(state)
 
 
 class NonPrivateReptile(Method):

@@ -20,7 +20,7 @@ from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuant
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
 from dpsum.noise import Decaying
-from dpsum.participation import BallsAndBins, Participation, PoissonLots
+from dpsum.participation import Participation, PoissonLots
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import composition_groups
 
@@ -324,12 +324,6 @@ def _check_private_quantile(run: Method, rule: PrivateQuantile) -> None:
 
 
 def _check_decaying(run: Method, noise: Decaying) -> None:
-    if not run.validation.public:
-        raise BenchError(
-            "validation.public is false, but its loss controls the noise (noise.kind"
-            " decaying), and no account covers a loss on private records: take"
-            " public records, or noise.kind fixed"
-        )
     if not run.validation.every:
         raise BenchError(
             "noise.kind is decaying, but validation.every is 0: set it to 1"
@@ -401,43 +395,12 @@ def _check_skellam(run: Method, noise: Skellam) -> None:
         )
 
 
-def _check_balls_and_bins(run: Method, plan: BallsAndBins) -> None:
-    count = run.clients.count
-    planned = plan.cohort * plan.rounds
-    if plan.rounds and count % plan.cohort == 0 and planned != count:
-        raise BenchError(
-            f"participation.cohort x participation.rounds is {planned}, but"
-            f" balls-and-bins needs the {count} clients of clients.count exactly: try"
-            f" {count // plan.cohort} rounds"
-        )
-
-
 def _check_participation(run: Method, plan: Participation) -> None:
-    if isinstance(plan, PoissonLots):
-        return  # compared with a client's records when these are known
-    count = run.clients.count
-    cohort = plan.cohort
-    if cohort > count:
-        raise BenchError(
-            f"participation.cohort is {cohort}, more than clients.count ({count}):"
-            " lower the cohort or raise clients.count"
-        )
-    if plan.blocks and count % cohort:
-        raise BenchError(
-            f"participation.cohort ({cohort}) does not divide clients.count ({count}),"
-            f" as {plan.kind} needs: try"
-            f" {max(size for size in range(1, cohort + 1) if count % size == 0)}"
-        )
-    if plan.blocks and plan.once and cohort * plan.rounds > count:
-        raise BenchError(
-            f"participation.rounds is {plan.rounds}, but {count} clients in cohorts"
-            f" of {cohort} are enough for {count // cohort} rounds of {plan.kind}:"
-            " lower rounds or raise clients.count"
-        )
+    if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
+        plan.plan(clients=run.clients.count, seed=0)
 
 
 _CHECKS: Mapping[type, Callable[[Method, Any], None]] = {
-    BallsAndBins: _check_balls_and_bins,
     Participation: _check_participation,
     ClippingRule: _check_clipping,
     NoisedMeanNorm: _check_noised_mean_norm,

@@ -38,13 +38,9 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     chain = training.get("ledger")
     rounds = training.get("rounds_run")
     if not isinstance(chain, dict) or type(rounds) is not int:
-        missing = (
-            "its ledger's length and end"
-            if not isinstance(chain, dict)
-            else "the number of its rounds"
-        )
         raise BenchError(
-            f"{folder / 'training.json'} lacks {missing}: train the run again"
+            f"{folder / 'training.json'} lacks its ledger's length and end, or the"
+            " number of its rounds: train the run again"
         )
     path = folder / "ledger.jsonl"
     text_of(path)  # reports an unreadable ledger like any other file of a run

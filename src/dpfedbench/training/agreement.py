@@ -11,7 +11,7 @@ configuration states it.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -62,11 +62,21 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
 
 def _same(what: str, stated: Any, expected: Any) -> None:
     if stated != expected:
-        raise BenchError(
-            f"the ledger has {what} {stated}, but the run's configuration gives"
-            f" {expected}: the ledger belongs to another run or was changed; train"
-            " the run again"
-        )
+        _refuse(what, stated, expected)
+
+
+def _close(what: str, stated: Any, expected: Any) -> None:
+    """Refuse numbers that differ by more than rounding."""
+    if not np.allclose(stated, expected, rtol=1e-9, atol=0):
+        _refuse(what, stated, np.asarray(expected).tolist())
+
+
+def _refuse(what: str, stated: Any, expected: Any) -> NoReturn:
+    raise BenchError(
+        f"the ledger has {what} {stated}, but the run's configuration gives"
+        f" {expected}: the ledger belongs to another run or was changed; train"
+        " the run again"
+    )
 
 
 def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
@@ -112,25 +122,18 @@ def _check_noise(line: Release) -> None:
     C (replace-one).
     """
     where = f"in round {line.round} a"
-    reach = {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
-    threshold, sensitivity, noise = map(
-        np.atleast_1d, (line.threshold, line.sensitivity, line.noise_std)
-    )
-    if line.mechanism == "gaussian" and not np.allclose(
-        sensitivity, reach * threshold, rtol=1e-9, atol=0
-    ):
-        _same(
+    if line.mechanism == "gaussian":
+        reach = {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
+        _close(
             f"{where} sensitivity of {line.name} of",
             line.sensitivity,
-            f"{reach:g} C, {(reach * threshold).tolist()}",
+            reach * np.asarray(line.threshold),
         )
-    if not np.allclose(noise, line.noise_multiplier * sensitivity, rtol=1e-9, atol=0):
-        expected = (line.noise_multiplier * sensitivity).tolist()
-        _same(
-            f"{where} deviation of the noise of {line.name} of",
-            line.noise_std,
-            f"z times the sensitivity, {expected}",
-        )
+    _close(
+        f"{where} deviation of the noise of {line.name} of",
+        line.noise_std,
+        line.noise_multiplier * np.asarray(line.sensitivity),
+    )
 
 
 def _thresholds(line: Release) -> np.ndarray:
@@ -297,12 +300,11 @@ class _Checked:
         expected = self.layout.noise_stds(
             line.groups["thresholds"], line.noise_multiplier
         )
-        if not np.allclose(line.groups["noise_stds"], expected, rtol=1e-9, atol=0):
-            _same(
-                f"{where} deviation of the noise in each group of",
-                line.groups["noise_stds"],
-                list(expected),
-            )
+        _close(
+            f"{where} deviation of the noise in each group of",
+            line.groups["noise_stds"],
+            expected,
+        )
 
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool

@@ -72,15 +72,8 @@ class Checkpoint:
                 f"checkpoint {self.path} is damaged and cannot be read: delete it to"
                 " train from the start"
             )
-        try:
-            saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
-            identity = saved["identity"]
-            state = saved["state"]
-        except Exception as error:  # torch raises many kinds for a damaged file
-            raise BenchError(
-                f"checkpoint {self.path} cannot be read ({type(error).__name__}):"
-                " delete it to train from the start"
-            ) from error
+        saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
+        identity = saved["identity"]
         if identity != self._identity:
             differing = sorted(
                 key
@@ -91,7 +84,7 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another run (its"
                 f" {', '.join(differing)} differ): delete it to train from the start"
             )
-        return state
+        return saved["state"]
 
 
 @contextlib.contextmanager

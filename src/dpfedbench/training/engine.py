@@ -20,7 +20,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.models.members import save_members
+from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.results_format import FORMAT, HISTORY, VERSION
 from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.training.client_updates.client_update import Row
@@ -82,7 +83,7 @@ def train(
     run_dir = Path(run_dir)
     references = references or {}
     processes = processes or Processes()
-    run.check_processes(processes.count)
+    check_processes(run, processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
     def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:
@@ -190,8 +191,6 @@ class _Training:
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
-        for reminder in (*self.config.reminders, *self._found_multipliers()):
-            print(f"note: {reminder}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",
             self.composition.expected_rounds(planned),
@@ -217,21 +216,6 @@ class _Training:
         # no round.
         self._save()
         self._write(planned, "rounds" if self.state.round == planned else "budget")
-
-    def _found_multipliers(self) -> Iterator[str]:
-        """Yield a note for each noise multiplier that a budget determines."""
-        calibrated = {
-            spec.name
-            for spec in self.config.sums()
-            if spec.private and spec.noise.multiplier is None
-        }
-        for mechanism in self.composition.mechanisms:
-            name = mechanism.spec.name
-            if name in calibrated:
-                yield (
-                    f"the budget gives {name} the noise multiplier"
-                    f" {mechanism.noise_multiplier:.6g}"
-                )
 
     def _round(self, index: int) -> int:
         """Run one round; return its clients or records, for the progress display."""
@@ -319,12 +303,9 @@ class _Training:
         # The ledger is written first: a checkpoint must not count a release that the
         # ledger could lose.
         self.ledger.sync()
-        state = {
-            field.name: getattr(self.state, field.name)
-            for field in dataclasses.fields(self.state)
-        }
         self.checkpoint.save(
-            state | {"rounds": self.rounds.state(), "ledger": self.ledger.chain}
+            vars(self.state)
+            | {"rounds": self.rounds.state(), "ledger": self.ledger.chain}
         )
 
     def _restore(self) -> None:

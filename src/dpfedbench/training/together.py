@@ -81,20 +81,14 @@ def check_agree(
     for rank, (node, other_versions) in enumerate(versions_of_all):
         # Paths may differ: a folder can have another path on another node.
         pairs = zip(versions.items(), other_versions.items(), strict=True)
-        named = [
-            (mine, name)
-            for (mine, value), (name, other_value) in pairs
-            if value != other_value
+        differing = [
+            name for (name, value), (_, other_value) in pairs if value != other_value
         ]
-        if named:
-            differing = ", ".join(
-                mine if mine == name else f"{mine} ({name} there)"
-                for mine, name in named
-            )
+        if differing:
             raise BenchError(
-                f"process {rank} on {node} has another {differing} than process 0 on"
-                f" {versions_of_all[0][0]}: start all processes with the same code,"
-                " packages, processor type and files"
+                f"process {rank} on {node} has another {', '.join(differing)} than"
+                f" process 0 on {versions_of_all[0][0]}: start all processes with the"
+                " same code, packages, processor type and files"
             )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.compatibility import check_part
+from dpfedbench.parts.compatibility import check_part, check_processes
 from dpfedbench.training.accounts import ledger_of
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
@@ -156,6 +156,6 @@ def test_skellam_noise_refuses_secret_cohorts(kind):
 
 def test_skellam_run_by_several_processes_is_refused():
     config = make_config(RUN)
-    config.check_processes(1)
+    check_processes(config, 1)
     with pytest.raises(BenchError, match=r"machine.processes is 2, .*: set it to 1"):
-        config.check_processes(2)
+        check_processes(config, 2)

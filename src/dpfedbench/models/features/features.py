@@ -24,18 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpfedbench.config.part import Part, setting
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from dpfedbench.method import Method
-
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
-    torch = Lazy("torch")
 
 _TOGETHER = 16
 """Number of images whose maps are computed at once.

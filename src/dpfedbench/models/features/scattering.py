@@ -22,20 +22,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.models.features.features import Features
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
-    torch = Lazy("torch")
 
 
 class Scattering(Features):

@@ -35,7 +35,13 @@ from dpfedbench.papers.dp_fnas.search_steps import (
     SearchSteps,
 )
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.training.client_updates.client_update import Clients, Row, Setup, Stream
+from dpfedbench.training.client_updates.client_update import (
+    Clients,
+    RecordHolders,
+    Row,
+    Setup,
+    Stream,
+)
 from dpsum import participation
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
@@ -164,13 +170,11 @@ class ReleasedSearchSteps(SearchSteps):
         return _Search(self, setup)
 
 
-class _Search(Clients):
+class _Search(RecordHolders):
     """Single party of a run."""
 
-    served = "records"
-    divides = True
-
     def __init__(self, update: ReleasedSearchSteps, setup: Setup) -> None:
+        super().__init__()
         self._update = update
         run = setup.run
         self._run: Any = run  # its method has the settings of the architecture's noise
@@ -223,7 +227,6 @@ class _Search(Clients):
             WEIGHTS: update.weights.begin(start[self._weights]),
             ARCHITECTURE: update.architecture.begin(start[self._architecture]),
         }
-        self._row: Row = {}
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -320,9 +323,6 @@ class _Search(Clients):
         clipped[self._noised] = torch.from_numpy(self._mechanism.finish(total)).float()
         self._mechanism.write(index)
         return clipped
-
-    def row(self) -> Row:
-        return self._row
 
     def work(self, cohort: np.ndarray) -> int:
         return sum(lots.size for lots in self._lots.values())

@@ -25,7 +25,7 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    Row,
+    RecordHolders,
     Setup,
     Stream,
 )
@@ -89,13 +89,11 @@ class BatchSteps(ClientUpdate):
         return _Batches(self, setup)
 
 
-class _Batches(Clients):
+class _Batches(RecordHolders):
     """Parties of a run, whose batches are computed one after another."""
 
-    served = "records"
-    divides = True
-
     def __init__(self, update: BatchSteps, setup: Setup) -> None:
+        super().__init__()
         from dpfedbench.models.batch_gradient import BatchGradient
 
         run = setup.run
@@ -118,7 +116,6 @@ class _Batches(Clients):
             auxiliary=update.auxiliary,
         )
         self._state = update.weights.begin(torch.zeros(setup.net.dimension))
-        self._row: Row = {}
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -169,9 +166,6 @@ class _Batches(Clients):
             generator=generator_of(stream(seed, "drop-path", index, client)),
             progress=index / self._rounds,
         )
-
-    def row(self) -> Row:
-        return self._row
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * self._lots.size

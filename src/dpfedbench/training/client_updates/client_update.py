@@ -192,78 +192,17 @@ class Clients:
         """Restore the state that `state` returned."""
 
 
-class ClientByClient(Clients):
-    """Clients that threads compute one by one, each thread with its own worker.
+class RecordHolders(Clients):
+    """Base of clients that hold records and fill the row of the history themselves."""
 
-    Args:
-        setup: the parts of the run.
-        make: creates a worker from gradients of the model.
-        device: device of the clients' messages; None: the device of the model.
-    """
+    served = "records"
+    divides = True
 
-    def __init__(
-        self,
-        setup: Setup,
-        make: Callable[[Gradients], Any],
-        *,
-        device: str | None = None,
-    ) -> None:
-        self.setup = setup
-        self.dimension = setup.net.dimension
-        self._workers = setup.workers(make)
-        self._device = device or self._workers.device
+    def __init__(self) -> None:
+        self._row: Row = {}
 
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: Any,
-        out: torch.Tensor,
-    ) -> Sequence[float]:
-        """Write a client's messages in round `index` to `out`.
-
-        Args:
-            worker: worker of the thread.
-            theta: weights of the model [d].
-            client: number of the client.
-            index: number of the round, from 0.
-            held: data of the client, as `gathered` returns it.
-            out: receives the messages [contributions, d].
-
-        Returns:
-            The loss, and the accuracy (0 to 1).
-        """
-        raise NotImplementedError
-
-    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """Return the data of each client of a chunk, read at once; by default None."""
-        return [None] * len(ids)
-
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        chunk = CHUNK_PER_THREAD * self._workers.count
-        room = torch.empty(
-            (chunk, self.contributions_per_client, self.dimension), device=self._device
-        )
-
-        def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
-            with self._workers.worker() as worker:
-                return self.client(worker, theta, int(client), index, held, out)
-
-        with self._workers.running() as pool:
-            for start in range(0, len(cohort), chunk):
-                ids = cohort[start : start + chunk]
-                measures = np.array(
-                    list(pool.map(computed, ids, self.gathered(ids), room))
-                ).reshape(-1, 2)
-                yield (
-                    room[: len(ids)].flatten(end_dim=1),
-                    measures[:, 0],
-                    measures[:, 1],
-                )
+    def row(self) -> Row:
+        return self._row
 
 
 class CohortClients(Clients):

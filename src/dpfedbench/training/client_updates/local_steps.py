@@ -21,6 +21,7 @@ from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
+    RecordHolders,
     Row,
     Setup,
     Stream,
@@ -121,22 +122,18 @@ class _Room:
         return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
 
 
-class _Silos(Clients):
+class _Silos(RecordHolders):
     """Clients that sum over lots of their own records."""
 
-    served = "records"
-    divides = True
-
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
+        super().__init__()
         self._update = update
         self._setup = setup
         self._held = setup.held
         run = setup.run
         self._count = len(setup.held.images)
-        self._dimension, self._own = (
-            setup.net.dimension,
-            setup.processes.share(self._count),
-        )
+        self._dimension = setup.net.dimension
+        self._own = setup.processes.share(self._count)
         self._lots = update.lots(
             run, clients=self._count, records=[*map(len, setup.held.images)]
         )
@@ -151,7 +148,6 @@ class _Silos(Clients):
             holders=self._count,
             first_threshold=self._first_threshold,
         )
-        self._row: Row = {}
 
     def _begin(self) -> list[Any]:
         return [self._update.optimizer.begin(model) for model in self._models]
@@ -269,9 +265,6 @@ class _Silos(Clients):
         )
         update.optimizer.step(model, mean, self._states[client], rate)
         return loss, norm, float(released.norm())
-
-    def row(self) -> Row:
-        return self._row
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * self._update.inner_steps * self._lots.size

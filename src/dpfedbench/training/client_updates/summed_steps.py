@@ -24,6 +24,7 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
+    RecordHolders,
     Row,
     Setup,
     Stream,
@@ -167,13 +168,11 @@ class _Phase:
     state: dict[str, Any]
 
 
-class Parties(Clients):
+class Parties(RecordHolders):
     """Parties of a run."""
 
-    served = "records"
-    divides = True
-
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
+        super().__init__()
         self._update = update
         self._setup = setup
         self._public_columns = update.public_columns(setup.run, setup.net)
@@ -234,7 +233,6 @@ class Parties(Clients):
                     state,
                 )
             )
-        self._row: Row = {}
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -320,9 +318,6 @@ class Parties(Clients):
             if first
             else {f"{phase.name}_{key}": value for key, value in row.items()}
         )
-
-    def row(self) -> Row:
-        return self._row
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * sum(phase.lots.size for phase in self._phases)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench.lazy import np
+from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates.client_update import (
-    ClientByClient,
+    CHUNK_PER_THREAD,
+    Clients,
     Setup,
     Stream,
 )
@@ -31,8 +32,10 @@ Examples = tuple["np.ndarray", "np.ndarray"]
 """Images [n, H, W, C] and labels [n]; or words [n, L], which are their own labels."""
 
 
-class ClientsWithinTask(ClientByClient):
+class ClientsWithinTask(Clients):
     """Clients of a meta-learning run that compute each example's gradient separately.
+
+    Threads compute the clients one by one, each thread with its own worker.
 
     Args:
         setup: the parts of the run.
@@ -52,7 +55,9 @@ class ClientsWithinTask(ClientByClient):
         contributions_per_client: int = 1,
         make: Callable[[Gradients], Any] | None = None,
     ) -> None:
-        super().__init__(setup, make or (lambda gradients: gradients))
+        self.setup = setup
+        self.dimension = setup.net.dimension
+        self._workers = setup.workers(make or (lambda gradients: gradients))
         self.contributions_per_client = contributions_per_client
         specs = {
             name: SumSpec(name=name, unit="record", observer="server", stream=name)
@@ -70,8 +75,32 @@ class ClientsWithinTask(ClientByClient):
             for name, sampler in samplers.items()
         }
 
-    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
-        """Return the support and query `Examples` of each client."""
+    def client(
+        self,
+        worker: Any,
+        theta: np.ndarray,
+        client: int,
+        index: int,
+        held: tuple[Examples, Examples],
+        out: torch.Tensor,
+    ) -> Sequence[float]:
+        """Write a client's messages in round `index` to `out`.
+
+        Args:
+            worker: worker of the thread.
+            theta: weights of the model [d].
+            client: number of the client.
+            index: number of the round, from 0.
+            held: support and query examples of the client.
+            out: receives the messages [contributions, d].
+
+        Returns:
+            The loss, and the accuracy (0 to 1).
+        """
+        raise NotImplementedError
+
+    def _held(self, ids: np.ndarray) -> list[tuple[Examples, Examples]]:
+        """Return the support and query examples of each client."""
         tasks = self.setup.held.gather(ids)
         return [
             (
@@ -89,7 +118,24 @@ class ClientsWithinTask(ClientByClient):
         For Reptile, the losses and accuracies are those of all examples before
         training.
         """
-        yield from super().contributions(theta, cohort, index)
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        room = torch.empty(
+            (chunk, self.contributions_per_client, self.dimension),
+            device=self._workers.device,
+        )
+
+        def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
+            with self._workers.worker() as worker:
+                return self.client(worker, theta, int(client), index, held, out)
+
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                measures = np.array(
+                    list(pool.map(computed, ids, self._held(ids), room))
+                ).reshape(-1, 2)
+                rows = room[: len(ids)].flatten(end_dim=1)
+                yield rows, measures[:, 0], measures[:, 1]
         for mechanism in self.mechanisms.values():
             mechanism.write(index)
 
