@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import softmax
@@ -224,41 +224,32 @@ def _logits(
     return np.stack(logits)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShotMeasures(NoMeasures):
     """Measures of a meta-model in training: public validation tasks, after adaptation.
 
     The test follows after training.
     """
 
-    columns: tuple[str, ...] = ("validation_loss",)
-
-    def __init__(
-        self,
-        run: Method,
-        dataset: ImageDataset,
-        choice: Choice,
-        *,
-        net: Any,
-        threads: int,
-    ) -> None:
-        self._run = run
-        self._dataset = dataset
-        self._choice = choice
-        self._threads = threads
-        self._adapted = run.adapted(net)
+    run: Method
+    dataset: ImageDataset
+    choice: Choice
+    net: Net
+    threads: int
+    columns: ClassVar[tuple[str, ...]] = ("validation_loss",)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Return accuracy in percent and loss on the query sets."""
         scores = task_scores(
-            self._choice,
+            self.choice,
             [theta],
-            self._dataset,
-            self._run,
+            self.dataset,
+            self.run,
             split="validation",
-            tasks=self._run.validation.tasks,
+            tasks=self.run.validation.tasks,
             purpose="validation",
-            adapted=self._adapted,
-            threads=self._threads,
+            adapted=self.run.adapted(self.net),
+            threads=self.threads,
         )
         return scores.of_validation()
 

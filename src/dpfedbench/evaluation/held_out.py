@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def measured_in_pieces(
 class NoMeasures:
     """Base of measures of a model in training, which measures nothing."""
 
-    columns: tuple[str, ...] = ()
+    columns: ClassVar[tuple[str, ...]] = ()
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Return measures on data that are declared public and may drive the noise.

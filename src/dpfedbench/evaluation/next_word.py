@@ -8,8 +8,10 @@ always counts as wrong.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -126,6 +128,7 @@ def text_scores(
     return after, before
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TextMeasures(NoMeasures):
     """Measures of a language model in training.
 
@@ -133,30 +136,24 @@ class TextMeasures(NoMeasures):
     tasks.
     """
 
-    columns: tuple[str, ...] = (
+    run: Method
+    known: KnownText
+    choice: Choice
+    threads: int
+    columns: ClassVar[tuple[str, ...]] = (
         "validation_loss",
         "test_accuracy",
         "test_accuracy_before_refining",
     )
 
-    def __init__(
-        self, run: Method, known: KnownText, choice: Choice, *, threads: int
-    ) -> None:
-        self._run = run
-        self._known = known
-        self._choice = choice
-        self._threads = threads
-
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Return accuracy in percent and loss after refinement."""
-        refined_scores, _ = self._scores(
-            theta, "validation", self._run.validation.tasks
-        )
+        refined_scores, _ = self._scores(theta, "validation", self.run.validation.tasks)
         return refined_scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Return accuracies in percent."""
-        tests = self._run.evaluation
+        tests = self.run.evaluation
         scores = self._scores(theta, "test", min(tests.while_training, tests.tasks))
         return {
             name: 100 * float(after_or_before.accuracies.mean())
@@ -167,13 +164,13 @@ class TextMeasures(NoMeasures):
         self, theta: np.ndarray, split: str, tasks: int
     ) -> tuple[FewShotScores, FewShotScores]:
         return text_scores(
-            self._choice,
+            self.choice,
             theta,
-            self._known,
-            self._run,
+            self.known,
+            self.run,
             split=split,
             tasks=tasks,
-            threads=self._threads,
+            threads=self.threads,
         )
 
 

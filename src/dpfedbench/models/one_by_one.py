@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Point
 from dpfedbench.models.net import Array, Net, tensor_of
 
@@ -98,17 +97,7 @@ class OneByOne(Point):
             if not moving:
                 continue
             outputs, along = ([pair[k] for pair in moving] for k in range(2))
-            try:
-                _write(
-                    _derivatives(outputs, along, parameters, retain_graph=True), out[i]
-                )
-            except RuntimeError as error:
-                if "is not implemented" not in str(error):
-                    raise
-                raise BenchError(
-                    f"model {self._net.name} has no second derivatives ({error}): set"
-                    " client_update.order to 1, or take another layer"
-                ) from error
+            _write(_derivatives(outputs, along, parameters, retain_graph=True), out[i])
 
 
 def _write(parts: Sequence[torch.Tensor], row: Array) -> None:

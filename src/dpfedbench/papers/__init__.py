@@ -2,7 +2,6 @@
 (`dpfedbench.plugins`). See docs/add-a-method.md.
 """
 
-import re
 from collections.abc import Iterable
 
 from dpfedbench import plugins
@@ -20,22 +19,12 @@ def by_name(classes: Iterable[type[Method]]) -> dict[str, type[Method]]:
     """Return methods by name, without classes that have none (bases of methods).
 
     Raises:
-        BenchError: a name is malformed or used twice, or a title is missing.
+        BenchError: two methods have the same name.
     """
     methods: dict[str, type[Method]] = {}
     for cls in classes:
         if "name" not in vars(cls):
             continue
-        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", cls.name):
-            raise BenchError(
-                f"the method {cls.__name__} in {cls.__module__} has the name"
-                f" {cls.name!r}: use lower-case letters, digits and hyphens"
-            )
-        if not cls.title:
-            raise BenchError(
-                f"the method {cls.__name__} in {cls.__module__} has no title: set one"
-                " for the tables"
-            )
         if cls.name in methods:
             raise BenchError(
                 f"the methods in {methods[cls.name].__module__} and {cls.__module__}"

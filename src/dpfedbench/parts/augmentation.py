@@ -6,7 +6,6 @@ Each image is changed independently, with random numbers of its own.
 from __future__ import annotations
 
 from dpfedbench.config.part import Section, setting
-from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
 
@@ -53,17 +52,9 @@ class Augmentation(Section):
         Args:
             images: uint8 or float in [0, 1], [n, H, W, C].
             rng: draws windows, mirrorings and squares.
-
-        Raises:
-            BenchError: the records are not images.
         """
         if self.is_none:
             return images
-        if images.ndim != 4:
-            raise BenchError(
-                f"records of shape {list(images.shape[1:])} are not images [H, W, C]:"
-                " leave out client_update.augmentation"
-            )
         changed = self._cropped(images, rng) if self.crop else images.copy()
         if self.flip:
             mirrored = rng.random(len(images)) < 0.5

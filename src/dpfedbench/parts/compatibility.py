@@ -336,7 +336,6 @@ def _check_decaying(run: Method, noise: Decaying) -> None:
 
 def _check_factorised(run: Method, noise: Factorised) -> None:
     plan = run.participation
-    rule = run.clipping
     if not plan.correlated:
         raise BenchError(
             f"participation.kind is {plan.kind}, but correlated noise needs known"
@@ -348,11 +347,6 @@ def _check_factorised(run: Method, noise: Factorised) -> None:
             f"noise.rounds is {noise.rounds}, fewer than participation.rounds"
             f" ({plan.rounds}): the factorisation must cover all planned rounds;"
             " raise it, or set it to null"
-        )
-    if rule.kind != "constant":
-        raise BenchError(
-            f"clipping.kind is {rule.kind}, but correlated noise cancels only between"
-            " rounds with the same threshold: take constant"
         )
 
 

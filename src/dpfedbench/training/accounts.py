@@ -12,6 +12,7 @@ from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group, read_json, text_of, write_json
 from dpfedbench.method import Method
+from dpfedbench.models.references import reference
 from dpfedbench.training.agreement import check_agrees
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.calibration import delta_after
@@ -214,13 +215,8 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     if "ledger.jsonl" not in run.references:
         return []
     earlier = run.references["ledger.jsonl"]
-    if "ledger.jsonl" not in references:
-        raise BenchError(
-            f"{run.folder} uses the releases of {earlier.folder}: give its"
-            " ledger.jsonl as a reference"
-        )
-    assert isinstance(earlier, Method)
-    return ledger_of(earlier, references["ledger.jsonl"].parent)
+    path = reference(references, "ledger.jsonl", earlier.folder)
+    return ledger_of(earlier, path.parent)
 
 
 def account_run(

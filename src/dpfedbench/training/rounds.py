@@ -27,6 +27,7 @@ from dpfedbench.evaluation.personal_test import client_accuracies, summarize_cli
 from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.gradients import Choice
+from dpfedbench.models.references import reference
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
@@ -46,12 +47,8 @@ def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None
     for rule in (sum_.clipping for sum_ in run.sums()):
         if isinstance(rule, ReferenceRule):
             name = rule.reference_file
-            if name not in references:
-                raise BenchError(
-                    f"{run.folder} needs {name} of {run.references[name].folder}: give"
-                    " it as a reference"
-                )
-            return float(rule.first_threshold(references[name], run))
+            path = reference(references, name, run.references[name].folder)
+            return float(rule.first_threshold(path, run))
     return None
 
 
@@ -241,10 +238,16 @@ class Rounds:
                 run, held.dataset, gradients, threads=threads, files=references
             )
         elif run.task.text is not None:
-            measures = TextMeasures(run, held.dataset, gradients, threads=threads)
+            measures = TextMeasures(
+                run=run, known=held.dataset, choice=gradients, threads=threads
+            )
         else:
             measures = FewShotMeasures(
-                run, held.dataset, gradients, net=net, threads=threads
+                run=run,
+                dataset=held.dataset,
+                choice=gradients,
+                net=net,
+                threads=threads,
             )
         return cls(
             run,

@@ -78,7 +78,9 @@ def test_few_shot_measure_reads_its_own_split_alone(
 
     def measure(dataset):
         if split == "validation":
-            measures = FewShotMeasures(config, dataset, choose(net), net=net, threads=1)
+            measures = FewShotMeasures(
+                run=config, dataset=dataset, choice=choose(net), net=net, threads=1
+            )
             return measures.validate(theta)
         monkeypatch.setattr(few_shot, "load_dataset", lambda folder: dataset)
         few_shot.meta_test(

@@ -96,7 +96,9 @@ def test_text_measure_reads_its_own_split_alone(
     def measure(dataset):
         if split == "validation":
             text = KnownText(dataset, run.task.text)
-            measures = next_word.TextMeasures(run, text, choose(net), threads=1)
+            measures = next_word.TextMeasures(
+                run=run, known=text, choice=choose(net), threads=1
+            )
             return measures.validate(theta)
         monkeypatch.setattr(next_word, "load_texts", lambda folder: dataset)
         next_word.text_test(run, data_dir=texts, model_path=model, out_path=metrics)

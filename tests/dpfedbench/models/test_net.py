@@ -209,5 +209,3 @@ def test_user_module_is_found_by_its_path(tmp_path, monkeypatch):
     net.check()
     assert net.dimension == 129 * 4 + 5 * 3
     assert net.head == ("body.2.weight", "body.2.bias")
-    with pytest.raises(BenchError, match=r"do not fit user_nets:Small: .*depth"):
-        make({"width": 4, "depth": 2})

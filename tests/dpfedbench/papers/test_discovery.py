@@ -41,23 +41,6 @@ def test_methods_of_one_name_are_both_in_the_error() -> None:
     )
 
 
-def test_method_without_a_title_or_with_a_bad_name_is_refused() -> None:
-    assert list(by_name([method("one")])) == ["one"]
-    with pytest.raises(
-        BenchError,
-        match=(
-            r"^the method Own in dpfedbench\.papers\.one has no title: set one"
-            r" for the tables$"
-        ),
-    ):
-        by_name([method("one", title="")])
-    with pytest.raises(
-        BenchError,
-        match=r"has the name 'Two Words': use lower-case letters, digits and hyphens$",
-    ):
-        by_name([method("two", name="Two Words")])
-
-
 @pytest.mark.parametrize("name", ["dp-ag", None, 3])
 def test_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
     with pytest.raises(

@@ -1,9 +1,7 @@
 """Augmentation of images: values by hand, and shares of random draws."""
 
 import numpy as np
-import pytest
 
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.augmentation import Augmentation
 
 
@@ -83,8 +81,3 @@ def test_augmentation_draws_have_their_shares():
     assert np.abs(shares - 1 / 9).max() < 4.5 * 0.00315
     blanked = Augmentation(cutout=1).apply(images, rng)
     assert abs((blanked[:, 1, 1, 0] == 0).mean() - 1 / 16) < 4.5 * 0.00243
-
-
-def test_augmentation_of_records_that_are_no_images_is_refused():
-    with pytest.raises(BenchError, match=r"records of shape \[5\] are not images"):
-        Augmentation(flip=True).apply(np.zeros((2, 5)), np.random.default_rng(0))

@@ -231,10 +231,6 @@ def test_calibrated_correlated_noise_is_that_of_one_gaussian():
             {"participation": "fixed-size"},
             "participation.kind is fixed-size, but correlated noise needs known",
         ),
-        (
-            {"clipping": "percentile-of-releases"},
-            "clipping.kind is percentile-of-releases, but correlated noise cancels",
-        ),
     ],
 )
 def test_correlated_noise_refuses_parts_without_an_analysis(overlay, message):

@@ -99,9 +99,6 @@ class Features(Part):
 
         Args:
             image_shape: (height, width, channels) of the image.
-
-        Raises:
-            BenchError: the map has no features for images of this shape.
         """
         raise NotImplementedError
 

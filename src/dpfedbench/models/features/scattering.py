@@ -25,7 +25,6 @@ import math
 from typing import Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.models.features.features import Features
 
@@ -59,16 +58,6 @@ class Scattering(Features):
         height, width, channels = image_shape
         step = 2**self.scales
         maps = self.channels(channels)
-        if min(height, width) < 2 * step:
-            raise BenchError(
-                f"model.features.scales is {self.scales}, but images of {height} x"
-                f" {width} pixels have a side below {2 * step}: lower it"
-            )
-        if self.groups is not None and maps % self.groups:
-            raise BenchError(
-                f"model.features.groups is {self.groups}, which does not divide the"
-                f" {maps} channels"
-            )
         return -(-height // step), -(-width // step), maps
 
     def extract(self, images: torch.Tensor) -> torch.Tensor:

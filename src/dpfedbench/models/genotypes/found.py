@@ -12,6 +12,7 @@ from dpfedbench.models.genotype import Genotype, Space, read_genotype
 from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.source import GenotypeSource
 from dpfedbench.models.genotypes.stated import StatedGenotype
+from dpfedbench.models.references import reference
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
@@ -49,12 +50,7 @@ class FoundGenotype(GenotypeSource):
         )
 
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
-        if self.file not in files:
-            raise BenchError(
-                f"the cells come from another run's search: give its {self.file} as a"
-                " reference"
-            )
-        cells = read_genotype(files[self.file]).cells
+        cells = read_genotype(reference(files, self.file, "the search")).cells
         return StatedGenotype(
             normal=cells.get("normal", ()), reduction=cells.get("reduction", ())
         )
@@ -63,7 +59,4 @@ class FoundGenotype(GenotypeSource):
         return RandomGenotype()
 
     def genotype_in(self, space: Space) -> Genotype:
-        raise BenchError(
-            f"the cells come from another run's search: give its {self.file} as a"
-            " reference"
-        )
+        raise RuntimeError("the cells are in a file: call resolved() first")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.initial.initial_weights import Initial, RandomInitial
+from dpfedbench.models.references import reference
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,16 +147,11 @@ class RunInitial(Initial):
     def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_by_word, load_members
 
-        if self.file not in files:
-            raise BenchError(
-                f"training starts from another run's model: give its {self.file} as a"
-                " reference"
-            )
-        if self._other_words(run, self._other(run)):
-            return load_by_word(
-                files[self.file], net, RandomInitial().weights(run, net, {})
-            )
-        member: np.ndarray = load_members(files[self.file], net)[0]
+        first = self._other(run)
+        path = reference(files, self.file, first.folder)
+        if self._other_words(run, first):
+            return load_by_word(path, net, RandomInitial().weights(run, net, {}))
+        member: np.ndarray = load_members(path, net)[0]
         return member
 
     def notices(self, run: Method) -> tuple[str, ...]:

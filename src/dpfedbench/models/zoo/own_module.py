@@ -59,8 +59,8 @@ class OwnModule(ModelSettings):
         A package beside the working directory is found as well as an installed one.
 
         Raises:
-            BenchError: the file or class does not exist, the class is no
-                `torch.nn.Module`, or it does not take the arguments.
+            BenchError: the file or class does not exist, or the class is no
+                `torch.nn.Module`.
         """
         from dpfedbench.models.net import Net
 
@@ -72,12 +72,7 @@ class OwnModule(ModelSettings):
         } | self.arguments
 
         def build() -> nn.Module:
-            try:
-                return module(**arguments)
-            except Exception as error:
-                raise BenchError(
-                    f"model.arguments do not fit {self.module}: {error}"
-                ) from error
+            return module(**arguments)
 
         return Net(build, input_shape=input_shape, outputs=outputs)
 
