@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from dpfedbench.data.records import load_records
-from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.genotype import Genotype
@@ -29,15 +28,10 @@ def write_cells(
         text_path: path of the text.
 
     Raises:
-        BenchError: the run's network does not search, or a file is missing or damaged.
+        BenchError: a file is missing or damaged.
     """
     dataset = load_records(data_dir)
     net = run.net(dataset.image_shape, len(dataset.class_names))
-    if "architecture" not in net.blocks:
-        raise BenchError(
-            f"{run.folder} has a network of kind {run.model.kind}, which searches no"
-            " cells"
-        )
     theta = load_members(model_path, net)[0]
     assert isinstance(run.model, CellModel)
     genotype = run.model.space.genotype(theta[net.blocks["architecture"]])

@@ -120,8 +120,6 @@ class Net:
         self._own = {
             name: tuple(value.shape) for name, value in self.module.named_parameters()
         }
-        if not self._own:
-            raise BenchError(f"model {self.name} has no parameters to train")
         self._call = _Call(self.module)
         self._lock = threading.RLock()
 
@@ -514,23 +512,15 @@ class Net:
                 raise BenchError(remembering(name, layer))
         theta, x, y = self.example()
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
-        try:
-            passes = [self.layers(theta, x, y) for _ in range(2)]
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise BenchError(
-                f"model {self.name} fails on records of shape {self.input_shape}:"
-                f" {lines[0][:200]}"
-            ) from error
-        finally:
-            changed = [
-                name
-                for name, value in self.module.named_buffers()
-                if not torch.equal(value, buffers[name])
-            ]
-            with torch.no_grad():
-                for name, value in self.module.named_buffers():
-                    value.copy_(buffers[name])
+        passes = [self.layers(theta, x, y) for _ in range(2)]
+        changed = [
+            name
+            for name, value in self.module.named_buffers()
+            if not torch.equal(value, buffers[name])
+        ]
+        with torch.no_grad():
+            for name, value in self.module.named_buffers():
+                value.copy_(buffers[name])
         if changed:
             raise BenchError(remembering(changed[0].rpartition(".")[0], self.module))
         if (drawn := first_difference(*passes, of=slice(None))) is not None:
@@ -539,15 +529,10 @@ class Net:
             shape = tuple(passes[0][-1][1].shape)
             expected = (_PROBED, self.outputs)
             if shape != expected:
-                of_text = (
-                    ": a model of text has logits for each word, so it has to define"
-                    " losses and correct"
-                )
                 raise BenchError(
                     f"model {self.name} gives an array {list(shape)} for {_PROBED}"
-                    f" records, not logits {list(expected)}"
-                    + of_text
-                    * bool(self.vocabulary)
+                    f" records, not logits {list(expected)}: a model with other"
+                    " outputs, as of text, has to define losses and correct"
                 )
 
     @functools.cached_property

@@ -3,7 +3,6 @@ that clients take over their own data.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -43,31 +42,10 @@ class BudgetSettings(Budget):
     )
 
     def check(self, run: "Method") -> None:
-        """Check the budget against the noise, the participation and the claims."""
+        """Check the budget against the participation and the claims."""
         self._check_counted_clients(run)
-        if self.epsilon is None:
-            return
-        _check_profile("budget", self.profile, run)
-        noise = getattr(run, "noise", None)
-        plan = run.participation
-        z = None if noise is None else noise.multiplier
-        if noise is None or z is None:
-            return
-        if (
-            not self.stop
-            or self.profile != "proven"
-            or (run.clients.holds == "records" and run.client_sums)
-        ):
-            return
-        rate = 1.0 if plan.known else plan.cohort / run.clients.count
-        if (
-            noise.mechanism == "gaussian"
-            and least_delta(z, rate, self.epsilon) > self.delta
-        ):
-            raise BenchError(
-                f"the budget of epsilon {self.epsilon} is spent by the first round:"
-                " raise budget.epsilon or noise.multiplier"
-            )
+        if self.epsilon is not None:
+            _check_profile("budget", self.profile, run)
 
     def _check_counted_clients(self, run: "Method") -> None:
         """Refuse a claim for another client count that would not be marked as void.
@@ -260,34 +238,6 @@ class OwnUpdate(OwnSum):
     def sum(self, name: str, *, observer: str) -> SumSpec:
         record_sum = super().sum(name, observer=observer)
         return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
-
-
-def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
-    """Return the exact δ(ε) of one Poisson-subsampled Gaussian round.
-
-    It is a lower bound for every account of the round. With sampling rate q and the
-    densities N(0, z^2) and N(1, z^2), the density of the round with the client is their
-    mixture with weight q on the latter. So δ(ε) is q times that of the Gaussian
-    mechanism at log(1 + (e^ε - 1) / q). `accounting.gaussian` has the Gaussian
-    mechanism's δ too, but needs scipy, which a plan does not load.
-
-    Args:
-        noise_multiplier: z.
-        rate: sampling rate q.
-        epsilon: ε.
-    """
-    if epsilon > 500:
-        return 0.0
-    z = noise_multiplier
-    whole = math.log1p(math.expm1(epsilon) / rate)
-
-    def below(x: float) -> float:
-        return math.erfc(-x / math.sqrt(2)) / 2
-
-    lost = below(-0.5 / z - whole * z)
-    return rate * (
-        below(0.5 / z - whole * z) - (math.exp(whole) * lost if lost else 0.0)
-    )
 
 
 def _check_profile(section: str, profile: str, run: "Method") -> None:

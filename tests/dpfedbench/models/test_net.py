@@ -175,7 +175,6 @@ RUNNING = {"track_running_stats": True}
         (of(lambda: WithMixer(Counting())), "mixer .*keeps running statistics"),
         (of(lambda: layers(nn.Dropout(0.1))), "draws random numbers"),
         (of(lambda: WithMixer(Noisy())), "mixer .*draws random numbers"),
-        (of(layers, (8, 8, 3)), r"fails on records of shape \(8, 8, 3\): .*channels"),
         (of(layers, outputs=4), r"\[3, 3\] for 3 records, not logits \[3, 4\]"),
         # Logits for each word of a record are no logits of the record.
         (of(lambda: nn.Embedding(10, 9), (5,), 9), "has to define losses and correct"),

@@ -137,12 +137,6 @@ class ReleasedSearchSteps(SearchSteps):
                 f"clients.count is {run.clients.count}, but the parties of DP-FNAS's"
                 " released code each search a separate architecture: set it to 1"
             )
-        if not isinstance(self.weights.optimizer, Sgd):
-            raise BenchError(
-                f"client_update.weights.optimizer is {self.weights.optimizer.kind},"
-                " but the virtual step of released-search-steps uses sgd: set it to"
-                " sgd"
-            )
 
     def breaches(self, run: Method) -> tuple[Breach, ...]:
         breach = Breach(
