@@ -5,6 +5,7 @@ folder.
 """
 
 from workflow_jobs.cluster import check_slurm
+from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.results_format import check_format, mark_format
 from workflow_jobs.warm import FEWEST
 
@@ -30,7 +31,7 @@ onstart:
     try:
         for job in workflow.dag.needrun_jobs():
             if job.rule.name == "train":
-                run_of(job.wildcards).check_processes(MACHINE.processes)
+                check_processes(run_of(job.wildcards), MACHINE.processes)
                 if job.resources.get("gpu") not in (0, MACHINE.processes):
                     raise BenchError(
                         "machine.gpu is 1, a GPU for each of a training's processes: allow as many with "
