@@ -16,11 +16,12 @@ from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.files import write_json
+from dpfedbench.files import read_json, write_json, write_text
 from dpfedbench.method import Method
 from dpfedbench.results import figures, formats, page, tables
 from dpfedbench.results.items import Item
-from tests.shipped import parsed
+from dpsum.ledger import Release
+from tests.shipped import ROOT, parsed
 from workflow_jobs.provenance import provenance
 
 Cells = list[dict[str, Any]]
@@ -33,7 +34,11 @@ def plain_item(description: dict[str, Any]) -> Item:
 
 def changed_cells(item: Item, **values: Any) -> Item:
     """Return the item with other values in all its cells."""
-    return dataclasses.replace(item, cells=[{**cell, **values} for cell in item.cells])
+    return dataclasses.replace(item, cells=with_values(item.cells, **values))
+
+
+def with_values(cells: Any, **values: Any) -> Cells:
+    return [{**cell, **values} for cell in cells]
 
 
 def runs_of(cells: Any, number: int | None = None) -> list[str]:
@@ -63,9 +68,48 @@ def is_repaired(cells: Cells) -> bool:
     return any(cell["kind"] == "table" and cell["repairs"] for cell in cells)
 
 
-def with_values(cells: Cells, **values: Any) -> Cells:
-    """Return the cells with other values."""
-    return [{**cell, **values} for cell in cells]
+def change_json(path: Path, **values: Any) -> None:
+    """Change values of a JSON file."""
+    write_json(path, read_json(path) | values)
+
+
+def change_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
+    """Write other values of some profiles into accounts."""
+    for folder in dict.fromkeys(folders):
+        path = results / "runs" / folder / "privacy.json"
+        account = read_json(path)
+        for name, values in profiles.items():
+            account["profiles"][name] |= values
+        write_json(path, account)
+
+
+def change_audit(results: Path, cells: Cells, **values: Any) -> None:
+    """Change values of the audit of a configuration."""
+    change_json(results / "runs" / cells[0]["audited_run"] / "audit.json", **values)
+
+
+def make_release(**values: Any) -> Release:
+    """Return a Gaussian release of one pass."""
+    defaults: dict[str, Any] = {
+        "round": 0,
+        "name": "sum",
+        "mechanism": "gaussian",
+        "unit": "client",
+        "adjacency": "zero-out",
+        "observer": "everyone",
+        "noise_multiplier": 1.0,
+        "threshold": 1.0,
+        "sensitivity": 1.0,
+        "noise_std": 1.0,
+        "dimension": 1,
+        "denominator": 1.0,
+        "sampler": {"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2},
+        "noise_stream": "0",
+        "reason": "",
+        "counted_by_paper": True,
+        "data_dependent_threshold": False,
+    }
+    return Release(**defaults | values)
 
 
 LEVELS = {
@@ -82,22 +126,64 @@ LEVELS = {
 }
 
 
+def make_profile(name: str, epsilon: float, **values: Any) -> dict[str, Any]:
+    """Return one profile of an account."""
+    return {
+        "epsilon_low": epsilon,
+        "epsilon_high": epsilon,
+        "unit": "client",
+        "status": "proved",
+        "adjacency": "zero-out",
+        "observer": "everyone",
+        "explanation": f"what {name} rests on",
+        **values,
+    }
+
+
 def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
-    """A run's folder with the given per-task accuracies, in percent."""
-    folder, plain = results / "runs" / run.folder, run.plain()
-    participation = plain.get("participation") or {"rounds": 0, "cohort": 0}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(run.to_yaml(), encoding="utf-8")
+    """Write a run's folder with the accuracy of each task, in percent.
+
+    At noise z, claimed ε is 1.5 / z, proven ε 4.887 / z and audited ε 0.8 / z.
+    """
+    folder = results / "runs" / run.folder
+    values = run.plain()
+    z = 1.0
+    profiles = {}
+    if run.private:
+        z = values.get("noise", {}).get("multiplier") or 1.0
+        for name, epsilon in (("claimed", 1.5 / z), ("proven", 4.887 / z)):
+            profiles[name] = make_profile(name, epsilon, delta=run.delta)
+    account = {
+        "delta": run.delta,
+        "unit": "client" if profiles else None,
+        "profiles": profiles,
+        "noise_multiplier": z,
+        "reasons": {} if profiles else {"proven": "no release claims privacy"},
+    }
+    audit = {
+        "epsilon": 0.8 / z,
+        "epsilon_ideal": 0.9 / z,
+        "method": "f-DP by ranks",
+        "confidence": 0.95,
+        "reason": "",
+        "unit": "client",
+        "observer": "everyone",
+    }
+    if run.own_delta and run.server_sum.private:
+        of_record = {"unit": "record", "observer": "the server"}
+        of_records = {name: profile | of_record for name, profile in profiles.items()}
+        own = {"unit": "record", "profiles": of_records, "delta": run.own_delta}
+        account["also"] = [account | own]
+        audit["also"] = [audit | of_record]
     interval = mean_interval(accuracies)
     metrics = {
         "accuracy": interval.mean,
         "ci_low": interval.low,
         "ci_high": interval.high,
         "tasks": len(accuracies),
+        "per_task": accuracies,
     }
-    (folder / "metrics.json").write_text(
-        json.dumps(metrics | {"per_task": accuracies}), encoding="utf-8"
-    )
+    participation = values.get("participation") or {"rounds": 0, "cohort": 0}
     training = {
         "rounds_run": participation["rounds"],
         "seconds": 30.0,
@@ -105,97 +191,41 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
         "notices": list(run.notices),
         "ledger": {"lines": 0, "head": ""},
     }
-    (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
-    profiles = {}
-    z = 1.0
-    if run.private:
-        z = plain.get("noise", {}).get("multiplier") or 1.0
-        for name, epsilon in (("claimed", 1.5 / z), ("proven", 4.887 / z)):
-            profiles[name] = {
-                "epsilon_low": epsilon,
-                "epsilon_high": epsilon,
-                "delta": run.delta,
-                "unit": "client",
-                "status": "proved",
-                "adjacency": "zero-out",
-                "observer": "everyone",
-                "explanation": f"what {name} rests on",
-            }
-    account = {
-        "delta": run.delta,
-        "unit": "client" if profiles else None,
-        "profiles": profiles,
-    }
-    account |= {
-        "noise_multiplier": z,
-        "reasons": {} if profiles else {"proven": "no release claims privacy"},
-    }
-    audit = {
-        "epsilon": 0.8 / z,
-        "method": "f-DP by ranks",
-        "confidence": 0.95,
-        "reason": "",
-        "epsilon_ideal": 0.9 / z,
-    }
-    audit |= {"unit": "client", "observer": "everyone"}
-    if (
-        run.own_delta and run.server_sum.private
-    ):  # two-fold: each record is protected from the server as well
-        of_record = {"unit": "record", "observer": "the server"}
-        of_records = {name: profile | of_record for name, profile in profiles.items()}
-        account["also"] = [
-            account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}
-        ]
-        audit["also"] = [audit | of_record]
-    (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
-    (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
-    rounds = np.arange(1, participation["rounds"] + 1)
-    history = pd.DataFrame(
-        {"round": rounds, "clients": participation["cohort"], "seconds": 1.0}
-    )
-    decay = 2.0 * np.exp(-rounds / 15) + 0.3 + 0.02 * run.seed
+    write_text(folder / "config.yaml", run.to_yaml())
+    write_json(folder / "privacy.json", account)
+    write_json(folder / "audit.json", audit)
+    write_json(folder / "metrics.json", metrics)
+    write_json(folder / "training.json", training)
+    write_text(folder / "ledger.jsonl", "")
+    make_history(run, **participation).to_csv(folder / "history.csv", index=False)
+
+
+def make_history(run: Method, rounds: int, cohort: int, **_: Any) -> pd.DataFrame:
+    """Return a history whose norms decay."""
+    numbers = np.arange(1, rounds + 1)
+    history = pd.DataFrame({"round": numbers, "clients": cohort, "seconds": 1.0})
+    decay = 2.0 * np.exp(-numbers / 15) + 0.3 + 0.02 * run.seed
     if run.private:
         history["threshold"] = np.minimum.accumulate(decay) * 0.5
         history["released_norm"] = 100 * decay
     else:
-        history["norm_q10"], history["norm_q50"], history["norm_q90"] = (
-            decay * 0.6,
-            decay,
-            decay * 1.7,
-        )
-    if run.validation.every:
-        measured = rounds % run.validation.every == 0
-        history["validation_accuracy"] = np.where(measured, 90 - 20 * decay, np.nan)
-        history["validation_loss"] = np.where(measured, decay, np.nan)
-    history.to_csv(folder / "history.csv", index=False)
-    (folder / "ledger.jsonl").write_text("", encoding="utf-8")
-    (folder / "logs").mkdir(exist_ok=True)
-    (folder / "logs" / "train.log").write_text("---- train\n", encoding="utf-8")
+        history["norm_q10"] = decay * 0.6
+        history["norm_q50"] = decay
+        history["norm_q90"] = decay * 1.7
+    return history
 
 
 @pytest.fixture(scope="session")
 def configuration() -> dict[str, Any]:
-    """The default configuration, as Snakemake merges it, of three papers and with a
-    shorter Table 2.
+    """The default configuration, as Snakemake merges it, of four experiments. Table 2
+    has the rows of one data set.
     """
-    root = Path(__file__).resolve().parents[3] / "config"
-    papers = (
-        "adap-dp-fl",
-        "dp-fedmeta",
-        "dp-maml",
-        "frontier",
-    )  # whatever else lies there
-    files = [
-        root / "config.yaml",
-        *(root / "experiments" / f"{paper}.yaml" for paper in papers),
-    ]
-    merged = overlaid(*map(parsed, files))
-    # Table 2 with the rows of one data set, which is what the tests of tables and page
-    # count.
-    merged["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = [
-        "omniglot-1shot",
-        "omniglot-5shot",
-    ]
+    names = ("adap-dp-fl", "dp-fedmeta", "dp-maml", "frontier")
+    config = ROOT / "config"
+    experiments = [config / "experiments" / f"{name}.yaml" for name in names]
+    merged = overlaid(*map(parsed, [config / "config.yaml", *experiments]))
+    tables = merged["experiments"]["dp-fedmeta"]["tables"]
+    tables["table2"]["tasks"] = ["omniglot-1shot", "omniglot-5shot"]
     return merged
 
 
@@ -207,7 +237,7 @@ def plan(configuration: dict[str, Any]) -> Plan:
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
-    """All runs of the default configuration, finished."""
+    """All few-shot runs of the default configuration, finished."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
         if run.client_data == "records":
@@ -215,197 +245,26 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
         level = LEVELS[run.method] + 1.5 * run.seed
         noise, clipping = (run.plain().get(key, {}) for key in ("noise", "clipping"))
         if noise.get("multiplier"):
-            level -= (
-                6 * math.log2(noise["multiplier"])
-                + abs(clipping.get("percentile", 50) - 80) / 8
-            )
+            level -= 6 * math.log2(noise["multiplier"])
+            level -= abs(clipping.get("percentile", 50) - 80) / 8
         if clipping.get("kind") == "constant":
             level -= 5
         spread = np.random.default_rng(run.seed).normal(0, 8, 40)
-        write_run(
-            folder, run, [float(value) for value in np.clip(level + spread, 0, 100)]
-        )
+        write_run(folder, run, np.clip(level + spread, 0, 100).tolist())
     return folder
 
 
-REASON = "each record of a client in each lot with the same chance; " * 4
-SITE_ITEMS = ("table2", "figure2b", "figure4b", "frontier")
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """A results folder with its page, and what the page was made from."""
-
-    folder: Path
-    items: list[page.Product]
-    arguments: dict[str, Any]
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "index.html"
-
-
-def with_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
-    """Write other values of some profiles into accounts."""
-    for folder in dict.fromkeys(folders):
-        path = results / "runs" / folder / "privacy.json"
-        account = json.loads(path.read_text(encoding="utf-8"))
-        for name, values in profiles.items():
-            account["profiles"][name] = (
-                account["profiles"].get(name, account["profiles"]["proven"]) | values
-            )
-        path.write_text(json.dumps(account), encoding="utf-8")
+@pytest.fixture
+def results_to_change(results: Path, tmp_path: Path) -> Path:
+    """A copy of the runs."""
+    shutil.copytree(results, tmp_path / "results")
+    return tmp_path / "results"
 
 
 @pytest.fixture(scope="session")
-def site(
-    tmp_path_factory: pytest.TempPathFactory,
-    plan: Plan,
-    results: Path,
-    published: Path,
-    configuration: dict[str, Any],
-) -> Site:
-    """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure,
-    on a page.
-    """
-    folder = tmp_path_factory.mktemp("site") / "results"
-    shutil.copytree(results, folder)
-    # With one ε; with a range and an account of images; of another paper without a
-    # finite ε; and what the second mends.
-    entries = private_configurations(plan)
-    repaired_entries = [
-        cells
-        for cells in entries
-        if cells[0]["paper"] == "dp-fedmeta" and is_repaired(cells)
-    ]
-    private = [
-        with_values(repaired_entries[0], variant="one-pass"),
-        with_values(repaired_entries[1], variant="Poisson"),
-    ]
-    another_method = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
-    another_method |= {
-        "variant": "C <b>from</b> raw norms",
-        "dataset": "digits",
-        "audited_run": repaired_entries[2][0]["run"],
-    }
-    private += [with_values(repaired_entries[2], **another_method)]
-    private += [
-        next(
-            cells
-            for cells in entries
-            if name_of(cells) == "dp-agr"
-            and cells[0]["task"] == repaired_entries[0][0]["task"]
-        )
-    ]
-    with_accounts(
-        folder,
-        runs_of(private[3]),
-        claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"},
-    )
-    with_accounts(
-        folder,
-        runs_of(private[1]),
-        proven={"epsilon_low": 1.49, "epsilon_high": 1.51},
-        image_level={"epsilon_high": 9.5, "explanation": "used"},
-    )
-    of_records = {"unit": "record", "observer": "the server"}
-    with_accounts(
-        folder,
-        runs_of(private[2]),
-        proven=of_records
-        | {"epsilon_high": "inf", "status": "void", "explanation": REASON},
-    )
-    for run in runs_of(private[2]):  # the account of its one unit
-        path = folder / "runs" / run / "privacy.json"
-        account = json.loads(path.read_text(encoding="utf-8")) | {"unit": "record"}
-        path.write_text(json.dumps(account), encoding="utf-8")
-    audit_path = folder / "runs" / runs_of(private[2])[0] / "audit.json"
-    audit_path.write_text(
-        json.dumps(json.loads(audit_path.read_text(encoding="utf-8")) | of_records),
-        encoding="utf-8",
-    )
-    items = []
-    for name in SITE_ITEMS:
-        item = plain_item(plan.items["dp-fedmeta", name].describe(plan.audited_runs()))
-        path = (
-            folder
-            / ("tables" if item.kind == "table" else "figures")
-            / "dp-fedmeta"
-            / name
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if item.kind == "table":
-            path = path.with_suffix(".csv")
-            table = tables.read(item, folder, published)
-            path.write_text(formats.csv_text(tables.tidy(table)), encoding="utf-8")
-            text = tables.listing(table).markdown("it")
-            path.with_suffix(".md").write_text(text, encoding="utf-8")
-        else:
-            path = path.with_suffix(".png")
-            drawing, drawn = figures.make(item, folder, published)
-            drawing.savefig(path)
-            path.with_suffix(".csv").write_text(
-                formats.csv_text(drawn), encoding="utf-8"
-            )
-        relative = path.relative_to(folder).as_posix()
-        items.append(
-            page.Product(
-                path=relative, command=f"snakemake results/{relative}", item=item
-            )
-        )
-    shutil.copy(
-        folder / "figures" / "dp-fedmeta" / "frontier.csv",
-        folder / "tables" / "frontier.csv",
-    )
-    for name in (
-        "tables/answer.csv",
-        "tables/privacy.csv",
-        "tables/privacy.md",
-        "figures/privacy.csv",
-    ):
-        (folder / name).write_text(
-            "what a link leads to, and nobody reads\n", encoding="utf-8"
-        )
-    shutil.copy(
-        folder / "figures" / "dp-fedmeta" / "figure4b.png",
-        folder / "figures" / "privacy.png",
-    )
-    for relative in (
-        "tables/answer.csv",
-        "tables/privacy.csv",
-        "tables/frontier.csv",
-        "figures/privacy.png",
-    ):
-        items.append(
-            page.Product(
-                path=relative, command=f"snakemake results/{relative}", item=None
-            )
-        )
-    stand_ins = {"omniglot": "glyphs"}
-    shutil.copy(Path(__file__).resolve().parents[3] / "pyproject.toml", folder.parent)
-    write_json(
-        folder / "provenance.json",
-        provenance(folder.parent, "snakemake all", stand_ins=stand_ins),
-    )
-    papers = {
-        name: {key: paper[key] for key in ("title", "source")}
-        for name, paper in configuration["experiments"].items()
-    }
-    datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
-    arguments = {
-        "cells": [
-            *(cell for cells in private for cell in cells),
-            *(cell for product in items if product.item for cell in product.item.cells),
-        ],
-        "results": folder,
-        "folder": folder,
-        "published": published,
-        "papers": papers,
-        "datasets": datasets,
-        "made": "today",
-    }
-    (folder / "index.html").write_text(page.make(items, **arguments), encoding="utf-8")
-    return Site(folder, items, arguments)
+def published() -> Path:
+    """The published numbers."""
+    return ROOT / "config" / "published.csv"
 
 
 @pytest.fixture(scope="session")
@@ -418,7 +277,98 @@ def described(plan: Plan) -> Callable[..., Item]:
     return describe
 
 
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A results folder with its page, and what the page was made from."""
+
+    folder: Path
+    products: list[page.Product]
+    arguments: dict[str, Any]
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "index.html"
+
+
+def make_products(
+    folder: Path, describe: Callable[..., Item], published: Path
+) -> list[page.Product]:
+    """Write Table 2, a figure and the general tables; return them as the page's."""
+    item = describe("table2")
+    table = tables.read(item, folder, published)
+    csv_text = formats.csv_text(tables.tidy(table))
+    write_text(folder / "tables" / "dp-fedmeta" / "table2.csv", csv_text)
+    figure_item = describe("figure4b")
+    drawing, drawn = figures.make(figure_item, folder, published)
+    path = folder / "figures" / "dp-fedmeta" / "figure4b"
+    write_text(path.with_suffix(".csv"), formats.csv_text(drawn))
+    drawing.savefig(path.with_suffix(".png"))
+    for name in ("answer", "privacy"):
+        write_text(folder / "tables" / f"{name}.csv", "a link leads here\n")
+    items = {
+        "tables/dp-fedmeta/table2.csv": item,
+        "figures/dp-fedmeta/figure4b.png": figure_item,
+        "tables/answer.csv": None,
+        "tables/privacy.csv": None,
+    }
+    return [
+        page.Product(path=path, command=f"snakemake results/{path}", item=item)
+        for path, item in items.items()
+    ]
+
+
 @pytest.fixture(scope="session")
-def published() -> Path:
-    """The published numbers."""
-    return Path(__file__).resolve().parents[3] / "config" / "published.csv"
+def site(
+    tmp_path_factory: pytest.TempPathFactory,
+    plan: Plan,
+    results: Path,
+    published: Path,
+    configuration: dict[str, Any],
+    described: Callable[..., Item],
+) -> Site:
+    """A page of Table 2, a figure, the answer, and four private configurations: with
+    one ε, with a range, without a finite ε, and one whose claim is void.
+    """
+    folder = tmp_path_factory.mktemp("site") / "results"
+    shutil.copytree(results, folder)
+    of_paper = private_configurations(plan, "dp-fedmeta")
+    exact, ranged, infinite, *_ = [cells for cells in of_paper if is_repaired(cells)]
+    void = next(
+        cells
+        for cells in of_paper
+        if name_of(cells) == "dp-agr" and cells[0]["task"] == exact[0]["task"]
+    )
+    configurations = [
+        with_values(exact, variant="one-pass"),
+        with_values(ranged, variant="Poisson"),
+        with_values(infinite, variant="C <b>from</b> raw norms"),
+        void,
+    ]
+    proven_range = {"epsilon_low": 1.49, "epsilon_high": 1.51}
+    change_accounts(folder, runs_of(ranged), proven=proven_range)
+    no_proof = {"epsilon_high": "inf", "status": "void"}
+    change_accounts(folder, runs_of(infinite), proven=no_proof)
+    change_accounts(folder, runs_of(void), claimed={"status": "void"})
+    products = make_products(folder, described, published)
+    shutil.copy(ROOT / "pyproject.toml", folder.parent)
+    stand_ins = {"omniglot": "glyphs"}
+    made_by = provenance(folder.parent, "snakemake all", stand_ins=stand_ins)
+    write_json(folder / "provenance.json", made_by)
+    shown = [*configurations, *(item.item.cells for item in products if item.item)]
+    papers = {
+        name: {key: paper[key] for key in ("title", "source")}
+        for name, paper in configuration["experiments"].items()
+    }
+    datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
+    arguments = {
+        "cells": [cell for cells in shown for cell in cells],
+        "results": folder,
+        "folder": folder,
+        "published": published,
+        "papers": papers,
+        "datasets": datasets,
+        "made": "today",
+    }
+    site = Site(folder, products, arguments)
+    write_text(site.page, page.make(products, **arguments))
+    return site

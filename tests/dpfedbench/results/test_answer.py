@@ -3,28 +3,21 @@ is the best that is valid.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dpfedbench.results import answer
-from dpfedbench.results.formats import Listing, with_epsilon_texts
+from dpfedbench.results.formats import with_epsilon_texts
 from dpfedbench.results.table_columns import csv_columns
 
 
-def row(
-    name: str,
-    accuracy: float,
-    holds: tuple[float, float],
-    claimed: float = math.nan,
-    **given: Any,
-) -> dict[str, Any]:
+def row(variant, accuracy, proven, claimed=math.nan, repairs="", **others):
     """Return a row of the table of privacy: a configuration of DP-AGR on letters in its
     paper's table, unless other values are given.
     """
-    values: dict[str, Any] = {
+    values = {
         "method": "dp-agr",
         "paper": "dp-fedmeta",
         "dataset": "glyphs",
@@ -39,71 +32,61 @@ def row(
         "claimed_excess": "",
         "printed": math.nan,
         "start": "",
-        "repairs": "",
-    } | given
-    repairs = values.pop("repairs")
-    return values | {
-        "title": values["method"].upper(),
-        "variant": name,
-        "shown_in": ((values["paper"], "table1", "table", name, repairs),),
+        "variant": variant,
         "repaired": bool(repairs),
-        "folder": f"{values['method']}/{name}",
         "epsilon_claimed_low": claimed,
         "epsilon_claimed": claimed,
-        "epsilon_proven_low": holds[0],
-        "epsilon_proven_high": holds[1],
+        "epsilon_proven_low": proven[0],
+        "epsilon_proven_high": proven[1],
         "accuracy": accuracy,
         "accuracy_low": accuracy - 1,
         "accuracy_high": accuracy + 1,
         "seeds": 3,
         "interval_over": "seeds",
+        **others,
     }
-
-
-Rows = list[dict[str, Any]]
-
-
-def read(rows: Rows) -> pd.DataFrame:
-    return answer.read(with_epsilon_texts(pd.DataFrame(rows)))
-
-
-def answers(rows: Rows) -> list[tuple[str, str, str | None]]:
-    """Return for each paper the names of the published row and of its repair."""
-    names = read(rows)[["of_paper", "variant", "repair_variant"]]
-    return [tuple(values) for values in names.replace({np.nan: None}).to_numpy()]
-
-
-def listing(rows: Rows, titles: dict[str, str] | None = None) -> Listing:
-    return answer.listing(read(rows), titles or {})
-
-
-def tidy(rows: Rows) -> pd.DataFrame:
-    return csv_columns(read(rows), "answer")
+    return values | {
+        "title": values["method"].upper(),
+        "shown_in": ((values["paper"], "table1", "table", variant, repairs),),
+        "folder": f"{values['method']}/{variant}",
+    }
 
 
 PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)
 
 
-def best(*others: dict[str, Any]) -> str | None:
+def read(rows):
+    return answer.read(with_epsilon_texts(pd.DataFrame(rows)))
+
+
+def answers(rows):
+    """Return for each paper the names of the published row and of its repair."""
+    names = read(rows)[["of_paper", "variant", "repair_variant"]]
+    return [tuple(values) for values in names.replace({np.nan: None}).to_numpy()]
+
+
+def listing(rows, titles=None):
+    return answer.listing(read(rows), titles or {})
+
+
+def tidy(rows):
+    return csv_columns(read(rows), "answer")
+
+
+def best(*others):
     ((_, published, repair),) = answers([PUBLISHED, *others])
     assert published == "published"
     return repair
 
 
-def test_answer_takes_the_most_accurate_repair_whose_upper_end_is_within_the_claim() -> (
-    None
-):
-    assert (
-        best(
-            row("low", 70, (1.4, 1.5)),
-            row("high", 80, (3.3, 3.5)),
-            row("beyond", 84, (3.4, 3.51)),
-        )
-        == "high"
-    )
+def test_answer_takes_the_most_accurate_repair_within_the_claim():
+    """Its upper end counts."""
+    low = row("low", 70, (1.4, 1.5))
+    high = row("high", 80, (3.3, 3.5))
+    assert best(low, high, row("beyond", 84, (3.4, 3.51))) == "high"
 
 
-def test_answer_takes_no_repair_with_infinite_epsilon() -> None:
+def test_answer_takes_no_repair_with_infinite_epsilon():
     assert best(row("raw norms", 99, (3.0, math.inf))) is None
     infinite = row("published", 85, (math.inf, math.inf), claimed=math.inf)
     assert answers([infinite, row("raw norms", 99, (math.inf, math.inf))]) == []
@@ -124,31 +107,19 @@ def test_answer_takes_no_repair_with_infinite_epsilon() -> None:
         {"start": "from maml on glyph-symbols"},
     ],
 )
-def test_answer_takes_no_repair_of_something_else_or_without_proof(
-    other: dict[str, Any],
-) -> None:
+def test_answer_takes_no_repair_of_something_else_or_without_proof(other):
     assert best(row("other", 99, (1.0, 1.0), **other)) is None
 
 
-def test_answer_takes_repairs_at_a_smaller_delta_and_of_the_papers_other_methods() -> (
-    None
-):
-    assert best(row("smaller", 60, (1.0, 1.0), delta=1e-7)) == "smaller"
-    assert (
-        best(
-            row(
-                "correlated",
-                60,
-                (1.0, 1.0),
-                method="dp-agr-ftrl",
-                paper="correlated-noise",
-            )
-        )
-        == "correlated"
-    )
+@pytest.mark.parametrize(
+    "other",
+    [{"delta": 1e-7}, {"method": "dp-agr-ftrl", "paper": "correlated-noise"}],
+)
+def test_answer_takes_repairs_at_a_smaller_delta_and_of_other_methods(other):
+    assert best(row("other", 60, (1.0, 1.0), **other)) == "other"
 
 
-def test_answer_of_a_proven_claim_needs_no_repair() -> None:
+def test_answer_of_a_proven_claim_needs_no_repair():
     valid = row("published", 85, (3.0, 3.4), claimed=3.5)
     rows = [valid, row("worse", 70, (1.0, 1.0))]
     assert answers(rows) == [("dp-fedmeta", "published", "published")]
@@ -156,7 +127,7 @@ def test_answer_of_a_proven_claim_needs_no_repair() -> None:
     assert shown["best valid repair"].text == "none needed: the claim is proven"
 
 
-def test_answer_prefers_the_configuration_that_has_a_repair() -> None:
+def test_answer_prefers_the_configuration_that_has_a_repair():
     """Neither what comes first, nor a repair, nor another paper's method; papers
     without a claim have no row.
     """
@@ -168,20 +139,11 @@ def test_answer_prefers_the_configuration_that_has_a_repair() -> None:
     assert (paper, published) == ("dp-fedmeta", "published")
     ((_, alone, _),) = answers([foreign, first, unclaimed])
     assert alone == "first"
+    assert answers([unclaimed]) == []
+    assert answer.NO_CLAIM in listing([unclaimed]).markdown("snakemake x")
 
 
-def test_answer_without_claims_says_why_it_is_empty() -> None:
-    unclaimed = [row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")]
-    text = listing(unclaimed).markdown("snakemake x")
-    assert answers(unclaimed) == [] and "|" not in text
-    assert (
-        text == f"# {answer.TITLE}\n\n- {answer.NO_CLAIM}\n- Made by `snakemake x`.\n"
-    )
-    assert answer.NO_CLAIM not in listing([PUBLISHED]).markdown("snakemake x")
-    assert list(tidy(unclaimed)) == list(tidy([PUBLISHED]))
-
-
-def test_answer_row_has_claim_range_accuracy_and_repair() -> None:
+def test_answer_row_has_claim_range_accuracy_and_repair():
     rows = [PUBLISHED, row("low", 70, (1.4, 1.5))]
     (shown,) = listing(rows, {"dp-fedmeta": "DP-FedMeta"}).rows
     assert {name: value.line for name, value in shown.items()} == {
@@ -193,18 +155,14 @@ def test_answer_row_has_claim_range_accuracy_and_repair() -> None:
         "best valid repair": "DP-AGR, low (proven ε = 1.5)",
     }
     (record,) = tidy(rows).to_dict("records")
-    assert (
-        record["epsilon_claimed"],
-        record["epsilon_proven_low"],
-        record["epsilon_proven"],
-    ) == (3.5, 4.8, 4.9)
-    assert (
-        record["repair_variant"],
-        record["repair_epsilon_proven"],
-        record["repair_accuracy"],
-    ) == ("low", 1.5, 70)
-    (nothing,) = listing([PUBLISHED]).rows
-    assert (
-        nothing["best valid repair"].text == "none here"
-        and nothing["paper"].text == "dp-fedmeta"
-    )
+    expected = {
+        "epsilon_claimed": 3.5,
+        "epsilon_proven_low": 4.8,
+        "epsilon_proven": 4.9,
+        "repair_variant": "low",
+        "repair_epsilon_proven": 1.5,
+        "repair_accuracy": 70,
+    }
+    assert {name: record[name] for name in expected} == expected
+    (alone,) = listing([PUBLISHED]).rows
+    assert alone["best valid repair"].text == "none here"

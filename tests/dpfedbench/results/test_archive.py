@@ -1,110 +1,83 @@
 """Archives of results, and what differs between two of them."""
 
-import json
 import math
 import shutil
-import zipfile
-from pathlib import Path
 
 import pytest
 
 from dpfedbench import command
-from dpfedbench.errors import BenchError
-from dpfedbench.experiments.plan import Plan
 from dpfedbench.results.archive import write_archive
 from dpfedbench.results.runs_table import collect_cells, collect_runs, write_frame
 from dpfedbench.verification import _overlap, compare
 
+from .conftest import change_accounts, change_json
 
-def write_frames(folder: Path, plan: Plan, items: tuple[str, ...]) -> Path:
+
+def make_archive(folder, plan, items=("table2",)):
     """Collect the runs of some tables of DP-FedMeta, and pack them."""
+    audited_runs = plan.audited_runs()
     cells = [
         cell
         for name in items
-        for cell in plan.items["dp-fedmeta", name].cell_records(plan.audited_runs())
+        for cell in plan.items["dp-fedmeta", name].cell_records(audited_runs)
     ]
     runs = collect_runs(folder, [cell["run"] for cell in cells])
-    write_frame(runs, folder / "runs.parquet")
-    write_frame(collect_cells(folder, cells, runs), folder / "cells.parquet")
-    archive = folder / "results.zip"
     files = [folder / "runs.parquet", folder / "cells.parquet"]
-    write_archive(folder, files, archive)
-    return archive
+    write_frame(runs, files[0])
+    write_frame(collect_cells(folder, cells, runs), files[1])
+    write_archive(folder, files, folder / "results.zip")
+    return folder / "results.zip"
 
 
 @pytest.fixture
-def other(results: Path, tmp_path: Path) -> Path:
-    """A copy of the results folder."""
-    folder = tmp_path / "other"
-    shutil.copytree(results, folder)
-    return folder
+def mine(results_to_change):
+    return results_to_change
 
 
 @pytest.fixture
-def mine(results: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "mine"
-    shutil.copytree(results, folder)
-    return folder
+def other(results, tmp_path):
+    shutil.copytree(results, tmp_path / "other")
+    return tmp_path / "other"
 
 
-def change(path: Path, **values: object) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**content, **values}), encoding="utf-8")
+def one_shot_runs(plan):
+    """Return the runs of DP-AGR in Table 2 that a task of one shot has."""
+    runs = plan.items["dp-fedmeta", "table2"].runs.values()
+    return [run for run in runs if run.method == "dp-agr" and run.task.shots == 1]
 
 
-def test_archive_has_the_same_bytes_each_time(mine: Path, plan: Plan) -> None:
-    first = write_frames(mine, plan, ("table2",)).read_bytes()
-    assert write_frames(mine, plan, ("table2",)).read_bytes() == first
-    with zipfile.ZipFile(mine / "results.zip") as archive:
-        assert archive.namelist() == ["cells.parquet", "runs.parquet"]
-
-
-def test_compare_is_silent_about_equal_results(
-    mine: Path, other: Path, plan: Plan
-) -> None:
-    archives = [write_frames(folder, plan, ("table2",)) for folder in (mine, other)]
+def test_compare_is_silent_about_equal_results(mine, other, plan):
+    """Their archives have the same bytes, and the command ends with 0."""
+    archives = [make_archive(folder, plan) for folder in (mine, other)]
+    assert archives[0].read_bytes() == archives[1].read_bytes()
     assert list(compare(*archives)) == []
     assert list(compare(mine, archives[1])) == []
+    assert command.main(["compare", *map(str, archives)]) == 0
 
 
-def test_compare_names_accuracies_whose_intervals_do_not_overlap(
-    mine: Path, other: Path, plan: Plan
-) -> None:
+def test_compare_names_accuracies_whose_intervals_do_not_overlap(mine, other, plan):
     """Three seeds of DP-AGR with 75, 76.5 and 78 % on average become exactly 20, 21 and
     22 %: t interval 21 -+ 4.303 / sqrt(3) = 18.5 to 23.5.
     """
-    item = plan.items["dp-fedmeta", "table2"]
-    runs = [run for run in item.runs.values() if run.method == "dp-agr"]
-    chosen = [run for run in runs if run.task.shots == 1]
-    for run in chosen:
+    for run in one_shot_runs(plan):
         path = other / "runs" / run.folder / "metrics.json"
-        change(path, per_task=[20.0 + run.seed] * 40, accuracy=20.0 + run.seed)
-    lines = list(
-        compare(*(write_frames(folder, plan, ("table2",)) for folder in (mine, other)))
-    )
-    assert len(lines) == 1
-    assert lines[0].startswith(
-        "dp-fedmeta, table2, dp-agr, glyphs, 5-way 1-shot: accuracy "
-    )
-    assert lines[0].endswith(" and 18.5 to 23.5")
+        accuracy = 20.0 + run.seed
+        change_json(path, per_task=[accuracy] * 40, accuracy=accuracy)
+    archives = [make_archive(folder, plan) for folder in (mine, other)]
+    (line,) = compare(*archives)
+    cell = "dp-fedmeta, table2, dp-agr, glyphs, 5-way 1-shot: accuracy "
+    assert line.startswith(cell)
+    assert line.endswith(" and 18.5 to 23.5")
 
 
-def test_compare_names_another_epsilon_and_missing_cells(
-    mine: Path, other: Path, plan: Plan
-) -> None:
-    item = plan.items["dp-fedmeta", "table2"]
-    run = next(run for run in item.runs.values() if run.method == "dp-agr")
-    path = other / "runs" / run.folder / "privacy.json"
-    profiles = json.loads(path.read_text(encoding="utf-8"))["profiles"]
-    profiles["proven"] |= {"epsilon_low": 6.0, "epsilon_high": 6.0}
-    change(path, profiles=profiles)
-    archives = [
-        write_frames(mine, plan, ("table2", "repairs")),
-        write_frames(other, plan, ("table2",)),
-    ]
-    lines = list(compare(*archives))
+def test_compare_names_another_epsilon_and_missing_cells(mine, other, plan):
+    run = one_shot_runs(plan)[0]
+    six = {"epsilon_low": 6.0, "epsilon_high": 6.0}
+    change_accounts(other, [run.folder], proven=six)
+    first = make_archive(mine, plan, ("table2", "repairs"))
+    lines = list(compare(first, make_archive(other, plan)))
     assert lines[0].endswith("proven ε 4.89 and 6")
-    assert lines[-1].startswith(f"only in {archives[0]}: ")
+    assert lines[-1].startswith(f"only in {first}: ")
     assert lines[-1].endswith(" cells of dp-fedmeta repairs")
 
 
@@ -121,30 +94,6 @@ def test_compare_names_another_epsilon_and_missing_cells(
         ((math.nan, math.nan), (1.0, 1.0), False),
     ],
 )
-def test_ranges_overlap_up_to_a_hundredth(
-    first: tuple[float, float], second: tuple[float, float], overlap: bool
-) -> None:
+def test_ranges_overlap_up_to_a_hundredth(first, second, overlap):
     assert _overlap(first, second, slack=0.01) is overlap
     assert _overlap(second, first, slack=0.01) is overlap
-
-
-@pytest.mark.parametrize("frame", [None, b"PAR1 is no frame"])
-def test_compare_refuses_what_is_no_archive(
-    tmp_path: Path, frame: bytes | None
-) -> None:
-    path = tmp_path / "results.zip"
-    path.write_bytes(b"PK")
-    if frame is not None:
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("runs.parquet", frame)
-    with pytest.raises(BenchError, match=r"results\.zip is not an archive of results"):
-        list(compare(path, path))
-
-
-def test_command_compare_prints_and_counts(
-    mine: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archive = str(write_frames(mine, plan, ("table2",)))
-    assert command.main(["compare", archive, archive]) == 0
-    assert capsys.readouterr().out == "no cell differs beyond its interval\n"
-    assert command.main(["compare", archive]) == 1

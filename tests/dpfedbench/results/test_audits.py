@@ -1,37 +1,37 @@
-"""An audit above the proven ε: what is said of it, in every place that shows that
-ε, and how often by chance.
+"""An audit above the proven ε: what every place that shows that ε says of it, and how
+often by chance.
 """
 
-import json
-import math
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfedbench.audit.findings import LEVEL, mark, read_audits, with_excess
 from dpfedbench.audit.report import _entry
-from dpfedbench.experiments.plan import Plan
+from dpfedbench.files import read_json
 from dpfedbench.notebook import _mark_account
-from dpfedbench.results import page, privacy, privacy_figure, tables
+from dpfedbench.results import page, privacy, tables
 from dpfedbench.results.configurations import read_configurations
-from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row
 from dpfedbench.results.table_columns import csv_columns
 from dpsum.accounting.account import Account
 from dpsum.audit.bounds import Bound
-from dpsum.ledger import Release
 
-from .conftest import Cells, private_configurations, runs_of, with_accounts
+from .conftest import (
+    change_accounts,
+    change_audit,
+    make_release,
+    private_configurations,
+    runs_of,
+)
 from .test_answer import PUBLISHED, listing, row, tidy
 
-PROVED: dict[str, Any] = {"epsilon": 1.5, "status": "proved"}
-AUDIT: dict[str, Any] = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
-BY_CHANCE = "audited above what is proven, as in 3 % of audits of correct code"
-LEAK = "refuted, audited above what is proven, as in 1e-10 % of audits of correct code"
+PROVED = {"epsilon": 1.5, "status": "proved"}
+AUDIT = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
+EXCESS = "audited above what is proven, as in {} % of audits of correct code"
+BY_CHANCE = EXCESS.format(3)
+LEAK = f"refuted, {EXCESS.format('1e-10')}"
 
 
 @pytest.mark.parametrize(
@@ -42,198 +42,143 @@ LEAK = "refuted, audited above what is proven, as in 1e-10 % of audits of correc
         ({"chance": 1e-12}, 92, LEAK),
         # One of 92 is as far above with a chance of 4.6 %, one of nine with less than
         # half a percent.
-        (
-            {"chance": 5e-4},
-            92,
-            "proved, audited above what is proven, as in 0.05 % of audits of correct code",
-        ),
-        (
-            {"chance": 5e-4},
-            9,
-            "refuted, audited above what is proven, as in 0.05 % of audits of correct code",
-        ),
+        ({"chance": 5e-4}, 92, f"proved, {EXCESS.format(0.05)}"),
+        ({"chance": 5e-4}, 9, f"refuted, {EXCESS.format(0.05)}"),
         # Of its own seed's account, where another seed's is larger.
         ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
     ],
 )
-def test_mark_states_what_an_audit_says_against_an_epsilon(
-    audit: dict[str, Any], count: int, stands: str
-) -> None:
+def test_mark_states_what_an_audit_says_against_an_epsilon(audit, count, stands):
     assert with_excess(*mark(**PROVED | AUDIT | audit, count=count)) == stands
 
 
-def test_audit_without_a_chance_errs_as_often_as_its_confidence_says(
-    plan: Plan, results: Path, published: Path, tmp_path: Path
-) -> None:
-    entry = private_configurations(plan, "dp-fedmeta")[0]
-    for run in {*runs_of(entry), entry[0]["audited_run"]}:
-        shutil.copytree(results / "runs" / run, tmp_path / "runs" / run)
-    audited(tmp_path, entry, epsilon=9.0)  # its confidence is 95 %
-    row = next(
-        each_row(
-            privacy.explain(read_configurations(entry, tmp_path), tmp_path, published)
-        )
-    )
-    assert (row.proven_status, row.proven_excess) == (
-        "proved",
-        "audited above what is proven, as in 5 % of audits of correct code",
-    )
-
-
 @pytest.mark.parametrize("status", ["void", "none"])
-def test_mark_leaves_an_epsilon_without_claim(status: str) -> None:
+def test_mark_leaves_an_epsilon_without_claim(status):
     marked = mark(1.5, status, **AUDIT | {"chance": 1e-12}, count=1)
     assert marked == (status, "")
 
 
 @pytest.mark.parametrize("count", [1, 10, 92])
-def test_mark_refutes_correct_code_in_one_table_of_a_hundred(count: int) -> None:
+def test_mark_refutes_correct_code_in_one_table_of_a_hundred(count):
     """Chances of right code are uniform: 3,000 tables, of which at most 30 on average;
     more than 53 has one of 1e-4.
     """
     chances = np.random.default_rng(0).random((3000, count))
-    refuted = [
-        any(
-            mark(**PROVED, **AUDIT | {"chance": float(chance)}, count=count)[0]
-            == "refuted"
+    refuted = 0
+    for table in chances[chances.min(axis=1) < 0.05]:
+        marks = [
+            mark(**PROVED, **AUDIT | {"chance": float(chance)}, count=count)
             for chance in table
-        )
-        for table in chances[chances.min(axis=1) < 0.05]
-    ]
-    assert (0 if count == 1 else 8) <= sum(refuted) <= 53 and LEVEL == 0.01
+        ]
+        refuted += any(status == "refuted" for status, _ in marks)
+    assert LEVEL == 0.01
+    assert (0 if count == 1 else 8) <= refuted <= 53
 
 
-def test_audit_entry_of_several_mechanisms_has_the_chance_of_all() -> None:
+def test_audit_entry_of_several_mechanisms_has_the_chance_of_all():
     """`audit` multiplies it by how many there are; a bound that has no chance of its
     own errs as often as it states.
     """
-    release = Release(
-        round=0,
-        name="sum",
-        mechanism="gaussian",
-        unit="client",
-        adjacency="zero-out",
-        observer="everyone",
-        noise_multiplier=1.0,
-        threshold=1.0,
-        sensitivity=1.0,
-        noise_std=1.0,
-        dimension=1,
-        denominator=1.0,
-        sampler={"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2},
-        noise_stream="0",
-        reason="",
-        counted_by_paper=True,
-        data_dependent_threshold=False,
-    )
     bound = Bound(name="Clopper-Pearson", epsilon=2.0, assumes="", numbers={})
-    audit_entry = _entry([bound], release, 1.5, delta=1e-6, confidence=0.975)
-    assert audit_entry["chance"] == pytest.approx(0.025)
-    assert audit_entry["status"].startswith(
+    entry = _entry([bound], make_release(), 1.5, delta=1e-6, confidence=0.975)
+    assert entry["chance"] == pytest.approx(0.025)
+    assert entry["status"].startswith(
         "above what is proven (1.5): a leak or chance; 2.5 % of audits"
     )
 
 
-def audited(results: Path, entry: Cells, **values: Any) -> None:
-    path = results / "runs" / entry[0]["audited_run"] / "audit.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text("utf-8")) | values), encoding="utf-8"
-    )
+def explained(entries, results, published):
+    cells = [cell for entry in entries for cell in entry]
+    return privacy.explain(read_configurations(cells, results), results, published)
 
 
 @pytest.fixture
-def two(plan: Plan, results: Path, tmp_path: Path) -> tuple[Path, list[Cells]]:
-    """Results in which one configuration of Table 2 is above by chance, and all of
-    DP-AGR's by a leak.
-    """
-    folder = tmp_path / "results"
-    shutil.copytree(results, folder)
-    entries = [
+def entries(plan):
+    """The configurations of Table 2."""
+    return [
         entry
         for entry in private_configurations(plan, "dp-fedmeta")
         if any(cell["item"] == "table2" for cell in entry)
     ]
-    leak, chance = (
-        next(entry for entry in entries if entry[0]["method"] == name)
-        for name in ("dp-agr", "dp-agrlr")
+
+
+def of_method(entries, method):
+    return next(entry for entry in entries if entry[0]["method"] == method)
+
+
+@pytest.fixture
+def exceeded(entries, results_to_change):
+    """Results in which all of DP-AGR is above by a leak, and one of DP-AGRLR by
+    chance.
+    """
+    leak = of_method(entries, "dp-agr")
+    change_audit(
+        results_to_change, leak, epsilon=9.0, epsilon_proven=4.887, chance=1e-12
     )
+    chance = of_method(entries, "dp-agrlr")
     assert leak[0]["audited_run"] != chance[0]["audited_run"]
-    audited(folder, leak, epsilon=9.0, chance=1e-12)
-    audited(folder, chance, epsilon=5.0, chance=0.03)
-    return folder, entries
+    change_audit(results_to_change, chance, epsilon=5.0, chance=0.03)
+    return results_to_change
+
+
+def test_audit_without_a_chance_errs_as_often_as_its_confidence_says(
+    entries, results_to_change, published
+):
+    entry = of_method(entries, "dp-agr")
+    change_audit(results_to_change, entry, epsilon=9.0)
+    row = next(each_row(explained([entry], results_to_change, published)))
+    assert (row.proven_status, row.proven_excess) == ("proved", EXCESS.format(5))
 
 
 def test_privacy_table_marks_every_epsilon_below_its_audit(
-    two: tuple[Path, list[Cells]], published: Path
-) -> None:
-    results, entries = two
-    cells = [cell for entry in entries for cell in entry]
-    rows = privacy.explain(read_configurations(cells, results), results, published)
+    exceeded, entries, published
+):
+    rows = explained(entries, exceeded, published)
     table = csv_columns(rows, "privacy")
-    exceeded = table[table["epsilon_audited"] > table["epsilon_proven_high"]]
-    assert set(exceeded["method"]) == {"dp-agr", "dp-agrlr"}
-    assert not (exceeded[["proven_status", "claimed_status"]] == "proved").any().any()
-    assert set(exceeded.loc[exceeded["method"] == "dp-agr", "proven_status"]) == {LEAK}
-    assert set(exceeded.loc[exceeded["method"] == "dp-agrlr", "proven_status"]) == {
-        f"proved, {BY_CHANCE}"
-    }
-    rest = table.drop(exceeded.index)
-    assert set(rest["proven_status"]) == {"proved"}
+    is_above = table["epsilon_audited"] > table["epsilon_proven_high"]
+    above = table[is_above]
+    assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
+    assert not (above[["proven_status", "claimed_status"]] == "proved").any().any()
+    statuses = {"dp-agr": LEAK, "dp-agrlr": f"proved, {BY_CHANCE}"}
+    assert (above["proven_status"] == above["method"].map(statuses)).all()
+    assert set(table[~is_above]["proven_status"]) == {"proved"}
     text = privacy.listing(rows).markdown("it")
-    assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
-    figure = privacy_figure.draw(rows, {})
-    drawn = [
-        label.get_text() for axes in figure.axes for label in axes.get_yticklabels()
-    ]
-    assert any("refuted by its audit" in label for label in drawn) and any(
-        "audited above" in label for label in drawn
-    )
+    for status in statuses.values():
+        assert f"4.89 ({status})" in text
 
 
 def test_paper_table_and_page_mark_an_epsilon_below_its_audit(
-    two: tuple[Path, list[Cells]],
-    described: Callable[..., Item],
-    published: Path,
-    site: Any,
-) -> None:
-    results, entries = two
+    exceeded, entries, described, published, site
+):
     item = described("table2")
-    read = tables.read(item, results, published, audit_count=12)
-    fields = tables.listing(read).rows
+    table = tables.read(item, exceeded, published, audit_count=12)
     shown = {
         row.method: line["proven ε"].line
-        for row, line in zip(each_row(read.rows), fields, strict=True)
+        for row, line in zip(
+            each_row(table.rows), tables.listing(table).rows, strict=True
+        )
     }
-    assert (
-        shown["dp-agr"] == f"4.89 ({LEAK})"
-        and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
-    )
-    assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
+    assert shown["dp-agr"] == f"4.89 ({LEAK})"
+    assert shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
+    assert (shown["maml"], shown["dp-reptile"]) == ("–", "4.89")
     # The file of the table does not wait for audits, and says where they are.
-    where = "the table of privacy and the page say whether an audit exceeds it."
-    alone = tables.listing(tables.read(item, results, published)).markdown("it")
-    assert where in alone and LEAK not in alone
-    shutil.copytree(site.folder / "tables", results / "tables")
-    shutil.copy(site.folder / "provenance.json", results)
-    products = [product for product in site.items if product.item == item] + [
-        product for product in site.items if "answer" in product.path
+    alone = tables.listing(tables.read(item, exceeded, published)).markdown("it")
+    assert "the table of privacy and the page say whether an audit exceeds it." in alone
+    assert LEAK not in alone
+    shutil.copytree(site.folder / "tables", exceeded / "tables")
+    shutil.copy(site.folder / "provenance.json", exceeded)
+    products = [
+        product for product in site.products if product.path.startswith("tables/")
     ]
-    html = page.make(
-        products,
-        **site.arguments
-        | {
-            "cells": [cell for entry in entries for cell in entry],
-            "results": results,
-            "folder": results,
-        },
-    )
-    assert (
-        html.count(LEAK) >= 3
-    )  # the table's row, the configuration's line among the runs, the answer
+    cells = [cell for entry in entries for cell in entry]
+    places = {"cells": cells, "results": exceeded, "folder": exceeded}
+    html = page.make(products, **site.arguments | places)
+    # In the table's row, in the configuration's row, and in the answer.
+    assert html.count(LEAK) >= 3
     assert html.count(BY_CHANCE) >= 2
 
 
-def test_answer_takes_no_refuted_repair_and_marks_an_excess() -> None:
+def test_answer_takes_no_refuted_repair_and_marks_an_excess():
     good = row("good", 70, (1.4, 1.5))
     refuted = row("better", 84, (1.4, 1.5), proven_status="refuted")
     assert tidy([PUBLISHED, good, refuted])["repair_variant"].tolist() == ["good"]
@@ -248,34 +193,14 @@ def test_answer_takes_no_refuted_repair_and_marks_an_excess() -> None:
     assert listing([published]).rows[0]["proven ε"].note == LEAK
 
 
-def test_account_of_an_opened_run_is_marked_in_every_profile(
-    plan: Plan, results: Path, tmp_path: Path
-) -> None:
-    """At another delta too, where it is set against what is proven at the audit's own."""
-    shutil.copytree(results, tmp_path / "results")
-    entry = next(
-        entry
-        for entry in private_configurations(plan, "dp-fedmeta")
-        if entry[0]["method"] == "dp-agr"
-    )
-    with_accounts(tmp_path / "results", runs_of(entry), claimed={"status": "void"})
-    audited(
-        tmp_path / "results", entry, epsilon=9.0, epsilon_proven=4.887, chance=1e-12
-    )
-    run = tmp_path / "results" / "runs" / entry[0]["audited_run"]
-    account = Account.from_json(json.loads((run / "privacy.json").read_text()))
+def test_account_of_an_opened_run_is_marked_in_every_profile(exceeded, entries):
+    """A void claim stays void, and no number changes."""
+    entry = of_method(entries, "dp-agr")
+    change_accounts(exceeded, runs_of(entry), claimed={"status": "void"})
+    run = exceeded / "runs" / entry[0]["audited_run"]
+    account = Account.from_json(read_json(run / "privacy.json"))
     marked = _mark_account(account, read_audits(run / "audit.json"))
-    assert {
-        name: entry_of_profile.status
-        for name, entry_of_profile in marked.profiles.items()
-    } == {
-        "claimed": "void",
-        "proven": LEAK,
-    }
-    assert (
-        marked.profiles["proven"].epsilon_high
-        == account.profiles["proven"].epsilon_high
-    )
-    assert _mark_account(account, {}) == account and math.isfinite(
-        marked.profiles["proven"].epsilon_high
-    )
+    statuses = {name: profile.status for name, profile in marked.profiles.items()}
+    assert statuses == {"claimed": "void", "proven": LEAK}
+    assert marked.profiles["proven"].epsilon_high == 4.887
+    assert _mark_account(account, {}) == account

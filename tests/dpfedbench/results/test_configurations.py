@@ -1,12 +1,9 @@
 """The ranking of configurations at a given ε, by rows that were written by hand."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from dpfedbench.experiments.plan import Plan
 from dpfedbench.results.configurations import (
     load_configurations,
     rank,
@@ -16,7 +13,7 @@ from dpfedbench.results.configurations import (
 from dpfedbench.results.runs_table import collect_cells, collect_runs, write_frame
 
 
-def row(name: str, accuracy: float, epsilon: float, **values: Any) -> dict[str, Any]:
+def row(name, accuracy, epsilon, **others):
     """Return a private configuration of DP-AGR on glyphs, unless values say other."""
     return {
         "variant": name,
@@ -27,25 +24,23 @@ def row(name: str, accuracy: float, epsilon: float, **values: Any) -> dict[str, 
         "tested": "5-way 1-shot",
         "unit": "client",
         "proven_status": "proved",
-        **values,
+        **others,
     }
 
 
-def ranked(*rows: dict[str, Any], epsilon: float = 2.0) -> list[str]:
-    frame = with_groups(pd.DataFrame(rows))
-    ranking = rank(
-        frame, dataset="glyphs", task="5-way 1-shot", unit="client", epsilon=epsilon
-    )
+def ranked(*rows, epsilon=2.0):
+    asked = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
+    ranking = rank(with_groups(pd.DataFrame(rows)), **asked, epsilon=epsilon)
     return ranking["variant"].to_list()
 
 
-def test_rank_puts_the_most_accurate_within_epsilon_first() -> None:
+def test_rank_puts_the_most_accurate_within_epsilon_first():
     rows = [row("worse", 60, 1.0), row("better", 70, 2.0), row("beyond", 90, 2.01)]
     assert ranked(*rows) == ["better", "worse"]
     assert ranked(*rows, epsilon=8.0) == ["beyond", "better", "worse"]
 
 
-def test_rank_leaves_out_what_is_not_proven_or_of_something_else() -> None:
+def test_rank_leaves_out_what_is_not_proven_or_of_something_else():
     assert ranked(
         row("good", 50, 1.0),
         row("void", 99, 1.0, proven_status="void"),
@@ -57,7 +52,7 @@ def test_rank_leaves_out_what_is_not_proven_or_of_something_else() -> None:
     ) == ["good"]
 
 
-def test_rank_shows_baselines_below_the_private_methods() -> None:
+def test_rank_shows_baselines_below_the_private_methods():
     public = {"unit": "", "proven_status": "none"}
     assert ranked(
         row("maml", 95, math.nan, method="maml", **public),
@@ -67,19 +62,15 @@ def test_rank_shows_baselines_below_the_private_methods() -> None:
     ) == ["private", "public", "random", "maml"]
 
 
-def test_load_configurations_equals_the_rows_of_the_plan(
-    plan: Plan, results: Path, tmp_path: Path
-) -> None:
+def test_load_configurations_equals_the_rows_of_the_plan(plan, results, tmp_path):
     cells = [cell for cell in plan.cell_records() if cell["item"] == "table2"]
     cells = [cell for cell in cells if (results / "runs" / cell["run"]).exists()]
-    folder = tmp_path / "results"
-    folder.mkdir()
-    (folder / "runs").symlink_to(results / "runs")
-    runs = collect_runs(folder, [cell["run"] for cell in cells])
-    write_frame(runs, folder / "runs.parquet")
-    write_frame(collect_cells(folder, cells, runs), folder / "cells.parquet")
-    loaded = load_configurations(folder)
-    expected = read_configurations(cells, folder)
+    (tmp_path / "runs").symlink_to(results / "runs")
+    runs = collect_runs(tmp_path, [cell["run"] for cell in cells])
+    write_frame(runs, tmp_path / "runs.parquet")
+    write_frame(collect_cells(tmp_path, cells, runs), tmp_path / "cells.parquet")
+    loaded = load_configurations(tmp_path)
+    expected = read_configurations(cells, tmp_path)
     names = ["folder", "unit", "group", "accuracy", "epsilon_proven_high", "seeds"]
     pd.testing.assert_frame_equal(loaded[names], expected[names], check_dtype=False)
     assert set(loaded["group"]) == {"private", "not private", "no private data"}
