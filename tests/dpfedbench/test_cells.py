@@ -1,7 +1,5 @@
 """Cells of one small experiment: their runs and tests, and the audits that runs share."""
 
-from typing import Any
-
 import pytest
 import yaml
 
@@ -31,7 +29,7 @@ experiments:
 """
 
 
-def test_cell_overlays_win_and_each_seed_has_its_run() -> None:
+def test_cell_overlays_win_and_each_seed_has_its_run():
     """Tests: the figure's values, then the series', then the swept value.
 
     Runs: the variant's values, then the series'.
@@ -40,13 +38,9 @@ def test_cell_overlays_win_and_each_seed_has_its_run() -> None:
     values = {key: value for key, value in RUN.items() if key not in excluded}
     configuration = Configuration.read({"run": values} | yaml.safe_load(FIGURE))
     plan = make_plan(configuration)
-    cells: list[Any] = list(plan.items["mine", "one"].cells)
-    assert [(cell.series, cell.x) for cell in cells] == [
-        ("plain", 2),
-        ("plain", 3),
-        ("own", 2),
-        ("own", 3),
-    ]
+    cells = list(plan.items["mine", "one"].cells)
+    series = [("plain", 2), ("plain", 3), ("own", 2), ("own", 3)]
+    assert [(cell.series, cell.x) for cell in cells] == series
     for cell in cells:
         assert [run.seed for run in cell.runs] == [4, 2, 7]
         assert [test.seed for test in cell.tests] == [4, 2, 7]
@@ -64,7 +58,11 @@ def test_cell_overlays_win_and_each_seed_has_its_run() -> None:
 
 
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
-AGRLR: dict[str, Any] = {"method": "dp-agrlr"}
+FTRL = {"method": "dp-agr-ftrl"}
+AGRLR = {"method": "dp-agrlr"}
+REPTILE = {"method": "dp-reptile"}
+FL = {"method": "dp-fl"}
+DISJOINT = {"client_update": {"batches": "disjoint", "inner_steps": 3}}
 
 
 @pytest.mark.parametrize(
@@ -75,42 +73,24 @@ AGRLR: dict[str, Any] = {"method": "dp-agrlr"}
         ({}, {"dataset": "omniglot"}, True),
         ({}, {"clients": {"count": 96}}, False),
         ({}, {"participation": {"rounds": 6}}, False),
-        ({"method": "dp-agr-ftrl"}, {"server": SGD}, False),
-        ({"method": "dp-agr-ftrl"}, {"noise": {"factorisation": "square-root"}}, False),
+        (FTRL, {"server": SGD}, False),
+        (FTRL, {"noise": {"factorisation": "square-root"}}, False),
         (AGRLR, {"clients": {"query_per_class": 3}}, False),
         (AGRLR, {"task": {"ways": 2}}, False),
         (AGRLR, {"client_update": {"inner_steps": 3}}, False),
         (AGRLR, {"within_task": {"delta": 1e-4}}, False),
         (AGRLR, {"evaluation": {"steps": 3}}, True),
-        (
-            {"method": "dp-reptile"},
-            {"client_update": {"batches": "disjoint", "inner_steps": 3}},
-            False,
-        ),
+        (REPTILE, DISJOINT, False),
+        (FL, {"evaluation": {"every": 0}}, True),
+        (FL, {"clients": {"fragments": 40}}, False),
+        (FL, {"clients": {"count": 2}}, False),
+        (FL, {"dataset": "mnist"}, False),
+        (FL, {"client_update": {"inner_steps": 2}}, False),
     ],
 )
-def test_audit_is_shared_by_runs_of_one_mechanism(
-    run: dict[str, Any], change: dict[str, Any], shared: bool
-) -> None:
-    base = audited_as(make_config(run))
-    changed = audited_as(make_config(run, change))
-    assert (base == changed) is shared
-
-
-@pytest.mark.parametrize(
-    ("change", "shared"),
-    [
-        ({"evaluation": {"every": 0}}, True),
-        ({"clients": {"fragments": 40}}, False),
-        ({"clients": {"count": 2}}, False),
-        ({"dataset": "mnist"}, False),
-        ({"client_update": {"inner_steps": 2}}, False),
-    ],
-)
-def test_audit_is_shared_by_runs_of_one_mechanism_on_records(
-    change: dict[str, Any], shared: bool
-) -> None:
-    run = {"method": "dp-fl"}
-    base = audited_as(make_config(run, general=LOTS))
-    changed = audited_as(make_config(run, change, general=LOTS))
+def test_audit_is_shared_by_runs_of_one_mechanism(run, change, shared):
+    """Of clients, and of records."""
+    general = LOTS if run is FL else RUN
+    base = audited_as(make_config(run, general=general))
+    changed = audited_as(make_config(run, change, general=general))
     assert (base == changed) is shared
