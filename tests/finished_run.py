@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.method import Method
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
 from tests.dpfedbench.training.conftest import make_config
@@ -22,8 +23,7 @@ from workflow_jobs.manifests import seal
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
 RUN = make_config({"participation": {"rounds": 4}, "validation": {"every": 2}})
 RUN_FOLDER = Path("results/runs", RUN.folder)
-DATA = Path("results/data", RUN.dataset)
-CLIENTS = Path("results/clients", RUN.clients_folder)
+MACHINE = {"kernels": "auto", "checkpoint_seconds": 1e9, "device": "cpu"}
 
 
 class FileList(list):
@@ -49,12 +49,11 @@ def script_context(
     rule: str, inputs: FileList, outputs: FileList, **changes: Any
 ) -> SimpleNamespace:
     """Return the object `snakemake` that a script of a rule finds."""
-    machine = {"kernels": "auto", "checkpoint_seconds": 1e9, "device": "cpu"}
     values = {
         "params": Params(),
         "resources": {},
         "threads": 1,
-        "config": {"machine": machine},
+        "config": {"machine": MACHINE},
     } | changes
     folder = Path(outputs[0]).parent if outputs else Path("results")
     log = [str(folder / "logs" / f"{rule}.log")]
@@ -73,46 +72,59 @@ def run_script(rule: str, inputs: FileList, outputs: FileList, **changes: Any) -
     runpy.run_path(str(SCRIPTS / f"{rule}.py"), {"snakemake": context}, "__main__")
 
 
-def configure() -> None:
-    output = FileList(RUN_FOLDER / "config.yaml")
-    params = SimpleNamespace(run=RUN.plain())
-    run_script("configure", FileList(), output, params=params)
+def folder_of(run: Method) -> Path:
+    return Path("results/runs", run.folder)
 
 
-def train_run() -> None:
-    inputs = FileList(
-        config=[RUN_FOLDER / "config.yaml"],
-        images=DATA / "images.npy",
-        clients=CLIENTS / "clients.npz",
-        summary=CLIENTS / "summary.json",
-    )
+def inputs_of(run: Method) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the files of a run's data set and of its clients, by name."""
+    data = Path("results/data", run.dataset)
+    clients = Path("results/clients", run.clients_folder)
+    tables = [*sorted(data.glob("*.csv")), data / "summary.json"]
+    images = {"images": data / "images.npy", "data": tables}
+    summary = clients / "summary.json"
+    return images, {"clients": clients / "clients.npz", "summary": summary}
+
+
+def configure(run: Method = RUN) -> None:
+    output = FileList(folder_of(run) / "config.yaml")
+    run_script("configure", FileList(), output, params=Params(run=run.plain()))
+
+
+def train_run(run: Method = RUN, **changes: Any) -> None:
+    folder = folder_of(run)
+    images, clients = inputs_of(run)
+    inputs = FileList(config=[folder / "config.yaml"], **images, **clients)
     outputs = FileList(
-        model=RUN_FOLDER / "model.safetensors",
-        history=RUN_FOLDER / "history.csv",
-        ledger=RUN_FOLDER / "ledger.jsonl",
-        training=RUN_FOLDER / "training.json",
+        model=folder / "model.safetensors",
+        history=folder / "history.csv",
+        ledger=folder / "ledger.jsonl",
+        training=folder / "training.json",
     )
-    run_script("train", inputs, outputs)
+    run_script("train", inputs, outputs, **changes)
 
 
-def account() -> None:
+def account(run: Method = RUN) -> None:
+    folder = folder_of(run)
+    _, clients = inputs_of(run)
+    shared = list(clients.values()) if run.client_data == "tasks" else []
     inputs = FileList(
-        config=[RUN_FOLDER / "config.yaml"],
-        ledger=RUN_FOLDER / "ledger.jsonl",
-        training=RUN_FOLDER / "training.json",
-        clients=[CLIENTS / "clients.npz", CLIENTS / "summary.json"],
+        config=[folder / "config.yaml"],
+        ledger=folder / "ledger.jsonl",
+        training=folder / "training.json",
+        clients=shared,
     )
-    output = FileList(RUN_FOLDER / "privacy.json")
+    output = FileList(folder / "privacy.json")
     run_script("account", inputs, output, params=Params(search=None))
 
 
-def meta_test(**params: Any) -> None:
+def meta_test(run: Method = RUN, **params: Any) -> None:
+    folder = folder_of(run)
+    images, _ = inputs_of(run)
     inputs = FileList(
-        config=[RUN_FOLDER / "config.yaml"],
-        images=DATA / "images.npy",
-        model=RUN_FOLDER / "model.safetensors",
+        config=[folder / "config.yaml"], model=folder / "model.safetensors", **images
     )
-    output = FileList(RUN_FOLDER / "metrics.json")
+    output = FileList(folder / "metrics.json")
     run_script("meta_test", inputs, output, params=Params(**params))
 
 
@@ -170,16 +182,22 @@ def rewrite_ledger(
         (folder / "training.json").write_text(json.dumps(training))
 
 
+def copy_inputs(run: Method, data: Path, clients: Path) -> None:
+    """Copy a data set and its clients into the results folder, and seal them."""
+    folders = {
+        data: Path("results/data", run.dataset),
+        clients: Path("results/clients", run.clients_folder),
+    }
+    for source, target in folders.items():
+        shutil.copytree(source, target)
+        seal("rule", sorted(path for path in target.iterdir() if path.is_file()))
+
+
 def make_finished_run(root: Path, data: Path, clients: Path) -> Path:
     """Make the run's files below `root`, from a data set and its clients."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        for source, target, rule in (
-            (data, DATA, "prepare"),
-            (clients, CLIENTS, "partition"),
-        ):
-            shutil.copytree(source, target)
-            seal(rule, sorted(target.iterdir()), {})
+        copy_inputs(RUN, data, clients)
         for stage in (configure, train_run, meta_test, account, audit):
             stage()
     return root

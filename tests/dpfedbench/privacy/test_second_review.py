@@ -2,11 +2,8 @@
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from dpfedbench.data.records import RawRecords, held_out_places, load_records
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
@@ -25,7 +22,7 @@ from tests.dpfedbench.training.test_linear_head import EVENED, HEAD
 from tests.partitions import make_dirichlet, make_fragments
 
 
-def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list() -> None:
+def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
     """Three ends at each of the list's epsilons and a hundred looks fail together with
     probability at most delta / 1,000.
     """
@@ -34,7 +31,7 @@ def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list() -> None:
     assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= delta / 1000
 
 
-def test_bernstein_end_fails_no_more_often_than_stated() -> None:
+def test_bernstein_end_fails_no_more_often_than_stated():
     """2,000 means of 200 draws: more than 5 % + 4 standard errors fail with probability
     3e-5.
     """
@@ -61,20 +58,18 @@ class Answers:
 
     def __init__(
         self,
-        scale: float,
-        target: float,
-        lies: Any = lambda point: False,
+        scale,
+        target,
+        lies=lambda point: False,
         rng: np.random.Generator | None = None,
-    ) -> None:
+    ):
         self.scale = scale
         self.target = target
         self.lies = lies
         self.rng = rng
         self.asked: list[tuple[float, int]] = []
 
-    def __call__(
-        self, profile: str, sampler: Any, z: float, done: int, delta: float
-    ) -> float:
+    def __call__(self, profile, sampler, z, done, delta):
         self.asked.append((z, done))
         true = self.scale * done / z
         if true > self.target:
@@ -83,19 +78,17 @@ class Answers:
         return np.inf if cautious else true
 
 
-def calibrated(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> float:
+def calibrated(answers, monkeypatch):
     monkeypatch.setattr(calibration, "epsilon_after", answers)
     return calibration.calibrate("proven", SAMPLER, answers.target, 1e-5)
 
 
-def allowed_rounds(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> int:
+def allowed_rounds(answers, monkeypatch):
     monkeypatch.setattr(calibration, "epsilon_after", answers)
     return calibration.rounds_allowed("proven", SAMPLER, 1.0, 1e-5, answers.target)
 
 
-def test_run_looks_at_fewer_pairs_than_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_looks_at_fewer_pairs_than_allowed(monkeypatch):
     counts = []
     for enough in np.geomspace(0.051, 8000, 60):  # the z that is just enough
         answers = Answers(enough / 256, 1.0)
@@ -116,15 +109,13 @@ def test_run_looks_at_fewer_pairs_than_allowed(
     assert max(counts) + searched + len(pairs) + accounts <= importance_sampling.LOOKS
 
 
-def test_search_errs_only_at_points_that_true_answers_lead_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_errs_only_at_points_that_true_answers_lead_to(monkeypatch):
     """All other points have wrong answers, and true answers are doubted at random; 200
     searches each.
     """
     rng = np.random.default_rng(0)
 
-    def liar_beside(honest: Answers) -> Answers:
+    def liar_beside(honest):
         path = set(honest.asked)
         return Answers(honest.scale, 1.0, lambda point: point not in path, rng)
 
@@ -141,7 +132,7 @@ def test_search_errs_only_at_points_that_true_answers_lead_to(
     assert calibrated(Answers(5 / 256, 1.0, lambda point: True), monkeypatch) < 5
 
 
-def test_bounds_of_a_pair_are_wrong_together_or_not_at_all() -> None:
+def test_bounds_of_a_pair_are_wrong_together_or_not_at_all():
     """A second look at a pair has the same draws."""
     pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
     for epsilon in (0.5, 1.0, 1.5):
@@ -151,7 +142,7 @@ def test_bounds_of_a_pair_are_wrong_together_or_not_at_all() -> None:
     assert pairs[1].present(0.5) == pairs[0].present(0.5)
 
 
-def data_with_label(folder: Path, label: int) -> Path:
+def data_with_label(folder, label):
     """Save 120 training records in three classes, the first of which has the given
     label; return their folder.
     """
@@ -170,12 +161,7 @@ def data_with_label(folder: Path, label: int) -> Path:
     return folder
 
 
-def two_runs(
-    overlay: dict[str, Any],
-    deal: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[list[dict[str, bytes]], list[list[int]]]:
+def two_runs(overlay, deal, tmp_path, monkeypatch):
     """Run the workflow's scripts on two data sets that differ in one label; return the
     files of each run and the sizes of its clients.
     """
@@ -194,14 +180,14 @@ def two_runs(
         clients = deal(load_records(data))
         clients.save(folder / "clients")
         monkeypatch.chdir(folder)
-        files.append(files_of(run_stages(run, (data, folder / "clients"), folder)))
+        files.append(files_of(run_stages(run, (data, folder / "clients"))))
         sizes.append([int((held >= 0).sum()) for held in clients.records])
     return files, sizes
 
 
 def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """The finding: one label moves the sizes, which the ledger states."""
     values = {"partition": "dirichlet", "concentration": 0.5, "least": 5}
     files, sizes = two_runs(
@@ -222,8 +208,8 @@ def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
 
 
 def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Contributions are zero, so no release depends on the label."""
     (first, second), sizes = two_runs(
         {"clients": {"partition": "fragments", "fragments": 12}},
@@ -242,15 +228,13 @@ def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
     }
 
 
-def test_evened_features_follow_from_the_record_and_the_public_images(
-    silos: Any,
-) -> None:
+def test_evened_features_follow_from_the_record_and_the_public_images(silos):
     run = make_config(HEAD, EVENED, general=LOTS)
     dataset = load_records(silos[0])
     public, _ = held_out_places(dataset, run.validation.tasks)
     private = dataset.splits["train"]
 
-    def features_with(changed: np.ndarray) -> np.ndarray:
+    def features_with(changed):
         images = np.array(dataset.images)
         images[changed] = 255 - images[changed]
         data = dataclasses.replace(dataset, images=images)
@@ -265,16 +249,12 @@ def test_evened_features_follow_from_the_record_and_the_public_images(
         assert (features_with(changed) != before).any(axis=(1, 2, 3)).all()
 
 
-def test_features_are_in_no_file_of_a_run(
-    silos: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_features_are_in_no_file_of_a_run(silos, tmp_path, monkeypatch):
     run = make_config(HEAD, EVENED, {"participation": {"rounds": 2}}, general=LOTS)
     make_features(run, data_dir=silos[0], out_dir=tmp_path / "features")
     features = np.load(tmp_path / "features" / FEATURES)
     monkeypatch.chdir(tmp_path)
-    folder = run_stages(run, silos, tmp_path)
+    folder = run_stages(run, silos)
     assert not (folder / run.features_folder).exists()
     assert len(features[0].tobytes()) == 60 * 4
     files = files_of(folder)

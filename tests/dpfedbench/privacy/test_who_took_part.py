@@ -5,19 +5,20 @@ and the noise is the same, so their releases are equal. What differs between the
 folders then follows from who took part.
 """
 
-import shutil
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
 
-from dpfedbench.method import Method
 from dpsum import participation
 from dpsum.private_sum import PlainSum, PrivateSum
 from tests.dpfedbench.training.conftest import LOTS, make_config
-from tests.workflow.test_scripts import call
-from workflow_jobs.manifests import seal
+from tests.finished_run import (
+    MACHINE,
+    account,
+    configure,
+    copy_inputs,
+    folder_of,
+    meta_test,
+    train_run,
+)
 
 SHORT = {
     "participation": {"cohort": 12, "rounds": 4},
@@ -54,10 +55,10 @@ does not know who took part.
 """
 
 
-def add_nothing(add: Any) -> Any:
+def add_nothing(add):
     """Return an `add` after which each contribution counts as zero."""
 
-    def zero(limit: Any, total: np.ndarray, norms: np.ndarray) -> None:
+    def zero(limit, total, norms):
         before = total.copy()
         add(limit, total, norms)
         total[...] = before
@@ -65,75 +66,31 @@ def add_nothing(add: Any) -> Any:
     return zero
 
 
-def run_stages(run: Method, folders: Any, folder: Path) -> Path:
-    """Run the scripts of the workflow for one run; return the run's folder."""
-    results = folder / "results"
-    data = results / "data" / run.dataset
-    clients = results / "clients" / run.clients_folder
-    for source, target in zip(folders, (data, clients), strict=True):
-        shutil.copytree(source, target)
-        seal("rule", sorted(path for path in target.iterdir() if path.is_file()))
-    run_folder = Path("results") / "runs" / run.folder
-    config = [run_folder / "config.yaml"]
-    inside = [path.relative_to(folder) for path in (data, clients)]
-    tables = [*sorted(data.glob("*.csv")), data / "summary.json"]
-    images = {
-        "images": inside[0] / "images.npy",
-        "data": [path.relative_to(folder) for path in tables],
-    }
-    partition = {
-        "clients": inside[1] / "clients.npz",
-        "summary": inside[1] / "summary.json",
-    }
-    machine = {"machine": {"checkpoint_seconds": 0, "device": "cpu", "kernels": "off"}}
-    trained = {
-        "model": run_folder / "model.safetensors",
-        "history": run_folder / "history.csv",
-        "ledger": run_folder / "ledger.jsonl",
-        "training": run_folder / "training.json",
-    }
-    call(
-        "configure",
-        params={"run": run.plain()},
-        output={"config": config[0]},
-        wildcards=None,
-    )
-    call(
-        "train",
-        input={"config": config} | images | partition,
-        output=trained,
-        config=machine,
-    )
-    call(
-        "meta_test",
-        input={"config": config, "model": trained["model"]} | images,
-        output={"metrics": run_folder / "metrics.json"},
-        config=machine,
-    )
-    shared = {"clients": [partition["clients"]]} if run.client_data == "tasks" else {}
-    ledger = {name: trained[name] for name in ("ledger", "training")}
-    call(
-        "account",
-        input={"config": config} | ledger | shared,
-        output={"account": run_folder / "privacy.json"},
-        params={"search": None},
-    )
-    return folder / run_folder
+def run_stages(run, folders):
+    """Run the scripts of the workflow for one run, in the working folder; return the
+    run's folder.
+    """
+    copy_inputs(run, *folders)
+    configure(run)
+    machine = MACHINE | {"checkpoint_seconds": 0, "kernels": "off"}
+    train_run(run, config={"machine": machine})
+    meta_test(run)
+    account(run)
+    return folder_of(run).absolute()
 
 
-def count_all_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def count_all_as_zero(monkeypatch):
     """Make each contribution to a sum count as zero."""
     for kind in (PrivateSum, PlainSum):
         add_by = kind.add_by
 
-        def adding(self: Any, add: Any, count: int, add_by: Any = add_by) -> np.ndarray:
-            norms: np.ndarray = add_by(self, add_nothing(add), count)
-            return norms
+        def adding(self, add, count, add_by=add_by):
+            return add_by(self, add_nothing(add), count)
 
         monkeypatch.setattr(kind, "add_by", adding)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     """Return the files below a folder by name."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -142,24 +99,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def files_of_two_runs(
-    run: Method, folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[dict[str, bytes]], list[list[Any]]]:
+def files_of_two_runs(run, folders, tmp_path, monkeypatch):
     """Return the files of both runs by name, and each run's cohorts and drawn streams."""
     draw = participation.stream
-    files: list[dict[str, bytes]] = []
-    drawn: list[list[Any]] = []
+    files = []
+    drawn = []
     count_all_as_zero(monkeypatch)
     for name in ("first", "second"):
-        streams: set[str] = set()
+        streams = set()
 
-        def other_stream(
-            seed: Any,
-            purpose: str,
-            *rest: Any,
-            name: str = name,
-            streams: Any = streams,
-        ) -> Any:
+        def other_stream(seed, purpose, *rest, name=name, streams=streams):
             streams.add(f"{purpose} of the {name}")
             return draw(seed, f"{purpose} of the {name}", *rest)
 
@@ -167,7 +116,7 @@ def files_of_two_runs(
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.chdir(folder)
-        files.append(files_of(run_stages(run, folders, folder)))
+        files.append(files_of(run_stages(run, folders)))
         plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
         cohorts = [
             plan.sample_cohort(index) for index in range(run.participation.rounds)
@@ -178,12 +127,8 @@ def files_of_two_runs(
 
 @pytest.mark.parametrize("name", RUNS)
 def test_files_of_a_private_run_do_not_depend_on_who_took_part(
-    federation: Any,
-    silos: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-) -> None:
+    federation, silos, tmp_path, monkeypatch, name
+):
     run = RUNS[name]
     folders = silos if run.client_data == "records" else federation
     (first, second), drawn = files_of_two_runs(run, folders, tmp_path, monkeypatch)
@@ -200,11 +145,7 @@ def test_files_of_a_private_run_do_not_depend_on_who_took_part(
     assert differing <= OF_THE_MACHINE.keys()
 
 
-def test_comparison_detects_a_run_without_privacy(
-    federation: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_comparison_detects_a_run_without_privacy(federation, tmp_path, monkeypatch):
     """Its history has losses of the cohort, whose contributions are zero here too."""
     (first, second), _ = files_of_two_runs(
         WITHOUT_PRIVACY, federation, tmp_path, monkeypatch
