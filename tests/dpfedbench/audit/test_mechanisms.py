@@ -11,15 +11,12 @@ from dpfedbench.audit.attacks import (
     many_runs,
     mean_of_raw_norms,
     percentile_of_raw_norms,
-    score_of,
 )
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.config.part import kinds_of
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpsum import mechanism
 from dpsum.clipping import ClippingRule
-from dpsum.participation import OnePass
 
 from .conftest import LOTS, make_config
 
@@ -55,32 +52,46 @@ def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
     assert clear < 0.5
 
 
+MEAN = {
+    "participation": {"rounds": 12, "cohort": 40},
+    "clients": {"count": 10, "fragments": 10},
+    "clipping": {"kind": "mean-of-raw-norms"},
+}
+RECORDS = {"records": 200, "first": 1.0}
+
+
+def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
+    """The unit is in at least one of the eleven lots that are followed by another with a
+    chance of 1 - 0.8^11 = 0.91.
+    """
+    config = make_config(LOTS, MEAN)
+    flagged = leak_of(config, config.clipping, **RECORDS, runs=200, **LEVEL)
+    control = make_config(LOTS, MEAN, {"clipping": {"kind": "norm-of-release"}})
+    score = mean_of_raw_norms.score(control, config.clipping, **RECORDS)
+    clear = many_runs(score, control, runs=200, **LEVEL)
+    assert flagged.numbers["power"] == pytest.approx(0.91, abs=0.08)
+    assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
+
+
+def test_attack_on_the_mean_of_raw_norms_reads_the_rounds_of_the_budget():
+    """The budget ends after some of the 12 rounds."""
+    budget = {"epsilon": 8.0, "delta": 1e-5, "profile": "claimed"}
+    config = make_config(LOTS, MEAN, {"budget": budget})
+    bound = leak_of(config, config.clipping, **RECORDS, runs=100, **LEVEL)
+    assert bound.epsilon >= 2.0
+
+
 def test_attack_beyond_the_budget_of_a_run_has_no_bound():
-    """The budget has no room for the rounds that the attack reads."""
+    """The budgets have no room for the rounds that the attacks read."""
     budget = {"epsilon": 3.0, "delta": 1e-6, "profile": "claimed"}
-    config = raw_percentile(budget=budget)
-    bound = leak_of(config, config.clipping, records=0, first=1.0, runs=200, **LEVEL)
-    assert math.isnan(bound.epsilon)
-    assert "more rounds than the run has" in bound.reason
-
-
-@pytest.mark.parametrize(("epsilon", "least"), [(8.0, 2.0), (0.5, math.nan)])
-def test_attack_on_the_mean_of_raw_norms_reads_the_rounds_of_the_budget(epsilon, least):
-    """The larger budget ends after some of the 12 rounds, the smaller before the first."""
-    budget = {"epsilon": epsilon, "delta": 1e-5, "profile": "claimed"}
-    overlay = {
-        "participation": {"rounds": 12, "cohort": 40},
-        "clients": {"count": 10, "fragments": 10},
-        "clipping": {"kind": "mean-of-raw-norms"},
-        "budget": budget,
-    }
-    config = make_config(LOTS, overlay)
-    options = {"records": 200, "first": 1.0}
-    bound = leak_of(config, config.clipping, **options, runs=100, **LEVEL)
-    if math.isnan(least):
+    of_clients = raw_percentile(budget=budget)
+    budget = {"epsilon": 0.5, "delta": 1e-5, "profile": "claimed"}
+    of_records = make_config(LOTS, MEAN, {"budget": budget})
+    for config, records in ((of_clients, 0), (of_records, 200)):
+        options = {"records": records, "first": 1.0, "runs": 100}
+        bound = leak_of(config, config.clipping, **options, **LEVEL)
         assert math.isnan(bound.epsilon)
-    else:
-        assert bound.epsilon >= least
+        assert "more rounds than the run has" in bound.reason
 
 
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
@@ -94,24 +105,6 @@ def test_private_quantile_repairs_the_percentile_of_raw_norms():
         "count_noise": 2.0,
     }
     assert percentile_bound(make_config(TINY, {"clipping": rule})) < 0.5
-
-
-def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
-    """The unit is in at least one of the eleven lots that are followed by another with a
-    chance of 1 - 0.8^11 = 0.91.
-    """
-    overlay = {
-        "participation": {"rounds": 12, "cohort": 40},
-        "clients": {"count": 10, "fragments": 10},
-    }
-    config = make_config(LOTS, overlay, {"clipping": {"kind": "mean-of-raw-norms"}})
-    options = {"records": 200, "first": 1.0}
-    flagged = leak_of(config, config.clipping, **options, runs=200, **LEVEL)
-    control = make_config(LOTS, overlay, {"clipping": {"kind": "norm-of-release"}})
-    score = mean_of_raw_norms.score(control, config.clipping, **options)
-    clear = many_runs(score, control, runs=200, **LEVEL)
-    assert flagged.numbers["power"] == pytest.approx(0.91, abs=0.08)
-    assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
 
 
 class Without:
@@ -177,23 +170,6 @@ def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
     flagged = many_runs(count_score(config), config, runs=200, **LEVEL)
     assert clear.epsilon < 0.5
     assert flagged.epsilon > 3.5
-
-
-def test_plan_without_a_client_is_else_the_same():
-    plan = OnePass(cohort=4, rounds=3).plan(clients=12, seed=0)
-    without = Without(plan, int(plan.sample_cohort(1)[2]))
-    assert [len(without.sample_cohort(index)) for index in range(3)] == [4, 3, 4]
-    assert without.denominator == 4
-    assert without.describe() == plan.describe()
-
-
-def test_attack_that_does_not_fit_the_plan_gives_a_reason():
-    config = raw_percentile(participation={"kind": "poisson"})
-    with pytest.raises(BenchError, match="one-pass"):
-        score_of(config, config.clipping, records=0, first=0.5)
-    bound = leak_of(config, config.clipping, records=0, first=0.5, runs=10, **LEVEL)
-    assert math.isnan(bound.epsilon)
-    assert "one-pass" in bound.reason
 
 
 def test_rule_that_leaks_without_a_known_attack_gives_a_reason():

@@ -40,25 +40,29 @@ def with_change(releases, index, **values):
 
 @pytest.mark.parametrize("overlay", [{}, LOTS], ids=["clients", "records"])
 def test_audit_states_bounds_and_what_they_are_of(overlay):
+    """A quarter of the 400 units are no canaries."""
     config = make_config(overlay)
     releases = ledger_of(config)
-    result = audit(config, releases, canaries=200)
+    result = audit(config, releases, canaries=400)
     headline = result["bounds"][0]
-    assert result["method"] == headline["name"] == "f-DP by ranks"
-    assert result["epsilon"] == headline["epsilon"] <= result["epsilon_proven"]
-    assert result["epsilon_ideal"] == headline["ideal"]
+    expected = {
+        "method": "f-DP by ranks",
+        "epsilon": headline["epsilon"],
+        "epsilon_ideal": headline["ideal"],
+        "confidence": 0.95,
+        "delta": config.budget.delta,
+        "unit": releases[0].unit,
+        "observer": releases[0].observer,
+        "canaries": 300,
+        "rounds": config.participation.rounds,
+    }
+    assert {name: result[name] for name in expected} == expected
+    assert result["epsilon"] <= result["epsilon_proven"]
     assert 0 < result["epsilon_ideal"] < result["epsilon_proven"]
     names = {bound["name"] for bound in result["bounds"]}
-    assert {"one-run (eps, delta)-DP", "Clopper-Pearson"} <= names
+    assert names == {"f-DP by ranks", "one-run (eps, delta)-DP", "Clopper-Pearson"}
     assert all(bound["assumes"] for bound in result["bounds"])
-    assert result["confidence"] == 0.95
-    assert result["delta"] == config.budget.delta
-    assert result["unit"] == releases[0].unit
-    assert result["observer"] == releases[0].observer
-    assert result["canaries"] == 200
-    assert result["rounds"] == config.participation.rounds
     assert "not above" in result["status"]
-    assert result["versions"]["torch"]
 
 
 @pytest.mark.parametrize("overlay", [{}, LOTS], ids=["clients", "records"])
@@ -83,29 +87,19 @@ def test_audit_of_a_folder_is_the_same_again_but_for_its_time(overlay, tmp_path)
     assert written[0] == written[1]
 
 
-def planned_ledger(config):
+def run_of(*overlays):
+    """Return a run and its ledger."""
+    config = make_config(*overlays)
+    return config, ledger_of(config)
+
+
+def planned_run(*overlays):
     """Return a run and its ledger; its rounds read no data."""
+    config = make_config(*overlays)
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
     return config, rounds.ledger
-
-
-def client_run():
-    config = make_config()
-    return config, ledger_of(config)
-
-
-def record_run():
-    config = make_config(LOTS)
-    return config, ledger_of(config)
-
-
-def twofold_run():
-    """Return a run whose clients and records are protected, and its ledger."""
-    return planned_ledger(
-        make_config({"method": "dp-agrlr", "budget": {"delta": 1e-4}})
-    )
 
 
 def local_update_run():
@@ -114,10 +108,11 @@ def local_update_run():
     return config, report.one_run_of_updates(config, seed=99, canaries=50).releases
 
 
+TWO_FOLD = {"method": "dp-agrlr", "budget": {"delta": 1e-4}}
 AUDITED_RUNS = {
-    "clients": client_run,
-    "records": record_run,
-    "two-fold": twofold_run,
+    "clients": run_of,
+    "records": lambda: run_of(LOTS),
+    "two-fold": lambda: planned_run(TWO_FOLD),
     "local": local_update_run,
 }
 EXPERIMENT_DELTAS = {
@@ -177,7 +172,7 @@ def sample_level(**multipliers):
         "clients": {"count": 800},
         "participation": {"cohort": 80},
     }
-    return planned_ledger(make_config(overlay, noise))
+    return planned_run(overlay, noise)
 
 
 def test_sample_level_is_audited_by_both_of_its_sums():
@@ -287,11 +282,6 @@ def test_audit_seeds_differ_by_run_and_from_the_published_one():
     assert min(seeds) > 1000
 
 
-def test_quarter_of_the_clients_are_no_canaries():
-    config = make_config()
-    assert audit(config, ledger_of(config), canaries=400)["canaries"] == 300
-
-
 def test_experiments_under_secret_participation_are_independent(monkeypatch):
     """Each of four experiments has its own seed, coins and scores."""
     experiments = record_experiments(monkeypatch)
@@ -329,38 +319,26 @@ def test_attack_that_does_not_fit_the_plan_leaves_the_one_run_bound():
     assert "one-pass" in attack["reason"]
 
 
-POISSON_SAMPLER = {
-    "kind": "poisson",
-    "clients": 400,
-    "cohort": 40,
-    "rounds": 10,
-    "rate": 0.1,
-}
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("field", "value"),
     [
-        (
-            {"noise_multiplier": 2.0},
-            "noise_multiplier 2.0, but the current code has 1.0",
-        ),
-        ({"denominator": 39.0}, "denominator 39.0"),
-        ({"sampler": POISSON_SAMPLER}, "another sampler"),
-        ({"noise_std": 0.25}, "noise_std of 0.5 C, but the current code has 1 C"),
-        ({"data_dependent_threshold": True}, "data_dependent_threshold"),
+        ("noise_multiplier", 2.0),
+        ("denominator", 39.0),
+        ("sampler", {"kind": "poisson", "clients": 400, "cohort": 40, "rounds": 10}),
+        ("noise_std", 0.25),
+        ("data_dependent_threshold", True),
     ],
 )
-def test_release_of_another_mechanism_is_refused(change, message):
-    releases = ledger_of(make_config())
+def test_release_of_another_mechanism_is_refused(field, value):
+    _, releases = run_of()
     check_same_mechanism(releases, releases)
-    with pytest.raises(BenchError, match="release 3") as error:
-        check_same_mechanism(with_change(releases, 3, **change), releases)
-    assert message in str(error.value)
+    changed = with_change(releases, 3, **{field: value})
+    with pytest.raises(BenchError, match=f"release 3.*{field}"):
+        check_same_mechanism(changed, releases)
 
 
 def test_ledger_of_other_releases_is_refused():
-    config, releases = client_run()
+    config, releases = run_of()
     with pytest.raises(BenchError, match="9 releases"):
         check_same_mechanism(releases[:-1], releases)
     with pytest.raises(BenchError, match="empty"):
@@ -372,7 +350,7 @@ def test_ledger_of_other_releases_is_refused():
 
 
 def test_mechanism_without_analysis_has_a_reason_instead_of_a_bound():
-    config, releases = client_run()
+    config, releases = run_of()
     correlated = [
         dataclasses.replace(event, mechanism="correlated") for event in releases
     ]

@@ -57,8 +57,3 @@ def test_account_points_over_rounds_are_the_least_delta_that_keeps_epsilon(
     for delta, is_kept in ((last, True), (last / 1.01, False)):
         spent = epsilon_after("claimed", sampler, z, 250, delta, claims=claims)
         assert (spent <= epsilon) == is_kept
-
-
-def test_sweep_of_two_keys_is_drawn_over_the_first(described, results, published):
-    _, drawn = figures.make(described("figure6b", "dp-maml"), results, published)
-    assert drawn["x"].tolist() == [30, 100, 300]

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None,
     reason="no Chromium here: `apt-get install chromium`, or set CHROMIUM",
 )
-TABLE = "#tables-dp-fedmeta-table2"
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +58,6 @@ def opened(browser, site):
     for context in contexts:
         context.close()
     assert faults == []
-
-
-def shown(tab, query):
-    elements = tab.locator(query).all()
-    return [element.inner_text() for element in elements if element.is_visible()]
 
 
 def choose(tab, exponent):
@@ -106,35 +100,13 @@ def test_ranking_says_where_no_configuration_keeps_the_epsilon(opened):
     assert remark.startswith(expected)
 
 
-def test_head_sorts_numbers_up_then_down(opened):
-    """Rows without a value stand last both ways."""
-    tab = opened()
-    head = tab.locator(f"{TABLE} thead th", has_text="published").get_by_role("button")
-
-    def numbers():
-        texts = shown(tab, f"{TABLE} tbody td:nth-child(7)")
-        return [float(text.split()[0]) for text in texts]
-
-    before = numbers()
-    head.click()
-    assert numbers() == sorted(before)
-    head.focus()
-    tab.keyboard.press("Enter")
-    assert numbers() == sorted(before, reverse=True)
-    proven = tab.locator(f"{TABLE} thead th", has_text="proven").get_by_role("button")
-    for _ in range(2):
-        proven.click()
-        values = shown(tab, f"{TABLE} tbody td:nth-child(6)")
-        assert [value == "–" for value in values] == [False] * 6 + [True] * 4
-
-
 def test_infinity_sorts_above_every_number(opened):
     tab = opened()
     table = "#all-configurations"
     heads = tab.locator(f"{table} thead th").all_inner_texts()
     column = next(number for number, text in enumerate(heads) if "proven" in text)
     tab.locator(f"{table} thead th").nth(column).get_by_role("button").click()
-    values = shown(tab, f"{table} tbody tr > :nth-child({column + 1})")
-    finite = [text for text in values if text != "–"]
+    values = tab.locator(f"{table} tbody tr > :nth-child({column + 1})")
+    finite = [text for text in values.all_inner_texts() if text != "–"]
     assert finite[0] == "1.22"
     assert "∞" in finite[-1]

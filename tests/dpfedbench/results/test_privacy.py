@@ -26,7 +26,6 @@ from .conftest import (
     name_of,
     private_configurations,
     runs_of,
-    with_values,
 )
 
 EPSILONS = ["epsilon_claimed", "epsilon_proven_high", "epsilon_audited"]
@@ -203,11 +202,3 @@ def test_privacy_figure_draws_each_epsilon_in_its_row(entries, results, publishe
     assert is_infinite.sum() == 1
     assert (np.isfinite(infinite) == is_infinite).all()
     assert infinite[is_infinite] > shown["epsilon_claimed"].max()
-
-
-def test_privacy_figure_draws_a_paper_without_tables(entries, results, published):
-    alone = [with_values(entry, kind="sweep") for entry in entries]
-    table = read(alone, results, published)
-    (axes,) = privacy_figure.draw(table, {}).axes
-    names = ["method", "variant", "unit", "observer", "accounted_multiplier"]
-    assert len(axes.get_yticks()) == len(table[names].drop_duplicates())
