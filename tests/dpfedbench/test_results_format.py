@@ -25,8 +25,8 @@ def test_results_format_of_this_version_and_none_are_accepted(tmp_path):
             r"results of format 2\.0, written by dpfedbench 9\.1",
         ),
         ('{"format": 4}', "results of format 4, .* move that folder aside"),
-        ('{"format": null}', ""),
-        ("[]", ""),
+        ('{"format": null}', None),
+        ("[]", None),
     ],
 )
 def test_results_format_that_is_another_or_damaged_is_refused(tmp_path, text, message):
