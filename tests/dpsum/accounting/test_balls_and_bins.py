@@ -10,8 +10,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dpsum.accounting.analyses import balls_and_bins, poisson
-from dpsum.accounting.analyses.balls_and_bins import lower_epsilon, upper_epsilon
+from dpsum.accounting.analyses.balls_and_bins import lower_epsilon, renyi, upper_epsilon
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.renyi import epsilon_of
+from dpsum.accounting.renyi import renyi as sampled_renyi
 from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
 
 T, DELTA = 250, 1e-6
@@ -46,15 +48,6 @@ def test_balls_and_bins_one_pass_table(z, printed, unit, exact):
 def test_balls_and_bins_of_part_of_the_rounds_is_narrow(z, done):
     low, high = bracket(z, T, done, DELTA)
     assert 0 < low <= high <= low + 1e-3
-
-
-@pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-100])
-@pytest.mark.parametrize("z", [0.01, 0.05, 0.2])
-def test_balls_and_bins_of_one_round_and_little_noise_has_valid_ends(z, delta):
-    """One round of T is one Gaussian sampled at 1/T."""
-    low, high = bracket(z, 100, 1, delta)
-    assert low <= sampled_gaussian_epsilon(z, 0.01, repr(delta)) <= high
-    assert high <= gaussian_epsilon(z, delta)
 
 
 @pytest.mark.parametrize("z", [0.7, 1.0, 4.0])
@@ -129,20 +122,6 @@ def test_balls_and_bins_by_monte_carlo(z, rounds, done):
     assert mean > delta + error
 
 
-def test_balls_and_bins_of_little_noise_by_simulation():
-    """200,000 draws from P, T = 4, z = 0.2; six standard errors, false alarm 1e-8."""
-    rounds, z, delta = 4, 0.2, 0.05
-    low, high = bracket(z, rounds, rounds, delta)
-    draws = np.random.default_rng(7).standard_normal((200_000, rounds))
-    log_ratios = draws / z - 1 / (2 * z**2)
-    log_ratios[:, 0] += 1 / z**2
-    losses = np.logaddexp.reduce(log_ratios, axis=1) - np.log(rounds)
-    mean, error = estimate_delta(losses, low, 6)
-    assert mean >= delta - error
-    mean, error = estimate_delta(losses, high, 6)
-    assert mean <= delta + error
-
-
 @pytest.mark.parametrize("z", [1.0, 2.0, 3.0])
 def test_balls_and_bins_at_the_papers_scale_by_importance_sampling(z):
     """T = 250, delta = 1e-6: delta(P||Q) = E_Q (S - T e^eps)+ / T, 60,000 sums; 6
@@ -173,6 +152,43 @@ def test_balls_and_bins_at_the_papers_scale_by_importance_sampling(z):
     # A claim of a twentieth less is refuted.
     mean, error = estimate(0.95 * low)
     assert mean > DELTA + error
+
+
+def test_renyi_of_one_bin_is_gaussian_and_of_one_round_poisson():
+    """alpha / (2 z^2), and P = (1 - 1/T) N(0, z^2) + (1/T) N(1, z^2)."""
+    orders = (2, 3, 5, 17)
+    expected = np.array(orders) / (2 * 1.5**2)
+    np.testing.assert_allclose(renyi(1.5, 1, 1, orders), expected, rtol=1e-8)
+    for rounds in (5, 40):
+        expected = sampled_renyi(1.2, 1 / rounds, orders)
+        divergences = renyi(1.2, rounds, 1, orders)
+        np.testing.assert_allclose(divergences, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_renyi_of_balls_and_bins_by_monte_carlo():
+    """T = 6, t = 4, z = 2, order 3, both directions; 400,000 draws, 5 standard errors,
+    false alarm 1e-6.
+    """
+    z, rounds, done, order = 2.0, 6, 4, 3
+    x = z * np.random.default_rng(2).standard_normal((400_000, done))
+    ratio = (rounds - done) / rounds + np.exp((x - 0.5) / z**2).sum(axis=1) / rounds
+    moment = math.exp((order - 1) * renyi(z, rounds, done, (order,))[0])
+    samples = ratio**order, ratio ** (1 - order)
+    for values in samples:
+        assert values.mean() <= moment + 5 * values.std() / math.sqrt(len(values))
+    assert moment == pytest.approx(max(map(np.mean, samples)), rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("z", "rounds", "done"), [(2.0, 40, 17), (1.0, 250, 250), (0.5, 12, 12)]
+)
+def test_renyi_epsilon_is_above_the_low_end_and_grows_with_rounds(z, rounds, done):
+    orders = tuple(range(2, 65))
+    divergences = renyi(z, rounds, done, orders)
+    epsilon = epsilon_of(divergences, orders, DELTA, tight=True)
+    assert epsilon >= lower_epsilon(z, rounds, done, DELTA)
+    assert (divergences >= renyi(z, rounds, done - 1, orders)).all()
+    assert not renyi(z, rounds, 0, orders).any()
 
 
 def test_balls_and_bins_is_monotone_and_never_above_one_gaussian():

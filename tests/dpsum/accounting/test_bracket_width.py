@@ -1,5 +1,6 @@
 """Explanations state how wide a bracket is and why; expected widths are by mpmath."""
 
+import math
 import re
 
 import numpy as np
@@ -59,12 +60,14 @@ def test_explanation_states_that_no_grid_is_made_for_a_tiny_delta(profiles_of):
 def test_explanation_states_that_balls_and_bins_has_no_grid_for_a_tiny_delta(
     profiles_of,
 ):
-    """The high end is a Gaussian's epsilon."""
+    """The ends in closed form are a Gaussian's epsilon, and that less log T."""
     plan = dpsum.BallsAndBins(units=200, cohort=2, rounds=100, seed=0)
     explanation = profiles_of(plan, 1.0, 1e-31)["proven"].explanation
-    high = sampled_gaussian_epsilon(1.0, 1.0, "1e-31")
-    width = f"the high end is {high:.3g} above the low end"
-    assert f"{width}, since no grid is made below delta = 1e-30 or" in explanation
+    width, share, reason = stated_width(explanation)
+    assert width == pytest.approx(math.log(100), abs=0.006)
+    low = sampled_gaussian_epsilon(1.0, 1.0, "1e-31") - math.log(100)
+    assert share == pytest.approx(math.log(100) / low, abs=6e-4)
+    assert reason.startswith("no grid is made below delta = 1e-30,")
 
 
 def test_explanation_of_replace_one_is_of_its_own_bracket(profiles_of):

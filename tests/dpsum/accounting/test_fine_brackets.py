@@ -4,15 +4,16 @@ Expected values are from mpmath for one round, and from dp-accounting's distribu
 the privacy loss.
 """
 
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from dpsum.accounting import fine_brackets
-from dpsum.accounting.analyses import fixed_size, poisson
+from dpsum.accounting.analyses import balls_and_bins, fixed_size, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import gaussian_epsilon
-from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
+from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
 
 
 def bracket(analysis, *arguments):
@@ -117,6 +118,33 @@ def test_calibration_has_no_jump_where_noise_is_little():
     z = calibrate("proven", sampler, target, 1e-5)
     assert z < 0.1999
     assert epsilon_of(z) == pytest.approx(target, rel=0.01)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-100])
+@pytest.mark.parametrize("done", [1, 50, 100])
+@pytest.mark.parametrize("z", [0.05, 0.2])
+def test_balls_and_bins_bracket_of_little_noise_is_narrow(z, done, delta):
+    """One round of T is one Gaussian sampled at 1/T."""
+    low, high = bracket(balls_and_bins, z, 100, done, delta)
+    assert low <= high <= gaussian_epsilon(z, delta)
+    assert not is_wide(low, high)
+    if done == 1:
+        assert low <= sampled_gaussian_epsilon(z, 0.01, repr(delta)) <= high
+
+
+def test_balls_and_bins_bracket_of_little_noise_by_simulation():
+    """200,000 draws from P, T = 4, z = 0.2; six standard errors, false alarm 1e-8."""
+    rounds, z, delta = 4, 0.2, 0.05
+    low, high = bracket(balls_and_bins, z, rounds, rounds, delta)
+    draws = np.random.default_rng(7).standard_normal((200_000, rounds))
+    log_ratios = draws / z - 1 / (2 * z**2)
+    log_ratios[:, 0] += 1 / z**2
+    losses = np.logaddexp.reduce(log_ratios, axis=1) - np.log(rounds)
+    mean, error = estimate_delta(losses, low, 6)
+    assert mean >= delta - error
+    mean, error = estimate_delta(losses, high, 6)
+    assert mean <= delta + error
+    assert high - low < 0.1
 
 
 @pytest.mark.parametrize("z", [0.1, 0.19])

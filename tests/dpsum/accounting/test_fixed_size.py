@@ -15,7 +15,7 @@ from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binomtest
 
-from dpsum.accounting import analyses
+from dpsum.accounting import analyses, renyi
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
@@ -219,6 +219,32 @@ def test_fixed_size_of_all_units_is_a_gaussian_and_of_next_to_none_is_zero():
     assert high == gaussian_epsilon(0.5, DELTA)
     assert fixed_size.upper_epsilon(((1.0, 5),), 1e-7, DELTA) == 0.0
     assert bracket((), 0.5, DELTA) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("z", [0.7, 2.0])
+def test_fixed_size_renyi_divergences_bound_the_worst_data_sets(z):
+    """By quadrature; and the epsilon that follows from them is above the high end."""
+    q, orders = 0.1, (2, 3, 8, 32)
+    divergences = fixed_size.renyi(z, q, orders)
+    grid = np.linspace(-30 * z, 70 + 30 * z, 400_001)
+    unit = (grid[1] - grid[0]) / (z * math.sqrt(2 * math.pi))
+
+    def log_mixture(mean):
+        absent = math.log1p(-q) - grid**2 / 2 / z**2
+        present = math.log(q) - (grid - mean) ** 2 / 2 / z**2
+        return np.logaddexp(absent, present)
+
+    for order, divergence in zip(orders, divergences, strict=True):
+        for means in ((2, 1), (1, 0)):
+            first, second = map(log_mixture, means)
+            exponents = order * first - (order - 1) * second
+            largest = exponents.max()
+            moment = math.log(np.exp(exponents - largest).sum() * unit) + largest
+            assert moment / (order - 1) <= divergence + 1e-9
+    orders = tuple(range(2, 257))
+    divergences = 10 * fixed_size.renyi(z, q, orders)
+    bound = renyi.epsilon_of(divergences, orders, DELTA, tight=True)
+    assert fixed_size.upper_epsilon(((z, 10),), q, DELTA) <= bound
 
 
 def profiles_of(releases):

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri
 
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.fine_brackets import is_wide
 from dpsum.accounting.gaussian import (
     FUNCTION,
     ROUNDING,
@@ -68,13 +69,19 @@ HEAVY = 1.5
 UPPER_CELLS = 1 << 13
 UPPER_CELLS_ADD = 1 << 12
 LOWER_CELLS = 1 << 20
+# Range of a quadrature over a normal variable, in deviations.
+_REACH = 12.0
 # The delta for which a whole curve's grid is made.
 SMALL = 1e-6
 # Below this noise the log-normal leaves the range of floating point, and the
 # one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
+# Noise multiplier below which bounds in closed form are computed as well.
+LITTLE_NOISE = 0.35
 # The grid's cut and tilts are not made for a smaller delta.
 LEAST_DELTA = 1e-30
+# Share of delta for the probability that more than one X is large.
+_NOT_ONE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +288,25 @@ def _all_small(
     return share * chance_below**done * (1 + 1e-12)
 
 
+def _addition_fits(
+    noise_multiplier: float, rounds: int, done: int, epsilon: float, delta: float
+) -> bool:
+    """Return whether a proof without a grid gives delta(Q||P) <= delta at epsilon.
+
+    It is 0 where no f is as small as e^-eps. After all rounds f < e^-eps needs every X
+    below K = T e^-eps, so that it is at most P(X < K)^T.
+    """
+    if done < rounds:
+        log_least = math.log1p(-done / rounds)
+        return log_least > -epsilon * (1 - 1e-12)
+    s = 1.0 / noise_multiplier
+    log_largest = math.log(rounds) - epsilon
+    score = log_largest / s + s / 2
+    score_off = 1e-9 * (1 + abs(score))
+    log_chance = rounds * float(log_ndtr(score + score_off))
+    return log_chance <= math.log(delta)
+
+
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
     """Return delta(Q||P) at epsilon, from the tail of -S."""
     at = rounds * math.expm1(-epsilon) + done
@@ -288,6 +314,109 @@ def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
         return 0.0
     value, error = tail.value(-at)
     return math.exp(epsilon) / rounds * (value + error)
+
+
+def renyi(
+    noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
+) -> np.ndarray:
+    """Return Renyi divergences after `done` of `rounds` rounds, at integer orders >= 2.
+
+    They are the greater of both directions. With a = alpha and b = alpha - 1,
+
+        E_Q (dP/dQ)^a  = T^-a a! [u^a] e^((T - t) u) (sum_j E X^j u^j / j!)^t,   E X^j = e^(j (j - 1) / (2 z^2)),
+        E_P (dQ/dP)^a  = E_Q (dP/dQ)^-b = T^b / Gamma(b)  integral_0^inf u^(b - 1) e^(-(T - t) u) (E e^(-u X))^t du,
+
+    the first by powers of a series with terms above 0, the second by the trapezoidal
+    rule, whose error is far below the margin added here (the integrands are analytic
+    and fall off faster than exponentials). Where b is so large against z T that the
+    rule would not reach far enough into the log-normal's tail, the second is bounded: a
+    mean is at least the geometric mean, so E_Q (dP/dQ)^-b <= e^(t (b/T) (b/T + 1) / (2
+    z^2)), which is exact at T = 1.
+    """
+    _check(noise_multiplier, rounds, done, 0.5)
+    alphas = np.array(orders)
+    if done == 0:
+        return np.zeros(len(alphas))
+    most = int(alphas.max())
+    log_moments = _series_moments(noise_multiplier, rounds, done, most)
+    removed = log_moments[alphas]
+    added = np.empty(len(alphas))
+    for index, order in enumerate(alphas):
+        power = int(order) - 1
+        added[index] = _inverse_moment(noise_multiplier, rounds, done, power)
+    divergences = np.maximum(removed, added) / (alphas - 1.0)
+    return np.asarray(divergences * (1 + 1e-9) + 1e-10)
+
+
+def _series_moments(
+    noise_multiplier: float, rounds: int, done: int, most: int
+) -> np.ndarray:
+    """Return log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
+    j = np.arange(most + 1, dtype=float)
+    factorials = gammaln(j + 1)
+    log_moments = j * (j - 1) / (2 * noise_multiplier**2)
+    power = log_moments - factorials
+    if done == rounds:
+        total = np.where(j == 0, 0.0, -np.inf)
+    else:
+        total = j * math.log(rounds - done) - factorials
+    exponent = done
+    while exponent:
+        if exponent & 1:
+            total = _product(total, power)
+        exponent >>= 1
+        if exponent:
+            power = _product(power, power)
+    log_moments = total + factorials - j * math.log(rounds)
+    return np.asarray(log_moments)
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the log coefficients of a product of power series, from those of both."""
+    indices = np.arange(len(left))
+    power = np.subtract.outer(indices, indices)
+    is_term = power >= 0
+    left_terms = left[np.maximum(power, 0)]
+    terms = right[None, :] + left_terms
+    terms = np.where(is_term, terms, -np.inf)
+    return np.asarray(logsumexp(terms, axis=1))
+
+
+def _inverse_moment(
+    noise_multiplier: float, rounds: int, done: int, power: int
+) -> float:
+    """Return log E_Q (dP/dQ)^-power, or an upper bound on it."""
+    share = power / rounds
+    if share / noise_multiplier > _REACH / 3:
+        twice_variance = 2 * noise_multiplier**2
+        return done * share * (share + 1) / twice_variance
+    v, step, laplace = _laplace(noise_multiplier)
+    not_run = (rounds - done) * np.exp(v)
+    logs = power * v - not_run + done * laplace
+    log_integral = float(logsumexp(logs)) + math.log(step)
+    log_factorial = float(gammaln(power))
+    return log_integral + power * math.log(rounds) - log_factorial
+
+
+@lru_cache(maxsize=8)
+def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
+    """Return a grid of v, its step, and log E exp(-e^v X) on the grid."""
+    s = 1.0 / noise_multiplier
+    normal = np.linspace(-_REACH, _REACH, 481)
+    weights = np.exp(-(normal**2) / 2)
+    weights /= weights.sum()
+    values = np.exp(s * normal - s * s / 2)
+    farthest_loss = (_REACH + 2) * s
+    highest = 12.0 + farthest_loss + s * s / 2
+    v = np.linspace(-40.0, highest, 8001)
+    step = float(v[1] - v[0])
+    parts = []
+    for chunk in np.array_split(v, 20):
+        products = np.outer(np.exp(chunk), values)
+        parts.append(np.exp(-products) @ weights)
+    transform = np.concatenate(parts)
+    log_transform = np.log(np.maximum(transform, 1e-300))
+    return v, step, log_transform
 
 
 def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
@@ -299,6 +428,47 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
         raise ValueError(
             "balls-and-bins needs z > 0, 0 < delta < 1 and 0 <= done <= rounds"
         )
+
+
+def one_round_epsilons(
+    noise_multiplier: float, rounds: int, done: int, delta: float
+) -> Bracket:
+    """Return proven ends of epsilon by removal that are close for little noise.
+
+    Then one X is far larger than all others together. With a the epsilon of one
+    Gaussian at delta T / t:
+
+    - Low end, a - log T: the event that some X_i is above T e^eps has at least the
+      chance (t/T) P_i(X_i > T e^eps) with the unit, and at most t Q(X > T e^eps)
+      without it.
+    - High end: let r be such that t Q(X > r) is a small part of delta, which is added.
+      Else f = dP/dQ is at most (B + X_i) / T, B = T - t + t r, for the unit's round i,
+      and delta(P||Q) is at most (t/T) times the Gaussian's delta at log(T e^eps - B).
+      The unit that is in none of the t rounds needs B + r <= T e^eps.
+
+    Infinity where the high end does not apply.
+    """
+    s = 1.0 / noise_multiplier
+    spent = _NOT_ONE * delta
+    share = rounds / done
+    log_rounds = math.log(rounds)
+    log_done = math.log(done)
+    alone = gaussian_epsilon(noise_multiplier, min(delta * share, 1.0))
+    low = (alone - log_rounds) * (1 - 1e-12) - 1e-12
+    low = max(low, 0.0)
+    remaining = (delta - spent) * share
+    more = gaussian_epsilon(noise_multiplier, min(remaining, 1.0))
+    score = float(ndtri(spent / done))
+    log_r = -s * score - s * s / 2
+    if log_r + log_done > more:
+        return low, math.inf
+    log_idle = math.log(max(rounds - done, 1e-300))
+    log_b = np.logaddexp(log_r + log_done, log_idle)
+    log_without = np.logaddexp(log_b, log_r)
+    # Where T e^eps is B + r, the first condition of the high end holds as well.
+    high = float(np.logaddexp(more, log_without) - log_rounds)
+    high = high * (1 + 1e-12) + 1e-12
+    return low, max(high, 0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -316,7 +486,15 @@ def upper_epsilon(
     # jointly convex.
     delta_if_present = min(delta * rounds / done, 1.0)
     ceiling = gaussian_epsilon(noise_multiplier, delta_if_present)
-    if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
+    if noise_multiplier < LITTLE_NOISE:
+        _, closed_form = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        if closed_form < ceiling and _addition_fits(
+            noise_multiplier, rounds, done, closed_form, delta
+        ):
+            ceiling = closed_form
+    if noise_multiplier < LEAST_NOISE:
+        return ceiling
+    if delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
 
@@ -369,15 +547,22 @@ def lower_epsilon(
 ) -> float:
     """Return a proven lower bound on epsilon (by removal); see `upper_epsilon`."""
     _check(noise_multiplier, rounds, done, delta)
-    if done == 0 or noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
+    if done == 0:
         return 0.0
     upper = upper_epsilon(noise_multiplier, rounds, done, delta)
-    grid = grid_of(noise_multiplier, rounds, delta, False, False)
+    low = 0.0
+    if noise_multiplier >= LEAST_NOISE and delta >= LEAST_DELTA:
+        grid = grid_of(noise_multiplier, rounds, delta, False, False)
 
-    def curve_near(near: float) -> DeltaEnd:
-        return removal(grid, rounds, done, upper=False, near=near)
+        def curve_near(near: float) -> DeltaEnd:
+            return removal(grid, rounds, done, upper=False, near=near)
 
-    return crossing(curve_near, delta=delta, start=upper, ceiling=upper, upper=False)
+        low = crossing(curve_near, delta=delta, start=upper, ceiling=upper, upper=False)
+    if is_wide(low, upper):
+        closed_form, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
+        closed_form = min(closed_form, upper)
+        low = max(low, closed_form)
+    return low
 
 
 class BallsAndBinsAccountant(Accountant):
@@ -418,11 +603,15 @@ class BallsAndBinsAccountant(Accountant):
         least, most, _ = events.ends
         if least < most:
             return "the high end is of the least noise of all rounds, the low end of the most"
-        if delta < LEAST_DELTA or least < LEAST_NOISE:
+        if delta < LEAST_DELTA:
             return (
-                f"no grid is made below delta = {LEAST_DELTA:g} or a noise multiplier"
-                f" of {LEAST_NOISE:g}: the high end is that of known rounds, and there"
-                " is no low end"
+                f"no grid is made below delta = {LEAST_DELTA:g}, and the ends in closed"
+                " form are not close for this noise"
+            )
+        if least < LEAST_NOISE:
+            return (
+                f"no grid is made below a noise multiplier of {LEAST_NOISE:g}, and the"
+                " ends in closed form are not close for so many rounds"
             )
         return (
             "a grid that fits into memory is too coarse for the log-normals of so many"
@@ -451,9 +640,9 @@ class BallsAndBinsAccountant(Accountant):
         return Curve(EPSILONS, removed, added)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Return the divergences with public rounds: one Gaussian release."""
-        least, _, _ = events.ends
-        return np.array(orders) / (2 * least**2)
+        least, _, done = events.ends
+        rounds = int(events.sampling["rounds"])
+        return renyi(least, rounds, done, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most

@@ -53,7 +53,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import logsumexp, ndtri
 
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import poisson
@@ -78,7 +78,6 @@ from dpsum.accounting.gaussian import (
     gaussian_deltas,
     gaussian_epsilon,
     grouped,
-    joint_of,
 )
 from dpsum.accounting.groups import (
     group_epsilon,
@@ -381,6 +380,77 @@ def lower_epsilon(
     return max(all_same, opposed)
 
 
+_NODES = np.polynomial.legendre.leggauss(16)
+
+
+@lru_cache(maxsize=64)
+def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
+    """Return upper bounds on the Renyi divergence of one round under zero-out.
+
+    They are at each order a > 1 the greater of both directions, for the dominating
+    pairs: E (dP/dQ)^(a - 1) under P, by Gauss-Legendre quadrature on panels of half a
+    deviation. The quadrature error is far below the margin that is added (the
+    integrands are analytic on every panel).
+    """
+    z = noise_multiplier
+    q = rate
+    alphas = np.array(orders)
+    if rate == 1.0:
+        return alphas / (2 * z**2)
+    nodes, weights = _NODES
+    farthest = 2.0 * max(orders) + 40.0 * z
+    panel = 0.5 * z
+    deviation = z * math.sqrt(2 * math.pi)
+    log_scale = math.log(deviation)
+
+    def log_density(x: np.ndarray, mean: float) -> np.ndarray:
+        """Return the log density of (1 - q) N(0) + q N(mean)."""
+        exponent = -(x**2) / (2 * z**2)
+        normal = exponent - log_scale
+        shift = mean * (x - mean / 2) / z**2
+        log_absent = math.log1p(-q)
+        log_present = math.log(q) + shift
+        return normal + np.logaddexp(log_absent, log_present)
+
+    def half(start: float, first: float, second: float) -> tuple[np.ndarray, ...]:
+        """Return logarithms of masses above `start`, and losses there."""
+        count = math.ceil((farthest - start) / panel)
+        middles = start + panel * (np.arange(count) + 0.5)
+        x = (middles[:, None] + 0.25 * z * nodes).ravel()
+        log_weights = np.log(0.25 * z * weights)
+        logs = np.tile(log_weights, count)
+        log_first = log_density(x, first)
+        log_second = log_density(x, second)
+        return log_first + logs, log_first - log_second
+
+    present = half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)
+    zeroed = half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)
+    present_moments = [_log_moment(present, order) for order in orders]
+    zeroed_moments = [_log_moment(zeroed, order) for order in orders]
+    log_moments = np.max([present_moments, zeroed_moments], axis=0)
+    divergences = log_moments / (alphas - 1.0)
+    return np.asarray(divergences * (1 + 1e-9) + 1e-10)
+
+
+def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
+    """Return log E e^((a - 1) L) from log masses and losses on either side of 0.
+
+    The rest of the mass is at 0.
+    """
+    upper_half, lower_half = halves
+    logs = np.concatenate((upper_half[0], lower_half[0]))
+    losses = np.concatenate((upper_half[1], lower_half[1]))
+    powers = (order - 1) * losses
+    if float(np.max(logs + powers)) > 500.0:
+        log_total = logsumexp(logs + powers)
+        return float(np.logaddexp(log_total, 0.0))
+    masses = np.exp(logs)
+    small = masses * np.expm1(np.minimum(powers, 1.0))
+    large = np.exp(logs + powers) - masses
+    excess = np.where(powers < 1, small, large)
+    return math.log1p(float(excess.sum()))
+
+
 class Redrawn(Composed):
     """Base of accountants of cohorts in which a unit replaces another.
 
@@ -433,8 +503,12 @@ class FixedSizeAccountant(Redrawn):
         return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Return the divergences with public cohorts: the releases are one Gaussian."""
-        return np.array(orders) / (2 * joint_of(events.schedule) ** 2)
+        schedule = grouped(events.schedule, least=True)
+        whole_orders = tuple(map(int, orders))
+        divergences = [
+            count * renyi(z, events.rate, whole_orders) for z, count in schedule
+        ]
+        return np.sum(divergences, axis=0)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most
