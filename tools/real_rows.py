@@ -32,6 +32,7 @@ MEASURED = (
     ("M132", "dp-maml", "figure11", {}),
     ("M132", "dp-maml", "figure13", {"series": ["sample"], "shots": [8]}),
     ("M130", "dp-fedmeta", "as-released", {"series": ["by-tensor"]}),
+    ("M133", "dp-fedmeta", "as-released", {"series": ["batch-normalisation"]}),
     ("M128", "dp-fnas", "table1-cifar-10", {}),
     (
         "M129",
