@@ -106,13 +106,13 @@ def _check_data(run: Method) -> None:
     if held != clients.holds:
         raise BenchError(
             f"clients.partition is {clients.partition}, which does not go with"
-            f" client_update.kind {run.client.kind}: take"
+            f" client_update.kind {run.client_update.kind}: take"
             f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
         )
     if not clients.equal_sizes and not run.client.any_size:
         raise BenchError(
             f"clients.partition is {clients.partition}, whose clients hold different"
-            f" numbers of records, but client_update.kind {run.client.kind} needs"
+            f" numbers of records, but client_update.kind {run.client_update.kind} needs"
             " equal numbers: take another partition"
         )
     for sum_ in () if clients.equal_sizes else run.client_sums:
@@ -129,7 +129,7 @@ def _check_data(run: Method) -> None:
     if as_it_is != (run.task.shots == 0):
         raise BenchError(
             f"task.shots is {run.task.shots}, which does not fit client_update.kind"
-            f" {run.client.kind}: set it to 0 if models are tested without"
+            f" {run.client_update.kind}: set it to 0 if models are tested without"
             " adaptation, otherwise to at least 1"
         )
     if run.pretrains and (run.validation.every or run.evaluation.every):
@@ -202,7 +202,7 @@ def _check_sums(run: Method) -> None:
     server = run.server_sum
     if tuple(sum_.name for sum_ in sums) != run.client.sends_too:
         raise BenchError(
-            f"the clients of client_update.kind {run.client.kind} also send"
+            f"the clients of client_update.kind {run.client_update.kind} also send"
             f" {', '.join(run.client.sends_too)}, but {run.name} takes further"
             f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
             " method of these clients"
@@ -347,6 +347,11 @@ def _check_factorised(run: Method, noise: Factorised) -> None:
             f"noise.rounds is {noise.rounds}, fewer than participation.rounds"
             f" ({plan.rounds}): the factorisation must cover all planned rounds;"
             " raise it, or set it to null"
+        )
+    if run.clipping.kind != "constant":
+        raise BenchError(
+            f"clipping.kind is {run.clipping.kind}, but correlated noise cancels only"
+            " between rounds with the same threshold: take constant"
         )
 
 
