@@ -4,12 +4,10 @@ of the `paper` preset.
 
 import dataclasses
 import re
-from typing import Any
 
 import pytest
 
 from dpfedbench.experiments.plan import Plan
-from tests.dpfedbench.test_experiments import configuration, plan
 from tools import fidelity
 from tools.fidelity import Result, Setting
 
@@ -50,24 +48,6 @@ def test_fidelity_page_is_that_of_its_data(paper_plan: Plan) -> None:
     )
 
 
-def test_fidelity_page_rows_have_a_status() -> None:
-    text = fidelity.PAGE.read_text(encoding="utf-8")
-    parts = re.findall(
-        r"^### Results\n(.*?)^### ", text, flags=re.MULTILINE | re.DOTALL
-    )
-    assert len(parts) == 5
-    rows = [
-        line.split(" | ")
-        for part in parts
-        for line in part.splitlines()
-        if line.startswith("| ")
-    ]
-    assert len(rows) > 250
-    statuses = {row[6] for row in rows} - {"status"}
-    assert statuses <= {f"**{status}**" for status in fidelity.STATUSES}
-    assert {len(row) for row in rows} == {8}
-
-
 def test_fidelity_results_have_every_published_accuracy() -> None:
     """DP-FedMeta: six tasks, five columns. DP-MAML: six tasks, two columns.
 
@@ -84,23 +64,6 @@ def test_fidelity_results_have_every_published_accuracy() -> None:
     assert count("adap-dp-fl", "accuracy-[ab]; ") == 11
     assert count("dp-fnas", r"table1; .*cells; [^;]+$") == 8
     assert count("dp-fnas", r"table2; .*variance [\d.]+$") == 6
-
-
-@pytest.mark.parametrize(
-    ("ours", "published", "expected"),
-    [
-        ("85.1 (84.2 to 86.0)", "93.9", "-8.8"),
-        ("1.517", "1.5", "+0.017"),
-        ("400,000", "16000", "+384000"),
-        ("1.18e-6", "1e-6", "+1.8e-07"),
-        ("one pass", "93.9", ""),
-        ("85.1", "", ""),
-    ],
-)
-def test_subtract_published_is_ours_less_the_published_number(
-    ours: str, published: str, expected: str
-) -> None:
-    assert fidelity.subtract_published(ours, published) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,21 +86,14 @@ def test_is_reproduced_within_the_interval_or_by_rounding(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"status": ""}, "the status '' is none of"),
         ({"status": "reproduced"}, "does not reproduce 93.9"),
         ({"ours": "92.4 (91.3 to 92.7)"}, "results.md does not have '92.4"),
-        ({"page": "result.md"}, "docs/ has no page 'result.md'"),
-        ({"run": ""}, "it has a number of ours, but no `run`"),
         ({"run": "maml-16k"}, "runs.csv has no runs maml-16k of this paper"),
         ({"measurement": "M999"}, "docs/measurements.md has no row M999"),
         ({"explanation": "Fewer clients."}, "names no measurement and no page"),
-        ({"explanation": "More clients (M99)."}, "names no measurement and no page"),
         ({"published_row": "table2; omniglot"}, "published.csv has no row"),
-        ({"published_row": ""}, "neither `published` nor `published_row`"),
         ({"item": "table9"}, "the paper preset has no item table9"),
-        ({"ours": ""}, "there are no two numbers to compare"),
         ({"status": "not run"}, "its explanation has no cost"),
-        ({"status": "void", "explanation": ""}, "it has no explanation"),
     ],
 )
 def test_fidelity_row_with_a_fault_is_found(
@@ -146,32 +102,6 @@ def test_fidelity_row_with_a_fault_is_found(
     assert problems_of(of_table_2(), paper_plan) == []
     problems = problems_of(of_table_2(**changes), paper_plan)
     assert any(message in problem for problem in problems), problems
-
-
-def test_fidelity_row_that_reproduces_its_number_does_not_differ(
-    paper_plan: Plan,
-) -> None:
-    """The published number of the row is 1.5."""
-    row = "epsilon; omniglot; ; dp-agr; ; 1"
-    result = of_table_2(published_row=row, ours="1.500", page="results.md")
-    message = "it differs, but '1.500' reproduces 1.5"
-    assert any(message in problem for problem in problems_of(result, paper_plan))
-
-
-def test_fidelity_row_that_is_missing_is_found(
-    paper_plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_results = fidelity.read_results
-
-    def without_table_2(paper: str) -> list[Result]:
-        return [row for row in read_results(paper) if row.item != "table2"]
-
-    monkeypatch.setattr(fidelity, "read_results", without_table_2)
-    problems = fidelity.find_problems(paper_plan)
-    message = "no row for the printed number 'table2; "
-    # DP-FedMeta has 30, DP-FNAS six, GBML ten lists for plays and a value in bold.
-    assert sum(message in problem for problem in problems) == 30 + 6 + 11
-    assert "dp-fedmeta: no row for our item table2" in problems
 
 
 SETTING = Setting(
@@ -194,37 +124,14 @@ SETTING = Setting(
         ({"value": ">= 1600"}, "1,600", "equal"),
         ({"value": ">= 1601"}, "1,600", "differs"),
         ({"value": ""}, "1,600", "open in the text"),
-        ({"key": ""}, "", "no key"),
-        ({"cells": "table9 series=dp-agr"}, "", "not in the plan"),
         ({"cells": "table2 series=fedavg"}, "", "not in the plan"),
-        ({"key": "noise.multiplier", "value": "1"}, "1", "equal"),
         ({"key": "series", "value": "[dp-agr]"}, "dp-agr", "equal"),
         ({"key": "series", "value": "[dp-agr, maml]"}, "dp-agr", "differs"),
-        ({"key": "clipping.never_rising", "value": "1"}, "True", "differs"),
-        ({"cells": "figure12 series=claimed", "paper": "dp-maml", "key": "seeds"}, "3", "differs"),
     ],
-)  # fmt: skip
+)
 def test_fidelity_setting_is_compared_with_the_plan(
     paper_plan: Plan, changes: dict[str, str], ours: str, verdict: str
 ) -> None:
     compared = fidelity.compare(dataclasses.replace(SETTING, **changes), paper_plan)
     assert compared.ours == ours
     assert compared.verdict == verdict
-
-
-def test_fidelity_setting_differs_in_a_changed_preset() -> None:
-    key = "experiments.dp-fedmeta.run.participation.cohort"
-    changes: dict[str, Any] = {key: 800}
-    changes["experiments.dp-fedmeta.run.participation.rounds"] = 500
-    for paper in configuration("paper")["experiments"]:
-        if paper != "dp-fedmeta":
-            changes[f"experiments.{paper}"] = None
-    compared = fidelity.compare(SETTING, plan(configuration("paper", **changes)))
-    assert compared.ours == "800"
-    assert compared.verdict == "differs"
-
-
-def test_fidelity_setting_of_an_unknown_key_is_refused(paper_plan: Plan) -> None:
-    setting = dataclasses.replace(SETTING, key="participation.lot")
-    with pytest.raises(ValueError, match=r"has no key participation\.lot"):
-        fidelity.compare(setting, paper_plan)

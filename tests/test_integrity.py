@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -99,21 +100,13 @@ def test_changed_file_is_refused_by_every_reader(
 ) -> None:
     path = RUN_FOLDER / name
     path.write_bytes(change(path.read_bytes()))
-    # A rule that reads the file.
+    # A rule that reads the file, the check of the whole folder, and a notebook.
     line = error_line(capsys, lambda: reader(path))
-    assert line.startswith(
-        f"reader: {path} differs from what the rule {FILES[name]} wrote, so it is damaged"
-        " or was edited: "
-    )
+    assert line.startswith(f"reader: {path} differs from what the rule {FILES[name]}")
     assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
-    assert "nothing was deleted" in line
-    # The check of the whole folder.
     assert line.removeprefix("reader: ") in find_faults()
-    # A notebook: the message has the full path, and the target as Snakemake knows it.
-    with pytest.raises(BenchError, match=f"{name} differs from") as caught:
+    with pytest.raises(BenchError, match=f"{name} differs from"):
         read_all(dpfedbench.open_run(RUN_FOLDER))
-    assert f"all {path} --forcerun" in str(caught.value)
-    assert str(path.resolve()) in str(caught.value)
     assert path.exists()
 
 
@@ -132,78 +125,46 @@ def read_all(run: Any) -> None:
     checked(run.folder / "audit.json")
 
 
-def test_file_without_a_checksum_is_refused(
-    results_copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No rule wrote the first file; the manifests of the others are missing or damaged."""
-    (RUN_FOLDER / "manifest" / "account-privacy.sha256").unlink()
-    (RUN_FOLDER / "notes.txt").write_text("mine")
-    (RUN_FOLDER / "manifest" / "meta_test-metrics.sha256").write_bytes(
-        b"\xff\xfe no checksum\n"
-    )
-    names = ("metrics.json", "notes.txt", "privacy.json")
-    unsealed = [
-        fault.split(" has no checksum in manifest/")[0] for fault in find_faults()
-    ]
-    assert unsealed == [f"{RUN_FOLDER / name}" for name in names]
-    path = RUN_FOLDER / "privacy.json"
-    line = error_line(capsys, lambda: reader(path))
-    assert f"--cores all {path} --forcerun {path}`" in line
-
-
-def test_missing_file_is_a_fault_only_if_a_manifest_names_it(
-    results_copy: Path,
-) -> None:
-    """A folder may have some jobs of a workflow only, but all files of each job."""
-    shutil.rmtree("results/data")
-    shutil.rmtree("results/audits")
-    for path in (
-        RUN_FOLDER / "privacy.json",
-        RUN_FOLDER / "manifest" / "account-privacy.sha256",
-    ):
-        path.unlink()
-    assert not find_faults()
-    (RUN_FOLDER / "history.csv").unlink()
-    (fault,) = find_faults()
-    assert (
-        fault
-        == f"{RUN_FOLDER / 'history.csv'} is missing: run the workflow again to make it"
-    )
-
-
 def test_verify_prints_each_fault(
     results_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A folder may lack a job's files, but has all files that a manifest names."""
     verify()
-    count = len(list(check_files(Path("results")))) + 1
-    line = f"verify: all {count} files and accounts in results are as written"
-    assert capsys.readouterr().err.strip() == line
-    for name in ("metrics.json", "history.csv"):
-        (RUN_FOLDER / name).write_text("{}")
+    assert "as written" in capsys.readouterr().err
+    (RUN_FOLDER / "privacy.json").unlink()
+    (RUN_FOLDER / "manifest" / "account-privacy.sha256").unlink()
+    assert not find_faults()
+    (RUN_FOLDER / "history.csv").unlink()
+    (RUN_FOLDER / "metrics.json").write_text("{}")
     with pytest.raises(SystemExit) as caught:
         verify()
     lines = capsys.readouterr().err.splitlines()
     assert caught.value.code == 1
     assert len(lines) == 3
-    assert "see above" in lines[2]
-    assert lines[0].startswith(f"verify: {RUN_FOLDER / 'history.csv'} differs from")
+    assert lines[0].startswith(f"verify: {RUN_FOLDER / 'history.csv'} is missing")
     assert lines[1].startswith(f"verify: {RUN_FOLDER / 'metrics.json'} differs from")
-    shutil.rmtree("results")
-    with pytest.raises(SystemExit):
-        verify()
-    assert "has no results: give the folder" in capsys.readouterr().err
+
+
+def test_file_without_a_checksum_is_refused(
+    results_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No rule wrote the first file; the manifests of the others are missing or damaged."""
+    manifests = RUN_FOLDER / "manifest"
+    (RUN_FOLDER / "notes.txt").write_text("mine")
+    (manifests / "account-privacy.sha256").unlink()
+    (manifests / "meta_test-metrics.sha256").write_bytes(b"\xff\xfe no checksum\n")
+    names = ("metrics.json", "notes.txt", "privacy.json")
+    unsealed = [fault.split(" has no checksum in")[0] for fault in find_faults()]
+    assert unsealed == [f"{RUN_FOLDER / name}" for name in names]
+    line = error_line(capsys, lambda: reader(RUN_FOLDER / "privacy.json"))
+    assert "privacy.json has no checksum" in line
 
 
 # Faults that are found although the manifest was made to fit
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("delta: 0.001", "delta: 0.1"),
-        ("seed: 0", "seed: 1"),
-        ("inner_steps: 1", "inner_steps: 2"),
-    ],
+    ("old", "new"), [("delta: 0.001", "delta: 0.1"), ("seed: 0", "seed: 1")]
 )
 def test_configuration_of_another_run_is_refused(
     results_copy: Path, old: str, new: str, capsys: pytest.CaptureFixture[str]
@@ -216,10 +177,7 @@ def test_configuration_of_another_run_is_refused(
     faults = find_faults()
     error = error_line(capsys, account).removeprefix("account: ")
     assert faults == [error]
-    assert error.startswith(
-        f"{path} is in the wrong folder: its values belong to dp-agr/glyphs/"
-    )
-    assert "--forcerun configure" in error
+    assert error.startswith(f"{path} is in the wrong folder: its values belong to ")
     with pytest.raises(BenchError, match="is in the wrong folder"):
         dpfedbench.open_run(RUN_FOLDER)
 
@@ -296,51 +254,42 @@ def test_ledger_of_another_mechanism_is_refused(
     assert line in faults
     assert all("made from" in fault for fault in faults if fault != line)
     assert line.startswith(f"{RUN_FOLDER / 'ledger.jsonl'}: ")
-    assert "train the run again" in line
-    run = dpfedbench.open_run(RUN_FOLDER)
+    assert re.search(message, line)
     with pytest.raises(BenchError, match=message):
-        run.ledger  # noqa: B018
+        dpfedbench.open_run(RUN_FOLDER).ledger  # noqa: B018
 
 
 @pytest.mark.parametrize(
-    ("update_training", "message"),
+    ("update_training", "rounds_run", "message"),
     [
-        (False, "has 3 lines, but training.json"),
-        (True, "rounds of query-gradient-sum 3"),
+        (False, 4, "has 3 lines, but training.json"),
+        (True, 4, "rounds of query-gradient-sum 3"),
+        (True, 3, "the ledger has rounds 3, but the run's configuration gives 4"),
     ],
 )
 def test_ledger_without_its_last_round_is_refused(
     results_copy: Path,
     update_training: bool,
+    rounds_run: int,
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """training.json has the length and end of the chain, and the number of rounds."""
+    """training.json has the length and end of the chain, and the number of rounds. The
+    configuration has the number too, where no budget stops the training.
+    """
+    path = RUN_FOLDER / "training.json"
+    training = json.loads(path.read_text()) | {"rounds_run": rounds_run}
+    path.write_text(json.dumps(training))
     rewrite_sealed_ledger(
         lambda line: None, lines_kept=3, update_training=update_training
     )
     for action in (account, audit):
-        line = error_line(capsys, action)
-        assert "ledger.jsonl" in line
-        assert message in line
-
-
-def test_ledger_has_all_configured_rounds_where_no_budget_stops_them(
-    results_copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rewrite_sealed_ledger(lambda line: None, lines_kept=3)
-    path = RUN_FOLDER / "training.json"
-    training = json.loads(path.read_text()) | {"rounds_run": 3}
-    path.write_text(json.dumps(training))
-    rewrite_sealed_ledger(lambda line: None, lines_kept=3)
-    message = "the ledger has rounds 3, but the run's configuration gives 4"
-    assert message in error_line(capsys, account)
+        assert message in error_line(capsys, action)
 
 
 @pytest.fixture(scope="module")
 def decaying(
-    silos: tuple[Path, Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    silos: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Path]:
     """Train a run whose noise decays with a loss, and whose clients release a mean norm
     beside each sum.
@@ -349,11 +298,9 @@ def decaying(
     values = {
         "clipping": {"kind": "noised-mean-norm"},
         "participation": {"rounds": 6},
-        "noise": {"falls": 1},
+        "noise": {"kind": "decaying", "decay": 0.5, "falls": 1},
     }
-    run = make_config(
-        values, {"noise": {"kind": "decaying", "decay": 0.5}}, general=LOTS
-    )
+    run = make_config(values, general=LOTS)
     train(run, silos, folder)
     return run, folder
 
@@ -454,21 +401,4 @@ def test_manifest_has_the_files_that_a_job_writes_beside_its_outputs(
             files.write_text(folder / name, name)
     assert set(listed(folder)) == {"a.csv", "preview.csv"}
     assert set(listed(folder / "folder" / "own")) == {"b.json"}
-    assert not (folder / "download" / "manifest").exists()
-    assert not (folder / "checkpoint" / "manifest").exists()
-    assert {rule for _, rule in listed(folder).values()} == {"some_rule"}
-
-
-def test_manifest_of_an_earlier_job_is_removed_when_its_job_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Snakemake has removed the outputs, and a manifest would name them as missing."""
-    monkeypatch.chdir(tmp_path)
-    outputs = FileList("results/a.csv")
-    context = script_context("rule", FileList(), outputs)
-    with rule_job(context, "x"):
-        files.write_text(outputs[0], "1")
-    Path(outputs[0]).unlink()
-    with pytest.raises(SystemExit), rule_job(context, "x"):
-        raise BenchError("no")
-    assert not listed(Path("results"))
+    assert len(list(folder.rglob("manifest"))) == 2

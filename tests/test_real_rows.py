@@ -10,22 +10,10 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
 
 
 def test_real_page_is_that_of_the_plan() -> None:
-    """Every table and figure has a row. The counts of runs of three are by hand."""
     plan = TOOL["read_plan"]()
     text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
     hint = "docs/results/real.md is old: run `python tools/real_rows.py`"
     assert text == TOOL["make_page"](plan), hint
-    rows = {
-        line.split(" | ")[0][2:]: line[:-2].split(" | ")[3:]
-        for line in text.splitlines()
-        if line.startswith(("| tables/", "| figures/"))
-    }
-    assert {tuple(name.split("/")[1:]) for name in rows} == set(plan.items)
-    # Three seeds of five methods; four rows of k of one seed, and the published row at
-    # k = 90, and two rows by layer at four k that were not run; one row of six, and two.
-    assert rows["tables/dp-fedmeta/table2"][:2] == ["15", "all"]
-    assert rows["figures/dp-maml/figure6a"][:2] == ["17", "5"]
-    assert rows["figures/dp-fnas/entropy"] == ["3", "none", "–"]
     text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     known = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.MULTILINE))
     assert {row for row, *_ in TOOL["MEASURED"]} <= known

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dpfedbench.config.merge import set_key
 from dpfedbench.data import DATASETS_TABLE
@@ -16,15 +15,11 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
-from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
 FIGURE = "experiments.dp-fedmeta.figures.figure4a"
-NOTHING: dict[str, Any] = dict.fromkeys(
-    ("random", "maml", "dp-agr", "dp-agrlr", "gbml")
-)
 
 
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
@@ -52,19 +47,28 @@ def plan(values: dict[str, Any]) -> Plan:
     )
 
 
-def refusal(values: dict[str, Any]) -> str:
-    with pytest.raises(BenchError) as caught:
-        plan(values)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def known(**changes: Any) -> dict[str, str]:
+    """Return the data sets of the default run and one of a user, with their versions."""
+    options = {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}
+    shapes = {"reader": "image-folder", "options": options}
+    values = configuration(**{"datasets.shapes": shapes} | changes)
+    return known_datasets(DATASETS_TABLE, Configuration.read(values))
+
+
+def test_data_set_version_follows_from_all_its_settings() -> None:
+    versions = known()
+    assert versions["glyphs"] == "1"
+    assert set(versions) >= {*read_datasets(DATASETS_TABLE), "shapes"}
+    assert known(**{"datasets.shapes.version": 2})["shapes"] != versions["shapes"]
+    assert "shapes" not in known(**{"datasets.shapes": None})
 
 
 def test_plan_has_a_run_of_two_items_once() -> None:
+    """Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common."""
     shipped = planned()
     table = shipped.items["dp-fedmeta", "table2"]
     figure = shipped.items["dp-fedmeta", "figure4b"]
     shared = set(table.runs) & set(figure.runs)
-    # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
     assert {shipped.runs[folder].method for folder in shared} == {"dp-agr"}
     assert len(shared) == len(figure.cells[0].runs)
     runs_of_items = [folder for item in shipped.items.values() for folder in item.runs]
@@ -107,101 +111,50 @@ def test_configuration_layers_lie_in_order() -> None:
     assert not hasattr(run, "clipping")
 
 
-def test_stand_in_data_is_never_comparable() -> None:
-    cell = planned().items["dp-fedmeta", "table2"].cells[0]
-    assert cell.runs[0].dataset == "glyphs"
-    assert cell.published_dataset == "omniglot"
-    assert cell.mismatch == "published on omniglot, measured on glyphs"
+def mismatches(preset: str | None, paper: str, table: str) -> dict[str, str]:
+    """Return why the first cell of each series is not comparable, or ""."""
+    cells = planned(preset).items[paper, table].cells
+    return {cell.series: cell.mismatch for cell in reversed(cells)}
 
 
-def test_real_data_is_comparable_at_the_published_scale_alone() -> None:
-    """An untrained method is comparable at any scale. MAML's batch is 8 (DP-MAML,
-    Table 4).
-    """
-    real = planned("real").items["dp-fedmeta", "table2"].cells
-    mismatches = {cell.series: cell.mismatch for cell in real}
-    scale = "clients.count 400,000 at the published scale, 16,000 here"
-    assert mismatches["dp-agr"] == scale
-    assert mismatches["random"] == ""
-    for cell in planned("paper").items["dp-fedmeta", "table2"].cells:
+def test_published_number_is_comparable_on_its_data_and_scale_alone() -> None:
+    """An untrained method is comparable at any scale."""
+    stand_in = mismatches(None, "dp-fedmeta", "table2")
+    message = "published on omniglot, measured on glyphs"
+    assert set(stand_in.values()) == {message}
+    real = mismatches("real", "dp-fedmeta", "table2")
+    message = "clients.count 400,000 at the published scale, 16,000 here"
+    assert real["dp-agr"] == message
+    assert real["random"] == ""
+    assert mismatches("real", "dp-maml", "table3")["maml"] != ""
+    for paper, table in ("dp-fedmeta", "table2"), ("dp-maml", "table3"):
+        assert mismatches("paper", paper, table)["maml"] == ""
+
+
+@pytest.mark.parametrize(("preset", "count"), [("paper", 6 * 5), ("scale", 4)])
+def test_preset_has_the_published_scale(preset: str, count: int) -> None:
+    """MAML's batch is 8 (DP-MAML, Table 4), over the same clients."""
+    cells = planned(preset).items["dp-fedmeta", "table2"].cells
+    assert len(cells) == count
+    for cell in cells:
+        run: Any = cell.runs[0]
         assert cell.mismatch == ""
-    for preset, comparable in (("paper", True), ("real", False)):
-        cells = planned(preset).items["dp-maml", "table3"].cells
-        maml = [cell for cell in cells if cell.series == "maml"]
-        assert maml
-        assert {cell.mismatch == "" for cell in maml} == {comparable}
-
-
-def test_paper_preset_has_the_published_scale() -> None:
-    cells = planned("paper").items["dp-fedmeta", "table2"].cells
-    assert len(cells) == 6 * 5
-    runs: list[Any] = [run for cell in cells for run in cell.runs]
-    for run in runs:
         assert run.clients.count == 400_000
         if run.method == "random":
             continue
-        # MAML's batch is 8 (DP-MAML, Table 4), over the same clients.
         is_maml = run.method == "maml"
         assert run.participation.cohort == (8 if is_maml else 1_600)
         assert run.participation.rounds == (50_000 if is_maml else 250)
-    datasets = {cell.runs[0].dataset for cell in cells}
-    assert datasets == {"omniglot", "cifar-fs", "mini-imagenet"}
-
-
-def test_scale_preset_has_the_published_number_of_clients() -> None:
-    item = planned("scale").items["dp-fedmeta", "table2"]
-    cells = {cell.series: cell for cell in item.cells}
-    assert set(cells) == {"maml", "maml-ensemble", "dp-agr", "balls-and-bins"}
-    assert {cell.mismatch for cell in cells.values()} == {""}
-    runs: dict[str, Any] = {name: cell.runs[0] for name, cell in cells.items()}
-    for name, run in runs.items():
-        assert run.dataset == "omniglot"
-        assert run.clients.count == 400_000
-        is_maml = name.startswith("maml")
-        assert run.participation.cohort == (8 if is_maml else 1_600)
-        assert run.participation.rounds == (50_000 if is_maml else 250)
-        update = run.client_update
-        assert run.model.filters == 32
-        assert update.inner_steps == 2
-        assert update.order == 2
-    assert runs["dp-agr"].noise.multiplier == 1.0
-    assert runs["dp-agr"].budget.epsilon is None
-    repair = runs["balls-and-bins"]
-    assert cells["balls-and-bins"].repairs == "dp-agr"
-    assert repair.participation.kind == "balls-and-bins"
-    assert repair.noise.multiplier is None
-    assert repair.budget.epsilon == 1.5
-    assert repair.budget.profile == "proven"
-
-
-@pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])
-def test_experiment_budgets_have_room_for_a_round(preset: str | None) -> None:
-    """Noise whose first round spends more than the budget would stop the workflow."""
-    allowed: dict[Any, bool] = {}
-    for run in planned(preset).runs.values():  # type: Any
-        server = run.sums()[-1] if run.sums() else None
-        if server is None or not server.budget or not server.noise:
-            continue
-        budget = server.budget
-        z = server.noise.multiplier
-        if budget.epsilon is None or z is None:
-            continue
-        participation = run.participation
-        sampler = {
-            "kind": participation.kind,
-            "clients": run.clients.count,
-            "cohort": participation.cohort,
-            "rounds": participation.rounds,
-            "rate": participation.cohort / run.clients.count,
-        }
-        key = budget.profile, sampler["rate"], z, budget.delta, budget.epsilon
-        if key not in allowed:
-            spent = epsilon_after(
-                budget.profile, sampler, z, 1, budget.delta, claims=run.claims
-            )
-            allowed[key] = spent <= budget.epsilon
-        assert allowed[key], run.folder
-    assert allowed or preset in ("smoke", "scale")
+        if preset == "scale":
+            assert run.dataset == "omniglot"
+            assert run.model.filters == 32
+            assert run.client_update.inner_steps == 2
+            assert run.client_update.order == 2
+        if cell.series == "balls-and-bins":
+            assert cell.repairs == "dp-agr"
+            assert run.noise.multiplier is None
+            assert run.budget.epsilon == 1.5
+            assert run.budget.profile == "proven"
 
 
 def test_swept_value_comes_with_the_values_of_also() -> None:
@@ -209,27 +162,31 @@ def test_swept_value_comes_with_the_values_of_also() -> None:
     plans = [cell.runs[0].participation for cell in cells]
     assert [plan.cohort for plan in plans] == [30, 100, 300]
     assert [plan.rounds for plan in plans] == [50, 15, 5]
-    values = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
-    assert (
-        refusal(values)
-        == "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values:"
-        " give one for each, in their order"
-    )
+
+
+def test_sweep_repeats_each_series_except_those_with_sweep_false() -> None:
+    values = configuration(**{f"{FIGURE}.x.values": [20, 40]})
+    constant = {"method": "dp-agr", "run": {"clipping": "constant"}, "sweep": False}
+    values["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
+        "adaptive": {"method": "dp-agr"},
+        "constant": constant,
+    }
+    cells = plan(values).items["dp-fedmeta", "figure4a"].cells
+    swept = [("adaptive", 20.0), ("adaptive", 40.0), ("constant", None)]
+    assert [(cell.series, cell.x) for cell in cells] == swept
+    assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
 
 
 def test_figure_of_accounts_needs_no_run() -> None:
-    shipped = planned()
-    item = shipped.items["dp-maml", "figure12"]
-    swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
+    """The published threshold reads raw norms; a private quantile does not."""
+    item = planned().items["dp-maml", "figure12"]
     assert item.kind == "account"
     assert not item.runs
-    assert len(item.cells) == swept
+    assert len(item.cells) == len(item.spec["x"]["values"]) * len(item.spec["series"])
     records = item.cell_records()
-    first = records[0]
-    assert first["run"] is None
-    assert first["mechanism"]["noise_multiplier"] == 1.0
-    assert first["mechanism"]["sampler"]["rate"] == 1600 / 380800
-    # The published threshold reads raw norms; a private quantile does not.
+    assert records[0]["run"] is None
+    assert records[0]["mechanism"]["noise_multiplier"] == 1.0
+    assert records[0]["mechanism"]["sampler"]["rate"] == 1600 / 380800
     counted = {record["series"]: record["mechanism"]["counted"] for record in records}
     assert counted == {
         "claimed": False,
@@ -237,118 +194,8 @@ def test_figure_of_accounts_needs_no_run() -> None:
         "quantile": True,
         "secret": True,
     }
-    keys = {folder.split("/")[-1] for folder in shipped.private_runs()}
+    keys = {folder.split("/")[-1] for folder in planned().private_runs()}
     assert not keys & {cell.runs[0].key for cell in item.cells}
-    values = configuration()
-    figure = values["experiments"]["dp-maml"]["figures"]["figure12"]
-    del figure["series"]["claimed"]["epsilon"]
-    assert (
-        refusal(values) == "experiments.dp-maml.figures.figure12.series.claimed needs"
-        " profile and epsilon: a figure of accounts shows delta"
-    )
-
-
-def test_sweep_repeats_each_series_except_those_with_sweep_false() -> None:
-    values = configuration(**{f"{FIGURE}.x.values": [20, 40]})
-    values["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
-        "adaptive": {"method": "dp-agr"},
-        "constant": {
-            "method": "dp-agr",
-            "run": {"clipping": {"kind": "constant"}},
-            "sweep": False,
-        },
-    }
-    cells = plan(values).items["dp-fedmeta", "figure4a"].cells
-    assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
-        ("adaptive", 20.0, "k=20"),
-        ("adaptive", 40.0, "k=40"),
-        ("constant", None, ""),
-    ]
-    assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
-
-
-def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
-    changes = {f"{TABLE}.series.random": None, FIGURE: None}
-    changed = plan(configuration(**changes))
-    assert ("dp-fedmeta", "figure4a") not in changed.items
-    cells = changed.items["dp-fedmeta", "table2"].cells
-    assert {cell.series for cell in cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
-    without = plan(configuration(**{"experiments.dp-fedmeta": None}))
-    papers = configuration()["experiments"]
-    assert {paper for paper, _ in without.items} == set(papers) - {"dp-fedmeta"}
-    nothing = configuration(**{f"experiments.{paper}": None for paper in papers})
-    assert "no table or figure left" in refusal(nothing)
-
-
-def test_new_paper_shares_the_runs_of_others() -> None:
-    """A paper is one experiment file. Its runs are those of earlier papers."""
-    series = {"a": {"method": "dp-agr"}}
-    paper = {
-        "title": "Another",
-        "tasks": {"any": {"dataset": "omniglot", "evaluation": {"tasks": 100}}},
-        "tables": {"table1": {"title": "t", "tasks": ["any"], "series": series}},
-    }
-    changed = plan(configuration(**{"experiments.another": paper}))
-    runs = set(changed.items["another", "table1"].runs)
-    assert runs <= set(changed.items["dp-fedmeta", "table2"].runs)
-
-
-def test_median_of_run_shares_its_reference_run() -> None:
-    """The threshold is the median norm of a run without privacy with the same cohorts.
-
-    Figure 2b has such a run. Without the figure the plan gets one more run.
-    """
-    median = {
-        "method": "dp-agr",
-        "run": {"clipping": {"kind": "median-of-run", "threshold": None}},
-    }
-    changed = plan(configuration(**{f"{TABLE}.series.median": median}))
-    figure_runs = {
-        run.folder
-        for cell in changed.items["dp-fedmeta", "figure2b"].cells
-        if cell.series == "maml"
-        for run in cell.runs
-    }
-    references = {
-        reference.folder
-        for cell in changed.items["dp-fedmeta", "table2"].cells
-        for run in cell.runs
-        if cell.series == "median" and run.dataset == "glyphs" and run.task.shots == 1
-        for reference in run.references.values()
-    }
-    assert references <= figure_runs
-    values = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
-    paper = values["experiments"]["dp-fedmeta"]
-    paper["figures"] = {}
-    paper["tables"] = {"table2": paper["tables"]["table2"]}
-    values["experiments"] = {"dp-fedmeta": paper}
-    alone = plan(values)
-    assert {run.method for run in alone.runs.values()} == {"dp-agr", "maml"}
-    assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
-
-
-SHAPES = {
-    "reader": "image-folder",
-    "options": {
-        "folder": "shapes",
-        "size": 28,
-        "channels": 1,
-        "test_images": 5,
-    },
-}
-
-
-def known(**changes: Any) -> dict[str, str]:
-    values = configuration(**{"datasets.shapes": SHAPES} | changes)
-    return known_datasets(DATASETS_TABLE, Configuration.read(values))
-
-
-def test_data_set_version_follows_from_all_its_settings() -> None:
-    versions = known()
-    assert versions["glyphs"] == "1"
-    assert set(versions) >= {*read_datasets(DATASETS_TABLE), "shapes"}
-    assert known(**{"datasets.shapes.version": 2})["shapes"] != versions["shapes"]
-    assert "shapes" not in known(**{"datasets.shapes": None})
 
 
 @pytest.mark.parametrize(
@@ -377,30 +224,6 @@ def test_meta_model_is_trained_once_for_all_shots_of_the_meta_test(
         assert {test.evaluation.steps for test in item.tests.values()} == {30}
 
 
-def test_shipped_files_have_no_duplicate_keys():
-    """A YAML reader takes the last value of a duplicate key, without a warning."""
-
-    class Strict(yaml.CSafeLoader):
-        pass
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if key.value != "<<"]
-        duplicates = sorted({name for name in names if names.count(name) > 1})
-        assert not duplicates, f"{node.start_mark}: {duplicates}"
-        loader.flatten_mapping(node)
-        return loader.construct_mapping(node, deep=True)
-
-    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    files = [
-        path
-        for name in ("config", "profiles", "workflow")
-        for path in CONFIG.with_name(name).rglob("*.yaml")
-    ]
-    assert len(files) > 8
-    for path in files:
-        yaml.load(path.read_bytes(), Strict)
-
-
 @pytest.mark.parametrize("preset", [None, "real"])
 def test_audit_is_shared_by_configurations_of_one_mechanism(preset: str | None) -> None:
     shipped = planned(preset)
@@ -414,32 +237,41 @@ def test_audit_is_shared_by_configurations_of_one_mechanism(preset: str | None) 
         for section in sections:
             assert getattr(run, section, None) == getattr(audited, section, None)
         assert run.clients.count == audited.clients.count
-        records = [
-            sum_ for sum_ in run.sums() if sum_.private and sum_.unit == "record"
-        ]
-        if records and run.client_data == "records":
+        sums = [sum_ for sum_ in run.sums() if sum_.private and sum_.unit == "record"]
+        if sums and run.client_data == "records":
             assert run.dataset == audited.dataset
             assert run.clients == audited.clients
-        elif records:
+        elif sums:
             assert run.task.ways == audited.task.ways
             assert run.clients.support_per_class == audited.clients.support_per_class
-        if any(sum_.noise.follows_loss for sum_ in records):
+        if any(sum_.noise.follows_loss for sum_ in sums):
             # The noise follows the loss of its run, so another run has other noise.
             assert run == audited
 
 
-@pytest.mark.parametrize("preset", ["real", "paper"])
-def test_preset_leaves_experiments_of_users_unchanged(preset: str) -> None:
-    series = {"a": {"method": "maml"}, "b": {"method": "dp-agr"}}
-    table = {"title": "t", "tasks": ["any"], "series": series}
-    experiment = {
-        "title": "Another",
-        "tasks": {"any": {"dataset": "glyphs"}},
-        "tables": {"one": table},
+def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
+    changed = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
+    assert ("dp-fedmeta", "figure4a") not in changed.items
+    cells = changed.items["dp-fedmeta", "table2"].cells
+    assert {cell.series for cell in cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
+    without = plan(configuration(**{"experiments.dp-fedmeta": None}))
+    papers = configuration()["experiments"]
+    assert {paper for paper, _ in without.items} == set(papers) - {"dp-fedmeta"}
+
+
+def test_median_of_run_brings_its_reference_run() -> None:
+    """The threshold is the median norm of a run without privacy of the same cohorts."""
+    clipping = {"kind": "median-of-run", "threshold": None}
+    values = configuration()
+    paper = values["experiments"]["dp-fedmeta"]
+    table = paper["tables"]["table2"]
+    table["series"] = {"median": {"method": "dp-agr", "run": {"clipping": clipping}}}
+    values["experiments"] = {
+        "dp-fedmeta": paper | {"figures": {}, "tables": {"table2": table}}
     }
-    experiments = {"experiments": {"another": experiment}}
-    plain = plan(configuration() | experiments)
-    assert list(plan(configuration(preset) | experiments).runs) == list(plain.runs)
+    alone = plan(values)
+    assert {run.method for run in alone.runs.values()} == {"dp-agr", "maml"}
+    assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
 
 
 def test_variants_lie_below_the_overlay_of_a_series() -> None:
@@ -463,6 +295,19 @@ def test_variants_lie_below_the_overlay_of_a_series() -> None:
     assert [run.noise.multiplier for run in runs] == [7, 8, 9]
     assert {run.clipping.kind for run in runs} == {"constant"}
     assert {run.clipping.threshold for run in runs} == {0.5}
+
+
+def test_plan_with_too_many_disjoint_clients_is_refused() -> None:
+    """1,150 classes have 20 images; a client has 6 of each of its 5 classes. So each
+    class serves 3 clients, and 1,150 x 3 / 5 = 690 clients fit.
+    """
+    key = f"{TABLE}.series.maml.run"
+    clients = {"partition": "disjoint", "count": 690}
+    run = {"clients": clients, "participation": {"cohort": 10}}
+    plan(configuration("smoke", **{key: run}))
+    clients["count"] = 700
+    with pytest.raises(BenchError, match="glyphs has images for 690 clients"):
+        plan(configuration("smoke", **{key: run}))
 
 
 PRINT_HEAVY_IMPORTS = """

@@ -85,11 +85,6 @@ def test_message_is_that_of_the_snapshot(group: str, case: dict[str, Any]) -> No
     assert len(text) < 600
 
 
-def test_messages_of_every_kind_are_pinned() -> None:
-    assert set(CASES) == set(REFUSE)
-    assert all(len(cases) >= 5 for cases in CASES.values())
-
-
 if __name__ == "__main__":
     for group, cases in CASES.items():
         for case in cases:

@@ -1,14 +1,11 @@
 """Conv-4 by hand-written passes against torch's automatic differentiation."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Workers
 from dpfedbench.models.meta_gradient import MetaGradient
 from dpkernels.conv4_passes import Conv4Passes
 from tests.dpfedbench.models.nets import conv4
@@ -95,28 +92,3 @@ def test_conv4_shows_weights_that_are_not_finite():
     losses, _ = meta.contribution(theta, *tasks, out)
     assert np.isnan(losses).all()
     assert np.isnan(out).any(axis=1).all()
-
-
-def test_conv4_makes_few_python_calls_for_a_task():
-    """Each call takes the lock that threads wait for. Passes in Python's order would
-    make over a thousand.
-    """
-    net = conv4(filters=16)
-    choice = choose(net)
-    size = Workers(choice, lambda gradients: gradients).split(100)[0].stop
-    theta, tasks = make_tasks(net, size)
-    out = np.empty((size, net.dimension), np.float32)
-    meta = MetaGradient(choice.make(), steps=2, rate=0.1)
-    meta.contribution(theta, *tasks, out)
-    calls = []
-
-    def profile(frame, event, function):
-        if event in ("call", "c_call"):
-            calls.append(function)
-
-    sys.setprofile(profile)
-    try:
-        meta.contribution(theta, *tasks, out)
-    finally:
-        sys.setprofile(None)
-    assert len(calls) / size < 150

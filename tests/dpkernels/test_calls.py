@@ -162,11 +162,6 @@ def test_products_by_blocks_of_other_bits_are_not_used(monkeypatch):
     assert products.deepest(make_native(), shapes_of(245, 16)) == 0
 
 
-def test_products_by_blocks_need_registers(monkeypatch, native):
-    monkeypatch.setattr(products.binding, "get_host_cpu_features", dict)
-    assert products.deepest(native, shapes_of(20, 16)) == 0
-
-
 def test_caller_refuses_arrays_of_other_types():
     enter = calls.caller(0, calls.Call(winograd.tiles_of_input, "4,3"))
 

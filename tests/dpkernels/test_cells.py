@@ -19,12 +19,7 @@ SKIPS = {
 NETS = {
     "7x7 maps": DartsSearch(**SMALL, pooling=4),
     "14x14 maps": DartsSearch(**SMALL, pooling=2),
-    "8x8 maps in colour, 3 nodes": DartsSearch(
-        filters=4,
-        cells=2,
-        nodes=3,
-        pooling=4,
-    ),
+    "8x8 maps in colour, 3 nodes": DartsSearch(filters=4, cells=2, nodes=3, pooling=4),
     "normal cells alone": DartsSearch(**SMALL, pooling=4, reductions=()),
     "one group": DartsSearch(**SMALL, pooling=4, groups=1),
     "two groups": DartsSearch(**SMALL, pooling=4, groups=2),
@@ -130,27 +125,3 @@ def test_cells_sum_of_a_block_depends_on_no_earlier_block():
         reference.record_gradients(theta, images, labels, rows, block=block)
         expected = np.linalg.norm(rows.astype(np.float64), axis=1)
         np.testing.assert_allclose(norms, expected, rtol=1e-6)
-
-
-def test_cells_refuse_unknown_blocks_and_sums_of_another_size():
-    net, theta, images, labels = make_records("7x7 maps")
-    gradients = choose(net).make()
-    rows = np.empty((5, 1), np.float32)
-    with pytest.raises(
-        ValueError, match=r"no block 'other', only \['architecture', 'weights'\]"
-    ):
-        gradients.record_gradients(theta, images, labels, rows, block="other")
-    total = PlainSum(dimension=net.dimension)
-    with pytest.raises(ValueError, match="sum of 80 coordinates"):
-        gradients.add_record_gradients(
-            theta, images, labels, total, block="architecture"
-        )
-
-
-def test_cells_of_an_empty_lot_have_no_rows():
-    net, theta, images, labels = make_records("7x7 maps")
-    rows = np.empty((0, net.dimension), np.float32)
-    evaluation = (
-        choose(net).make().record_gradients(theta, images[:0], labels[:0], rows)
-    )
-    assert len(evaluation.losses) == 0

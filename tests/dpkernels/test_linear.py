@@ -86,29 +86,16 @@ def test_linear_head_moves_the_sum_by_the_threshold_at_most(scale):
 
 
 @both_heads
-def test_linear_head_is_chosen_and_evaluates_as_torch(net):
+def test_linear_head_is_chosen_and_has_torchs_evaluation_and_sum(net):
     records = make_records(net)
     choice = choose(net)
     assert choice.name == "linear-head"
-    evaluation = choice.make().evaluate(*records)
-    expected = TorchGradients(net).evaluate(*records)
-    for values, exact in zip(evaluation, expected, strict=True):
+    gradients = choice.make()
+    reference = TorchGradients(net)
+    evaluations = gradients.evaluate(*records), reference.evaluate(*records)
+    for values, exact in zip(*evaluations, strict=True):
         np.testing.assert_allclose(values, exact, rtol=1e-5)
-
-
-@both_heads
-def test_linear_head_sum_in_one_piece_equals_torch(net):
-    records = make_records(net)
     room = torch.empty((8, net.dimension))
-    total = LinearHeadGradients(net).summed_record_gradients(*records, room)
-    expected = TorchGradients(net).summed_record_gradients(*records, room)
+    total = gradients.summed_record_gradients(*records, room)
+    expected = reference.summed_record_gradients(*records, room)
     np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-5)
-
-
-@both_heads
-def test_linear_head_of_an_empty_lot_adds_nothing(net):
-    total = make_sum(net, 0.3)
-    gradients = LinearHeadGradients(net)
-    _, norms = gradients.add_record_gradients(*make_records(net, 0), total)
-    assert norms.shape == (0,)
-    assert not total.release(NO_NOISE).any()

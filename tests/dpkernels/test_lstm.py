@@ -129,21 +129,6 @@ def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
     np.testing.assert_allclose(total, rows.sum(axis=0), atol=5 * tolerance)
 
 
-def test_lstm_norm_has_the_cross_term_of_tied_weights():
-    net = make_net(True)
-    texts = torch.from_numpy(make_records())
-    fast = FastLstm(net, dtype=torch.float64)
-    tensors = net.tensors(torch.from_numpy(initial_weights(net)))
-    back, _ = fast._backward(tensors, texts, texts)
-    with_term = fast._norms(back)
-    fast._lstm.tied = False
-    try:
-        without_term = fast._norms(back)
-    finally:
-        fast._lstm.tied = True
-    assert (abs(with_term - without_term)[[0, 1, 3]] > 1e-5).all()
-
-
 def test_lstm_moves_the_sum_by_the_threshold_at_most():
     net = make_net(True)
     texts = make_records()

@@ -59,11 +59,3 @@ def test_page_section_runs_as_it_stands(section, tmp_path, monkeypatch, capsys):
             assert printed[: len(expected)] == expected
             printed = printed[len(expected) :]
     assert printed == []
-
-
-def test_page_marks_the_seven_lines_to_add_to_an_opacus_script():
-    (_, script), *_ = SECTIONS["An Opacus script"]
-    lines = script.splitlines()
-    assert sum("  #" in line for line in lines) == 7
-    for line in lines:
-        assert "  #" in line or not re.search("watch|account|profiles", line)

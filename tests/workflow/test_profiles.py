@@ -79,19 +79,6 @@ def test_slurm_profile_trains_by_several_processes_as_one_job_of_tasks(plan):
     assert resources["meta_test"]["threads"] == "2"
 
 
-def test_slurm_profile_sends_partition_and_account_with_every_job(plan, tmp_path):
-    """A user edits two lines only."""
-    profile = tmp_path / "profile"
-    profile.mkdir()
-    text = (SLURM / "config.yaml").read_text(encoding="utf-8")
-    text, edits = re.subn(r"(slurm_(partition|account):)  ", r"\1 my-\2 ", text)
-    assert edits == 2
-    (profile / "config.yaml").write_text(text, encoding="utf-8")
-    output = plan("--profile", str(profile)).stdout
-    assert "slurm_partition=my-partition" in output
-    assert "slurm_account=my-account" in output
-
-
 def test_slurm_profile_repeats_the_values_of_every_rule_that_is_sent():
     """A batch of audits has an hour for each audit."""
     text = (SLURM / "config.yaml").read_text(encoding="utf-8")

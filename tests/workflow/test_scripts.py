@@ -99,13 +99,7 @@ def test_meta_test_script_passes_the_test_of_a_figure(trained, federation, tmp_p
         return read_json(path)
 
     keys = {"shots", "steps", "tasks", "query_per_class"}
-    test = {
-        "shots": 2,
-        "steps": 3,
-        "rate": 0.2,
-        "tasks": 5,
-        "query_per_class": 4,
-    }
+    test = {"shots": 2, "steps": 3, "rate": 0.2, "tasks": 5, "query_per_class": 4}
     metrics = metrics_of("figure", test=test)
     assert {key: metrics[key] for key in keys} == {key: test[key] for key in keys}
     assert len(metrics["per_task"]) == 5

@@ -12,6 +12,7 @@ from dpfedbench.errors import BenchError
 from workflow_jobs.cluster import check_slurm
 
 NODES = "printf 'main*|(null)\\nfast|gpu:a100:2(S:0)\\n'"
+NO_DEFAULT = "printf 'main|(null)\\n'"
 ACCOUNTS = "printf 'physics\\nphysics\\nbio\\n'"
 NO_DATABASE = (
     "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
@@ -49,25 +50,16 @@ def test_check_slurm_accepts_partitions_accounts_and_gpus(slurm):
 @pytest.mark.parametrize(
     ("answers", "arguments", "message"),
     [
-        ({}, ("nowhere", None), "no partition 'nowhere', only main, fast: edit"),
-        ({}, (None, "maths"), "you have no account 'maths', only bio, physics: edit"),
+        ({}, ("nowhere", None), "no partition 'nowhere', only main, fast"),
+        ({}, (None, "maths"), "you have no account 'maths', only bio, physics"),
         ({}, (None, None, 1), "no node of partition 'main' has a GPU"),
-        (
-            {"sinfo": "printf 'main|(null)\\n'", "sacctmgr": NO_DATABASE},
-            ("", None),
-            "slurm_partition is empty and Slurm has no default: choose one of main",
-        ),
-        (
-            {"sinfo": DOWN, "sacctmgr": NO_DATABASE},
-            (None, None),
-            "Slurm does not answer: .*connect failure",
-        ),
+        ({"sinfo": NO_DEFAULT}, ("", None), "slurm_partition is empty"),
+        ({"sinfo": DOWN}, (None, None), "Slurm does not answer: .*connect failure"),
     ],
 )
 def test_check_slurm_refuses_what_slurm_does_not_have(
     slurm, answers, arguments, message
 ):
     slurm(**answers)
-    with pytest.raises(BenchError, match=message) as raised:
+    with pytest.raises(BenchError, match=message):
         check_slurm(*arguments)
-    assert "\n" not in str(raised.value)

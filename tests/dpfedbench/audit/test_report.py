@@ -341,7 +341,7 @@ def test_ledger_of_other_releases_is_refused():
     config, releases = run_of()
     with pytest.raises(BenchError, match="9 releases"):
         check_same_mechanism(releases[:-1], releases)
-    with pytest.raises(BenchError, match="empty"):
+    with pytest.raises(BenchError, match="releases of , but"):
         audit(config, [])
     renamed = [dataclasses.replace(event, name="gradient-sum") for event in releases]
     names = "releases of gradient-sum, but the current code has sums query-gradient-sum"

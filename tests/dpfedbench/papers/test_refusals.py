@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.config.kinds import root_of
 from dpfedbench.config.merge import merge
-from dpfedbench.config.part import kinds_of, plain
+from dpfedbench.config.part import plain
 from dpfedbench.config.schema import keys_of
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
@@ -78,6 +77,16 @@ def promises(run: Any) -> Any:
 RUNS = {name: run_of(name) for name in METHODS}
 
 
+def test_methods_have_their_name_and_a_unique_title() -> None:
+    assert {"random", "maml", "dp-agr", "adap-dp-fl", "dp-fnas"} < set(METHODS)
+    assert len({cls.title for cls in METHODS.values()}) == len(METHODS)
+    for name, cls in METHODS.items():
+        assert name == cls.name
+        assert cls.title
+        assert cls.paper
+        assert cls.version
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_method_with_the_parts_of_another_is_refused_or_keeps_its_promises(
     name: str,
@@ -100,43 +109,6 @@ def test_method_with_the_parts_of_another_is_refused_or_keeps_its_promises(
         # The method's composition names each part.
         for key, part in own(changed).items():
             assert type(part) in keys_of(METHODS[name])[key].classes
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_method_parts_cannot_be_removed_or_added(name: str) -> None:
-    """Null does not remove a part, and a part of another method is an unknown key."""
-    run = RUNS[name]
-    for key in own(run):
-        with pytest.raises(BenchError, match=rf"^{key} is null"):
-            run_of(name, {key: None})
-    for foreign_run in RUNS.values():
-        for key, part in kinds(foreign_run).items():
-            if key in own(run):
-                continue
-            with pytest.raises(BenchError, match=rf"^unknown key {key}\b"):
-                run_of(name, {key: part})
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_method_refuses_each_kind_that_it_does_not_name(name: str) -> None:
-    """The message lists the kinds that the method allows."""
-    for key, part in own(RUNS[name]).items():
-        if not hasattr(part, "kind"):
-            continue
-        family = set(kinds_of(root_of(type(part))))
-        accepted = set(keys_of(METHODS[name])[key].parts)
-        assert accepted <= family
-        for kind in family - accepted:
-            with pytest.raises(BenchError) as caught:
-                run_of(name, {key: {"kind": kind}})
-            assert str(caught.value).startswith(
-                f'{key}.kind is "{kind}": expected one of '
-            )
-            assert "\n" not in str(caught.value)
-        with pytest.raises(
-            BenchError, match=rf'^{key}\.kind is "nothing-such": expected one of '
-        ):
-            run_of(name, {key: {"kind": "nothing-such"}})
 
 
 def test_privacy_of_methods_follows_from_their_sums() -> None:

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
 from dpsum.clipping import (
     LARGEST_THRESHOLD,
     SMALLEST_THRESHOLD,
-    ClippingRule,
     Constant,
     MeanOfRawNorms,
     NoisedMeanNorm,
@@ -65,12 +63,6 @@ def percentile_rule(percentile, window, *, form="sum", never_rising=False):
     )
 
 
-def test_clipping_rules_are_all_tested():
-    elsewhere = {"median-of-run", "by-kernel"}  # in tests/dpfedbench/training
-    tested = {rule.kind for rule in RULES.values()}
-    assert set(kinds_of(ClippingRule)) - tested == elsewhere
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_clipping_rule_is_private_if_and_only_if_it_follows_from_releases(name):
     """Property 9: given the same releases, the same thresholds for any raw norms."""
@@ -100,19 +92,6 @@ def test_percentile_of_releases_by_hand():
     releases = [torch.tensor([float(norm)]) for norm in (4, 2, 3, 1)]
     falling = thresholds(rule, releases, [[]] * 4, first=2.5)
     assert falling == [2.5, 2.0, 2.0, 1.0]
-
-
-def test_percentile_of_releases_in_mean_form_collapses_onto_its_own_noise():
-    """Without any gradient C shrinks by z sqrt(d)/L a window, here 0.1, down to its
-    floor.
-    """
-    rng = np.random.default_rng(1)
-    rule = percentile_rule(90.0, 2, form="mean", never_rising=True)
-    state = rule.begin(0.2)
-    for _ in range(80):
-        noise = state["threshold"] * rng.normal(size=100)
-        observe(rule, state, noise, denominator=100.0)
-    assert state["threshold"] == SMALLEST_THRESHOLD > 0
 
 
 def test_percentile_of_raw_norms_is_over_all_clients_of_the_window():
@@ -211,14 +190,9 @@ def test_threshold_stays_within_the_range_of_a_sum():
     rule = NormOfRelease(factor=1.0)
     assert observe(rule, rule.begin(1.0), [1e30]) == LARGEST_THRESHOLD
     assert observe(rule, rule.begin(1.0), [0.0]) == SMALLEST_THRESHOLD
-
-
-@pytest.mark.parametrize(
-    "threshold", [0.0, -1.0, float("nan"), float("inf"), 1e-151, 1.1e150]
-)
-def test_first_threshold_out_of_range_is_refused(threshold):
-    with pytest.raises(BenchError, match=r"^clipping\.threshold is .*: it must be fin"):
-        Constant().begin(threshold)
+    for threshold in (0.0, -1.0, float("nan"), float("inf"), 1e-151, 1.1e150):
+        with pytest.raises(BenchError, match="it must be fin"):
+            Constant().begin(threshold)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -232,12 +206,3 @@ def test_clipping_rule_goes_on_from_its_state(name):
     thresholds(rule, releases[:4], norms[:4], state)
     resumed = thresholds(rule, releases[4:], norms[4:], copy.deepcopy(state))
     assert resumed == whole[4:]
-
-
-def test_clipping_rule_keeps_a_state_for_each_client():
-    rule = percentile_rule(50.0, 1)
-    first = rule.begin(1.0)
-    second = rule.begin(1.0)
-    assert observe(rule, first, [2.0]) == 2.0
-    assert observe(rule, second, [5.0]) == 5.0
-    assert first["threshold"] == 2.0

@@ -29,16 +29,17 @@ def make_plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
     return part.plan(clients=clients, seed=seed)
 
 
+def make_lots(part, records=100, steps=1):
+    """Return the lots of two clients."""
+    return part.lots(clients=2, seed=0, steps=steps, records=records)
+
+
 def membership(plan):
     """Return whether a client is in a round: bool [rounds, clients]."""
     members = np.zeros((plan.rounds, 1200), bool)
     for index in range(plan.rounds):
         members[index, plan.sample_cohort(index)] = True
     return members
-
-
-def test_participation_kinds_are_all_tested():
-    assert set(kinds_of(Participation)) == {*COHORTS, "everyone", "poisson-lots"}
 
 
 def test_one_pass_takes_each_client_exactly_once():
@@ -70,10 +71,7 @@ def test_poisson_takes_each_client_at_its_rate_independently_of_others():
     """A client's rounds are independent too."""
     members = membership(make_plan("poisson", rounds=200))
     assert stats.binomtest(int(members.sum()), members.size, 1 / 12).pvalue > LEVEL
-    for pairs in (
-        members[:, ::2] & members[:, 1::2],
-        members[::2] & members[1::2],
-    ):
+    for pairs in (members[:, ::2] & members[:, 1::2], members[::2] & members[1::2]):
         assert stats.binomtest(int(pairs.sum()), pairs.size, 1 / 144).pvalue > LEVEL
 
 
@@ -98,11 +96,7 @@ def test_fixed_size_cohorts_are_drawn_anew_without_replacement():
 
 @pytest.mark.parametrize(
     ("kind", "shuffles"),
-    [
-        ("shuffled-epochs", True),
-        ("passes", True),
-        ("min-separation", False),
-    ],
+    [("shuffled-epochs", True), ("passes", True), ("min-separation", False)],
 )
 def test_passes_take_each_client_once_and_go_on(kind, shuffles):
     """Thirty rounds of 100 of 1,200 are two passes and a half, each in its own order or
@@ -119,19 +113,22 @@ def test_passes_take_each_client_once_and_go_on(kind, shuffles):
     assert all(repeats) != shuffles
 
 
-def test_passes_have_an_analysis_if_their_plan_is_known():
-    epochs = make_plan("shuffled-epochs", rounds=30).describe()
-    find("gaussian", "shuffled-epochs").check(epochs)
-    assert epochs["epoch"] == 12
-    assert epochs["batches"] == "known"
-    separated = make_plan("min-separation", rounds=30).describe()
-    find("gaussian", "min-separation").check(separated)
-    assert separated["separation"] == 12
-    assert separated["participations"] == 3
-    with pytest.raises(
-        BenchError, match="no analysis for gaussian noise with the samp"
+class FixedLots(PoissonLots):
+    kind = "fixed-lots"
+
+
+def test_participation_without_a_proof_has_no_analysis():
+    """The analysis of Poisson lots is proved for the code that draws them."""
+    for kind, values in (
+        ("shuffled-epochs", {"epoch": 12, "batches": "known"}),
+        ("min-separation", {"separation": 12, "participations": 3}),
     ):
-        find("gaussian", make_plan("passes").describe()["kind"])
+        sampler = make_plan(kind, rounds=30).describe()
+        find("gaussian", kind).check(sampler)
+        assert values.items() <= sampler.items()
+    for plan in make_plan("passes"), make_lots(FixedLots(cohort=8, rounds=3)):
+        with pytest.raises(BenchError, match="no analysis for gaussian noise with"):
+            find("gaussian", plan.describe()["kind"])
 
 
 @pytest.mark.parametrize("kind", COHORTS)
@@ -149,24 +146,13 @@ def test_denominator_is_public(kind):
     """Property 8: N/T, or L, the same for every seed and every realised cohort."""
     denominators = {make_plan(kind, seed=seed).denominator for seed in range(5)}
     assert denominators == {100.0}
-    sizes = {
-        "clients": 1200,
-        "cohort": 100,
-        "rounds": 12,
-        "rate": 100 / 1200,
-    }
+    sizes = {"clients": 1200, "cohort": 100, "rounds": 12, "rate": 100 / 1200}
     assert make_plan(kind).describe() == {"kind": kind} | sizes
 
 
 def test_lots_are_poisson():
     """Property 7: frequencies and pairs, each within its 99.99 % interval."""
-    part = PoissonLots(cohort=20, rounds=4000)
-    lots = part.lots(
-        clients=2,
-        seed=0,
-        steps=1,
-        records=100,
-    )
+    lots = make_lots(PoissonLots(cohort=20, rounds=4000))
     members = np.zeros((4000, 100), bool)
     for index in range(4000):
         members[index, lots.lot(index, 0, 1)] = True
@@ -177,34 +163,12 @@ def test_lots_are_poisson():
     assert not np.array_equal(lots.lot(0, 0, 0), lots.lot(0, 1, 0))
 
 
-def test_lots_of_a_user_have_no_analysis():
-    """The analysis of Poisson lots is proved for the code that draws them."""
-
-    class Fixed(PoissonLots):
-        kind = "fixed-lots"
-
-    lots = Fixed(cohort=8, rounds=3).lots(
-        clients=4,
-        seed=0,
-        steps=1,
-        records=100,
-    )
-    message = r"^no analysis for gaussian noise with the sampler 'fixed-lots'"
-    with pytest.raises(BenchError, match=message):
-        find("gaussian", lots.describe()["kind"])
-
-
 def test_lots_have_a_public_denominator_and_rate():
     """Property 8: L = 20 of 100 records, three lots in each of 5 rounds. Every client
     takes part, and a lot may be larger than the number of clients.
     """
     part = PoissonLots(cohort=20, rounds=5)
-    lots = part.lots(
-        clients=2,
-        seed=0,
-        steps=3,
-        records=100,
-    )
+    lots = make_lots(part, steps=3)
     assert lots.denominator == 20.0
     assert lots.describe() == {
         "kind": "poisson-lots",
@@ -216,12 +180,7 @@ def test_lots_have_a_public_denominator_and_rate():
     }
     assert part.plan(clients=2, seed=0).sample_cohort(4).tolist() == [0, 1]
     with pytest.raises(BenchError, match="a client holds 19 records: a lot must have"):
-        part.lots(
-            clients=2,
-            seed=0,
-            steps=3,
-            records=19,
-        )
+        make_lots(part, records=19)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.automatic import Automatic
 from tests.dpfedbench.training.conftest import (
     fixed_rounds,
@@ -13,8 +14,6 @@ from tests.dpfedbench.training.conftest import (
     train,
 )
 from tests.dpsum.helpers import NO_NOISE
-
-from .conftest import check_refused
 
 CLIPPING = {"clipping": {"kind": "constant", "threshold": 1.0}}
 AUTOMATIC = CLIPPING | {"transform": "automatic"}
@@ -105,5 +104,5 @@ def test_automatic_run_differs_from_a_clipped_one_and_has_its_ledger(
     ],
 )
 def test_automatic_with_another_threshold_is_refused(clipping):
-    overlay = {"transform": "automatic", "clipping": clipping}
-    check_refused("transform.kind is automatic, ", overlay)
+    with pytest.raises(BenchError, match="kind is automatic"):
+        make_config({"transform": "automatic", "clipping": clipping})

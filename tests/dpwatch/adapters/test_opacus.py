@@ -5,7 +5,6 @@ with trainings that nobody watches.
 """
 
 import functools
-import json
 import math
 from contextlib import nullcontext
 
@@ -26,7 +25,6 @@ from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -187,33 +185,30 @@ def reasons_of(watched):
 
 
 def proven_ends(account):
-    return account.profiles["proven"].epsilon_low, account.profiles[
-        "proven"
-    ].epsilon_high
+    proven = account.profiles["proven"]
+    return proven.epsilon_low, proven.epsilon_high
 
 
 # Right code
 
 
 @pytest.mark.parametrize(
-    ("options", "run_options", "norm"),
+    ("options", "physical_batch", "norm"),
     [
-        ({}, {}, 1.0),
-        ({"mode": "ghost"}, {}, 1.0),
-        ({}, {"physical_batch": 7}, 1.0),
-        ({"mode": "ghost"}, {"physical_batch": 7}, 1.0),
-        ({"loader": loader_of(shuffle=True, num_workers=2)}, {}, 1.0),
-        (
-            {"norm": [0.3, 0.4, 1.2, 0.0001], "clipping": "per_layer"},
-            {},
-            math.sqrt(0.09 + 0.16 + 1.44 + 1e-8),
-        ),
-        ({"wrap_model": False}, {}, 1.0),
-        ({"loss_reduction": "sum"}, {}, 1.0),
-        ({"records": 5 * BATCH + 1}, {}, 1.0),
+        ({}, None, 1.0),
+        ({"mode": "ghost"}, None, 1.0),
+        ({}, 7, 1.0),
+        ({"mode": "ghost"}, 7, 1.0),
+        ({"loader": loader_of(shuffle=True, num_workers=2)}, None, 1.0),
+        (PER_LAYER, None, math.sqrt(0.09 + 0.16 + 1.44 + 1e-6)),
+        ({"wrap_model": False}, None, 1.0),
+        ({"loss_reduction": "sum"}, None, 1.0),
+        ({"records": 5 * BATCH + 1}, None, 1.0),
     ],
 )
-def test_watch_of_poisson_training_has_a_line_a_step(options, run_options, norm, path):
+def test_watch_of_poisson_training_has_a_line_a_step(
+    options, physical_batch, norm, path
+):
     """Two other accountants of the same mechanism confirm the account to 1e-3."""
     training = Training(**options)
     if "wrap_model" in options:
@@ -221,20 +216,21 @@ def test_watch_of_poisson_training_has_a_line_a_step(options, run_options, norm,
     if "loss_reduction" in options:
         training.criterion = nn.CrossEntropyLoss(reduction="sum")
     watched = training.watch(path)
-    training.run(**run_options)
+    training.run(physical_batch=physical_batch)
     records = options.get("records", RECORDS)
     batches = math.ceil(records / BATCH)
+    denominator = 1.0 if "loss_reduction" in options else int(records / batches)
     lines = lines_of(watched)
     assert [line.round for line in lines] == list(range(EPOCHS * batches))
-    assert {line.sampler["kind"] for line in lines} == {"poisson-lots"}
-    assert lines[0].sampler["rate"] == 1 / batches
-    assert lines[0].sampler["records"] == records
-    denominator = 1.0 if "loss_reduction" in options else int(records / batches)
-    assert lines[0].denominator == denominator
-    assert {line.dimension for line in lines} == {DIMENSION}
-    np.testing.assert_allclose([line.sensitivity for line in lines], norm, rtol=1e-7)
-    np.testing.assert_allclose([line.noise_std for line in lines], norm, rtol=1e-7)
-    assert reasons_of(watched) == set()
+    for line in lines:
+        assert line.sampler["kind"] == "poisson-lots"
+        assert line.sampler["rate"] == 1 / batches
+        assert line.sampler["records"] == records
+        assert line.denominator == denominator
+        assert line.dimension == DIMENSION
+        assert line.sensitivity == pytest.approx(norm, rel=1e-7)
+        assert line.noise_std == pytest.approx(norm, rel=1e-7)
+        assert line.reason == ""
     account = watched.account(DELTA)
     low, high = proven_ends(account)
     expected = poisson_epsilon(1.0, 1 / batches, EPOCHS * batches)
@@ -259,18 +255,6 @@ def test_watch_voids_the_claim_of_the_central_limit(accountant, status, path):
     assert claimed.status == status
     if status == "proved":
         assert claimed.epsilon_high > proven_ends(account)[1]
-
-
-def test_watch_of_little_noise_has_a_narrow_bracket(path):
-    """z = 0.1. dp_accounting's value is never below the exact one."""
-    training = Training(noise=0.1, accountant="rdp")
-    watched = training.watch(path)
-    training.run()
-    low, high = proven_ends(watched.account(DELTA))
-    expected = poisson_epsilon(0.1, interval=0.02)
-    assert low <= expected
-    assert high - low <= 0.02 * low
-    assert high == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
@@ -305,28 +289,24 @@ def test_watch_of_right_code_has_no_reason(seed, path):
 
 SHUFFLED = "shuffled-epochs"
 ORDERED = "min-separation"
+DROP_LAST = loader_of(shuffle=True, drop_last=True)
+SUBSET = loader_of(lambda data: SubsetRandomSampler(range(150)))
 
 
 @pytest.mark.parametrize(
-    ("options", "every", "expected"),
+    ("options", "every", "kind", "records", "cohort", "rounds"),
     [
-        ({}, 1, (SHUFFLED, RECORDS, 20, 20, 10)),
-        ({}, 5, (SHUFFLED, RECORDS, 100, 4, 2)),
-        (
-            {"loader": loader_of(shuffle=True, drop_last=True), "records": 210},
-            1,
-            (SHUFFLED, 210, 20, 20, 10),
-        ),
-        (
-            {"loader": loader_of(lambda data: SubsetRandomSampler(range(150)))},
-            1,
-            (SHUFFLED, 150, 20, 16, 8),
-        ),
-        ({"loader": loader_of()}, 1, (ORDERED, RECORDS, 20, 20, 10)),
-        ({"loader": loader_of()}, 2, (ORDERED, RECORDS, 40, 10, 5)),
+        ({}, 1, SHUFFLED, RECORDS, 20, 20),
+        ({}, 5, SHUFFLED, RECORDS, 100, 4),
+        ({"loader": DROP_LAST, "records": 210}, 1, SHUFFLED, 210, 20, 20),
+        ({"loader": SUBSET}, 1, SHUFFLED, 150, 20, 16),
+        ({"loader": loader_of()}, 1, ORDERED, RECORDS, 20, 20),
+        ({"loader": loader_of()}, 2, ORDERED, RECORDS, 40, 10),
     ],
 )
-def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path):
+def test_watch_of_epochs_voids_the_poisson_claim(
+    options, every, kind, records, cohort, rounds, path
+):
     """E epochs of disjoint batches, which the observer may know, are E Gaussian
     releases of a record: one of z / sqrt(E).
     """
@@ -335,14 +315,13 @@ def test_watch_of_epochs_voids_the_poisson_claim(options, every, expected, path)
     training.run(every=every)
     lines = lines_of(watched)
     sampler = lines[0].sampler
-    kind, records, cohort, rounds, epoch = expected
     assert sampler["kind"] == kind
     assert sampler["records"] == records
     assert sampler["cohort"] == cohort
-    assert sampler["rounds"] == rounds
+    assert sampler["rounds"] == len(lines) == rounds
     assert sampler["rate"] == cohort / records
-    assert sampler.get("epoch", sampler.get("separation")) == epoch
-    assert len(lines) == rounds
+    epoch = sampler["epoch" if kind == SHUFFLED else "separation"]
+    assert epoch == rounds / EPOCHS
     assert reasons_of(watched) == set()
     denominator = every * int(training.optimizer.expected_batch_size)
     assert {line.denominator for line in lines} == {denominator}
@@ -358,60 +337,55 @@ class UnknownBatches(BatchSampler):
     """Batch sampler that the adapter does not know."""
 
 
-def unknown_batches(data):
-    return UnknownBatches(RandomSampler(data), 20, False)
-
-
 @pytest.mark.parametrize(
-    ("loader", "name"),
+    "loader",
     [
-        (
-            loader_of(lambda data: RandomSampler(data, replacement=True)),
-            "RandomSampler",
+        loader_of(lambda data: RandomSampler(data, replacement=True)),
+        loader_of(lambda data: WeightedRandomSampler([1.0] * len(data), len(data))),
+        loader_of(lambda data: SubsetRandomSampler([*range(150), 3])),
+        lambda data: DataLoader(
+            data, batch_sampler=UnknownBatches(RandomSampler(data), BATCH, False)
         ),
-        (
-            loader_of(lambda data: WeightedRandomSampler([1.0] * len(data), len(data))),
-            "WeightedRandomSampler",
-        ),
-        (
-            loader_of(lambda data: SubsetRandomSampler([*range(150), 3])),
-            "SubsetRandomSampler",
-        ),
-        (
-            lambda data: DataLoader(data, batch_sampler=unknown_batches(data)),
-            "UnknownBatches",
-        ),
-        (loader_of(unknown_batches, batch_size=None), "UnknownBatches"),
     ],
 )
-def test_watch_of_an_unknown_sampler_has_no_epsilon(loader, name, path):
+def test_watch_of_an_unknown_sampler_has_no_epsilon(loader, path):
     training = Training(poisson=False, loader=loader)
     watched = training.watch(path)
     training.run()
-    sampler = lines_of(watched)[0].sampler
-    assert sampler["kind"] == "unknown"
-    assert sampler["drawn_by"] == name
+    assert lines_of(watched)[0].sampler["kind"] == "unknown"
     account = watched.account(DELTA)
     assert set(account.profiles) == {"claimed"}
     assert account.profiles["claimed"].status == "void"
-    assert "no epsilon" in account.reasons["proven"]
 
 
 # Noise and thresholds that change
 
 
-def test_watch_accounts_for_noise_that_was_lowered(path):
+@pytest.mark.parametrize(
+    ("name", "value", "later_z", "status"),
+    [
+        ("noise_multiplier", 0.5, 0.5, "as run"),
+        ("max_grad_norm", 0.25, 1.0, "proved"),
+    ],
+)
+def test_watch_accounts_for_noise_or_a_norm_that_was_lowered(
+    name, value, later_z, status, path
+):
     training = Training()
     watched = training.watch(path)
     training.run(1)
-    training.optimizer.noise_multiplier = 0.5
+    setattr(training.optimizer, name, value)
     training.run(1)
-    multipliers = [line.noise_multiplier for line in lines_of(watched)]
-    assert multipliers == [1.0] * 10 + [0.5] * 10
+    lines = lines_of(watched)
+    multipliers = [line.noise_multiplier for line in lines]
+    assert multipliers == [1.0] * 10 + [later_z] * 10
+    later_threshold = value if name == "max_grad_norm" else 1.0
+    thresholds = [line.threshold for line in lines]
+    assert thresholds == [1.0] * 10 + [later_threshold] * 10
     account = watched.account(DELTA)
     low, high = proven_ends(account)
-    assert low - 1e-3 < poisson_epsilon(1.0, later_z=0.5) < high + 1e-3
-    assert account.profiles["proven"].status == "as run"
+    assert low - 1e-3 < poisson_epsilon(1.0, later_z=later_z) < high + 1e-3
+    assert account.profiles["proven"].status == status
 
 
 @pytest.mark.parametrize("mode", ["ghost", "hooks"])
@@ -442,18 +416,6 @@ def test_watch_accounts_for_noise_of_another_norm_than_the_clipping(mode, path):
     low, high = proven_ends(account)
     assert low - 1e-3 < poisson_epsilon(0.5) < high + 1e-3
     assert account.profiles["claimed"].epsilon_high < 0.4 * low
-
-
-def test_watch_follows_a_norm_that_changes_for_clipping_and_noise(path):
-    training = Training()
-    watched = training.watch(path)
-    training.run(1)
-    training.optimizer.max_grad_norm = 0.25
-    training.run(1)
-    thresholds = [line.threshold for line in lines_of(watched)]
-    assert thresholds == [1.0] * 10 + [0.25] * 10
-    high = proven_ends(watched.account(DELTA))[1]
-    assert high == pytest.approx(poisson_epsilon(1.0), abs=1e-3)
 
 
 def per_layer_training(norms=(1.0, 2.0, 2.0, 4.0)):
@@ -506,32 +468,18 @@ def test_watch_accounts_for_per_layer_thresholds_that_were_raised(path):
     assert claimed.epsilon_high < proven_ends(account)[0]
 
 
-@pytest.mark.parametrize("thresholds", [[1.0, 2.0, 2.0], [1.0] * 5, []])
 @pytest.mark.parametrize("later", [False, True])
-def test_watch_refuses_per_layer_thresholds_of_another_length(thresholds, later, path):
+def test_watch_refuses_per_layer_thresholds_of_another_length(later, path):
     """Opacus would clip the first tensors alone, without a warning."""
     training = per_layer_training()
     if later:
         training.watch(path)
-    training.optimizer.max_grad_norms = thresholds
-    message = rf"has {len(thresholds)} thresholds, but the optimiser has 4 parameter"
-    with pytest.raises(DpsumError, match=message):
+    training.optimizer.max_grad_norms = [1.0, 2.0, 2.0]
+    with pytest.raises(DpsumError, match="has 3 thresholds"):
         if later:
             training.run()
         else:
             training.watch(path)
-
-
-@pytest.mark.parametrize("norm", [1e160, 1e-160, math.inf])
-def test_watch_refuses_a_clipping_norm_that_no_ledger_holds(norm, path):
-    with pytest.raises(DpsumError, match=r"clipping norm is .* from 1e-150"):
-        Training(norm=norm).watch(path)
-    assert not path.exists()
-
-
-def test_watch_refuses_a_per_layer_threshold_of_zero(path):
-    with pytest.raises(DpsumError, match="clipping threshold of a tensor"):
-        per_layer_training([1.0, 0.0, 1.0, 1.0]).watch(path)
 
 
 # Faults of a loop
@@ -840,80 +788,52 @@ def test_watch_refuses_more_epochs_than_planned(path):
     assert torch.equal(weights, training.weights())
 
 
-class Stream(IterableDataset):
-    """Data set of an unknown number of records."""
-
-    def __iter__(self):
-        return iter([(torch.zeros(10), 0)] * 8)
-
-
 class UnknownOptimizer(DPOptimizer):
     """Optimiser that the adapter does not know."""
 
 
-def make_optimizer_unknown(training, path):
+def use_an_unknown_optimizer(training):
     training.optimizer.__class__ = UnknownOptimizer
 
 
+def use_the_optimizer_without_privacy(training):
+    training.optimizer = training.optimizer.original_optimizer
+
+
+def use_the_optimizer_of_ghost_clipping(training):
+    training.optimizer = Training(mode="ghost").optimizer
+
+
+def use_no_noise(training):
+    training.optimizer.noise_multiplier = 0.0
+
+
+def use_adaptive_ghost_clipping(training):
+    training.engine = PrivacyEngineAdaptiveClipping()
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            lambda training, path: training.watch(path.with_suffix(".first")),
-            "the optimiser is watched already",
-        ),
-        (make_optimizer_unknown, "UnknownOptimizer is not an optimiser whose clipping"),
-        (
-            lambda training, path: setattr(
-                training, "optimizer", training.optimizer.original_optimizer
-            ),
-            "SGD is not an optimiser",
-        ),
-        (lambda training, path: training.run(1), "steps were taken before"),
-        (
-            lambda training, path: setattr(
-                training, "loader", DataLoader(Stream(), batch_size=2)
-            ),
-            "does not state how many records",
-        ),
-        (
-            lambda training, path: setattr(
-                training, "optimizer", Training(mode="ghost").optimizer
-            ),
-            "ghost clipping is done by the module",
-        ),
-        (
-            lambda training, path: setattr(training.optimizer, "noise_multiplier", 0.0),
-            "noise_multiplier is 0.0",
-        ),
-        (
-            lambda training, path: setattr(
-                training, "engine", PrivacyEngineAdaptiveClipping()
-            ),
-            "adaptive ghost clipping",
-        ),
-        (
-            lambda training, path: path.write_text("{}\n"),
-            "has the lines of another run",
-        ),
+        use_an_unknown_optimizer,
+        use_the_optimizer_without_privacy,
+        use_the_optimizer_of_ghost_clipping,
+        use_no_noise,
+        use_adaptive_ghost_clipping,
+        lambda training: training.run(1),
     ],
 )
-def test_watch_refuses_what_it_does_not_know(change, message, path):
+def test_watch_refuses_what_it_does_not_know(change, path):
     training = Training()
-    change(training, path)
-    with pytest.raises(DpsumError, match=message) as raised:
+    change(training)
+    with pytest.raises(DpsumError):
         training.watch(path)
-    assert "\n" not in str(raised.value)
 
 
-def test_watch_refuses_a_loader_that_is_watched_and_half_an_epoch(path, tmp_path):
-    training = Training()
-    with pytest.raises(DpsumError, match=r"epochs is 1\.5"):
-        training.watch(path, epochs=1.5)
-    training.watch(path)
-    training.optimizer = Training().optimizer
-    with pytest.raises(DpsumError, match="the loader is watched already"):
-        training.watch(tmp_path / "second")
+def test_watch_refuses_a_ledger_of_another_run(path):
+    path.write_text("{}\n")
+    with pytest.raises(DpsumError, match="has the lines of another run"):
+        Training().watch(path)
 
 
 @pytest.mark.parametrize(
@@ -921,32 +841,15 @@ def test_watch_refuses_a_loader_that_is_watched_and_half_an_epoch(path, tmp_path
     [
         lambda text: text[: text.rindex("{")],
         lambda text: text.replace('"noise_std": 1.0', '"noise_std": 2.0', 1),
-        lambda text: json.dumps({"epoch": 1, "loss": 0.3}) + "\n",
-        None,
     ],
-    ids=["cut", "changed", "foreign", "missing"],
 )
-def test_account_refuses_a_ledger_of_another_run(edit, path):
+def test_account_refuses_a_ledger_that_was_edited(edit, path):
     training = Training()
     watched = training.watch(path)
     training.run()
-    if edit is None:
-        path.unlink()
-    else:
-        path.write_text(edit(path.read_text(encoding="utf-8")), encoding="utf-8")
-    with pytest.raises(DpsumError) as raised:
-        watched.account(DELTA)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("delta", [DELTA, 1])
-def test_account_refuses_an_empty_ledger_and_an_impossible_delta(delta, path):
-    training = Training()
-    watched = training.watch(path)
-    if delta == 1:
-        training.run()
+    path.write_text(edit(path.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(DpsumError):
-        watched.account(delta)
+        watched.account(DELTA)
 
 
 # Audits
@@ -973,11 +876,6 @@ def test_release_of_an_optimiser_clips_adds_and_noises():
     assert torch.equal(weights, training.weights())
     for tensor, gradient in zip(training.optimizer.params, gradients, strict=True):
         assert tensor.grad_sample is gradient
-    assert release(rows[:0]).shape == (DIMENSION,)
-    with pytest.raises(DpsumError, match="give \\[n, "):
-        release(rows[:, 1:])
-    with pytest.raises(DpsumError, match="audit the same training without it"):
-        release_of(Training(mode="ghost").optimizer)
 
 
 def test_releases_for_an_audit_are_not_in_the_ledger(path):
@@ -996,8 +894,6 @@ def test_audit_of_a_watched_optimiser_refutes_half_the_noise_alone(path):
     """The false-alarm rate is 1e-3."""
     training = Training()
     watched = training.watch(path)
-    with pytest.raises(DpsumError, match="train at least one round"):
-        watched.audit(DELTA)
     training.run()
     right = watched.audit(DELTA)
     assert not right.refuted

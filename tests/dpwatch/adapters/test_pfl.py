@@ -118,12 +118,7 @@ def reasons(lines):
 
 # Right code
 
-SAMPLER = {
-    "clients": 50,
-    "cohort": 10,
-    "rounds": 6,
-    "rate": 0.2,
-}
+SAMPLER = {"clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
 
 
 def test_pfl_central_gaussian_has_a_line_a_round(run_lines):
@@ -409,43 +404,22 @@ def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
 
 
 @pytest.mark.parametrize(
-    ("backend", "options", "message"),
+    ("backend", "message"),
     [
-        (
-            make_backend(central(NormClippingOnly(2, 1.0))),
-            {},
-            "is not a Gaussian mechanism",
-        ),
-        (
-            make_backend(LaplaceMechanism(1.0, 1.0)),
-            {},
-            "LaplaceMechanism is not a Gaussian mechanism",
-        ),
-        (make_backend(central(), central()), {}, "has 2 privacy mechanisms"),
-        (make_backend(**IN_TURN), {}, "does not state the number of users"),
-        (make_backend(), {"users": 3}, "users is 3, but the sampler draws from 50"),
-        (
-            make_backend(central(GaussianMechanism(1e160, 1.5))),
-            {},
-            r"clipping norm is .* from 1e-150",
-        ),
-        (
-            make_backend(central(GaussianMechanism(1e-160, 1.5))),
-            {},
-            r"clipping norm is .* from 1e-150",
-        ),
+        (make_backend(central(NormClippingOnly(2, 1.0))), "not a Gaussian mechanism"),
+        (make_backend(LaplaceMechanism(1.0, 1.0)), "not a Gaussian mechanism"),
+        (make_backend(central(), central()), "has 2 privacy mechanisms"),
+        (make_backend(**IN_TURN), "does not state the number of users"),
     ],
 )
-def test_pfl_watch_refuses_what_it_does_not_know(path, backend, options, message):
+def test_pfl_watch_refuses_what_it_does_not_know(path, backend, message):
     with pytest.raises(DpsumError, match=message):
-        pfl.watch(backend, path, rounds=1, **options)
+        pfl.watch(backend, path, rounds=1)
 
 
-def test_pfl_watch_refuses_a_backend_that_is_watched(path, tmp_path):
-    backend = make_backend()
-    pfl.watch(backend, path, rounds=1)
-    with pytest.raises(DpsumError, match="watched already"):
-        pfl.watch(backend, tmp_path / "second.jsonl", rounds=1)
+def test_pfl_watch_refuses_another_number_of_users(path):
+    with pytest.raises(DpsumError, match="users is 3, but the sampler draws from 50"):
+        pfl.watch(make_backend(), path, rounds=1, users=3)
 
 
 def test_pfl_account_refuses_an_unknown_sampler(run):

@@ -65,14 +65,7 @@ def test_audit_refutes_a_planted_fault(example, mechanism, fault):
     assert audit.epsilon > EXACT_EPSILON
 
 
-@pytest.mark.parametrize(
-    ("dimension", "period"),
-    [
-        (300, 1),
-        (30, 4),
-        (5000, 2),
-    ],
-)
+@pytest.mark.parametrize(("dimension", "period"), [(300, 1), (30, 4), (5000, 2)])
 def test_audit_refutes_noise_that_repeats(example, dimension, period):
     """The generator is seeded in each call, or in every few calls."""
     noise = 0.5 * np.random.default_rng(4).standard_normal((period, dimension))
@@ -103,11 +96,6 @@ def test_audit_passes_right_code_on_twenty_seeds(mechanism):
     assert min(audit.little for audit in audits) > 1e-4
 
 
-def test_example_prints_the_seven_refutations(example, capsys):
-    assert example["main"](seed=3) == 0
-    assert capsys.readouterr().out.count("REFUTED") == 7
-
-
 def test_audit_reports_too_much_noise_as_another_mechanism(mechanism):
     right = mechanism()
 
@@ -124,14 +112,8 @@ def test_audit_claims_the_epsilon_of_the_participation(mechanism):
     """z = 1 and a rate of 1 in three rounds is one Gaussian of 1/sqrt(3) (Dong, Roth
     and Su 2022), 8.50 at 1e-5.
     """
-    sampler = {
-        "kind": "poisson",
-        "clients": 10,
-        "cohort": 10,
-        "rounds": 3,
-        "rate": 1.0,
-    }
-    audit = audit_at_z_1(mechanism(), participation=sampler)
+    plan = dpsum.Poisson(units=10, cohort=10, rounds=3)
+    audit = audit_at_z_1(mechanism(), participation=plan)
     half_mu = 3**0.5 / 2
     position = audit.claimed / 3**0.5
     second = math.exp(audit.claimed) * ndtr(-half_mu - position)
@@ -174,12 +156,7 @@ class InTwoBlocks(dpsum.OnePass):
 
 
 def small_plan(kind, seed=0):
-    return kind(
-        units=400,
-        cohort=40,
-        rounds=10,
-        seed=seed,
-    )
+    return kind(units=400, cohort=40, rounds=10, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +190,6 @@ def test_audit_refutes_a_participation_that_draws_otherwise(mechanism, right, wr
     assert over_rounds.ideal == pytest.approx(over_rounds.epsilon, rel=0.5)
     assert over_rounds.chances["as_little"] > 1e-4
     assert refuted.worst.calls == passed.attacks[-1].calls > 100
-
-
-def test_audit_of_a_participation_that_is_drawn_once_has_a_canary_a_coordinate(
-    mechanism,
-):
-    audit = audit_at_z_1(mechanism(), participation=small_plan(dpsum.Poisson))
-    assert audit.attacks[-1].observations == 200
-    assert not audit.refuted
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -260,13 +229,7 @@ def laplace_release(seed, epsilon):
 @pytest.mark.parametrize("seed", range(3))
 def test_audit_of_an_undeclared_mechanism_passes_its_epsilon(seed):
     release = laplace_release(seed, 1.0)
-    audit = audited(
-        release,
-        dimension=20,
-        epsilon=1.0,
-        mechanism=None,
-        seed=seed,
-    )
+    audit = audited(release, dimension=20, epsilon=1.0, mechanism=None, seed=seed)
     assert not audit.refuted
     assert 0.2 < audit.epsilon < 1.0
 
@@ -388,28 +351,6 @@ def test_undeclared_family_has_the_curve_of_its_definition():
     assert (np.abs(posteriors + posteriors[::-1] - 1) > 1e-9).sum() < 5
 
 
-def test_audit_announces_its_plan_and_keeps_it(mechanism):
-    right = mechanism()
-    calls = []
-    announcements = []
-
-    def release(rows):
-        calls.append(len(rows))
-        return right(rows)
-
-    audit = audit_at_z_1(
-        release, say=lambda line: announcements.append((line, len(calls)))
-    )
-    assert announcements == [(audit.plan, 0)]
-    planned = int(audit.plan.split()[1].replace(",", ""))
-    assert abs(planned - audit.calls) <= 0.02 * planned
-    assert audit.calls == len(calls)
-    short = audit_at_z_1(right, calls=32)
-    assert "there are 32 in each" in short.plan
-    assert short.calls < 0.5 * audit.calls
-    assert not short.refuted
-
-
 def test_audit_repeats_with_its_seed(mechanism):
     first, second = (
         audited(mechanism(), dimension=200, epsilon=4.0, seed=1) for _ in range(2)
@@ -420,97 +361,49 @@ def test_audit_repeats_with_its_seed(mechanism):
 # Refusals
 
 
-class StatefulRelease:
-    """Correct release, except for state that it keeps from call to call."""
+def with_momentum():
+    """Return a release of the sum and 0.9 of its last answer."""
+    rng = np.random.default_rng(0)
+    last = np.zeros(50)
 
-    def __init__(self, kind):
-        self.kind = kind
-        self.rng = np.random.default_rng(0)
-        self.momentum = np.zeros(50)
-        self.threshold = 1.0
+    def release(rows):
+        last[:] = clip_rows(rows).sum(axis=0) + rng.standard_normal(50) + 0.9 * last
+        return last.copy()
 
-    def __call__(self, rows):
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        factors = np.minimum(1, self.threshold / np.maximum(norms, 1e-12))
-        noise = self.threshold * self.rng.standard_normal(50)
-        total = (rows * factors).sum(axis=0) + noise
-        if self.kind == "momentum":
-            total += 0.9 * self.momentum
-            self.momentum = total
-        elif len(rows) > 20:
-            self.threshold *= 1.2
+    return release
+
+
+def with_rising_threshold():
+    """Return a release whose threshold and noise grow with each full call."""
+    rng = np.random.default_rng(0)
+    threshold = np.ones(1)
+
+    def release(rows):
+        total = threshold * clip_rows(rows / threshold).sum(axis=0)
+        total += threshold * rng.standard_normal(50)
+        if len(rows) > 20:
+            threshold[:] *= 1.2
         return total
 
+    return release
 
-SIZES = itertools.count(50)
+
 RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        (lambda rows: np.zeros(next(SIZES)), "51 numbers for .*, but 50 before"),
-        (lambda rows: rows + 1.0, "must have the same size"),
-        (StatefulRelease("momentum"), "keeps state"),
-        (StatefulRelease("threshold"), "keeps state: .* has other noise"),
+        (with_momentum(), "keeps state"),
+        (with_rising_threshold(), "keeps state: .* has other noise"),
         (lambda rows: RNG.standard_normal(50), "ignores its input"),
         (lambda rows: np.zeros(50), "ignores its input"),
         (lambda rows: np.full(50, np.nan), "not finite"),
-        (lambda rows: "sum", "return real numbers"),
-        (lambda rows: rows[:, 60], r"fails on .* \[1, 50\] at call 1 \(IndexError: "),
-        (3, "pass a function"),
     ],
 )
 def test_audit_refuses_a_release_that_it_cannot_judge(release, message):
-    with pytest.raises(DpsumError, match=message) as raised:
-        audit_at_z_1(release, 50)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dimension": 0}, "dimension is 0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier is -1"),
-        ({"epsilon": 1.0}, "both epsilon and noise_multiplier"),
-        ({"mechanism": "laplace"}, "mechanism is 'laplace'"),
-        ({"mechanism": None}, "needs a declared mechanism"),
-        ({"delta": 0.0}, "delta is 0.0"),
-        ({"leak": 1.0}, "leak is 1.0"),
-        ({"calls": 3}, "takes 16 at least"),
-        ({"cohort": 5}, "adjacency zero-out or replace-one"),
-        ({"adjacency": "add"}, "choose add-or-remove, zero-out, replace-one"),
-        ({"participation": 5}, "pass one of dpsum's"),
-        ({"participation": lambda seed: None}, "pass one of dpsum's"),
-        (
-            {"participation": {"kind": "passes", "rounds": 3}},
-            "no analysis for gaussian noise",
-        ),
-    ],
-)
-def test_audit_refuses_options_that_contradict(options, message):
-    values = {"dimension": 50, "noise_multiplier": 1.0}
-    with pytest.raises(DpsumError, match=message) as raised:
-        audited(RNG.normal, **values | options)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("cohort", "message"),
-    [
-        ([0.5, 1.0], "not a list of unit numbers"),
-        ([[1]], "not a list of unit numbers"),
-        ([3, 400], "outside its 400 units"),
-    ],
-)
-def test_audit_refuses_cohorts_of_other_units(mechanism, cohort, message):
-    class OtherUnits(dpsum.Poisson):
-        def sample_cohort(self, index):
-            return cohort
-
-    plan = small_plan(OtherUnits)
     with pytest.raises(DpsumError, match=message):
-        audit_at_z_1(mechanism(), participation=plan, calls=16)
+        audit_at_z_1(release, 50)
 
 
 @pytest.mark.parametrize(
@@ -547,12 +440,7 @@ def test_audit_with_a_fixed_number_of_rows_passes_right_noise(
     audit = audited(
         release,
         dimension=4,
-        participation=kind(
-            units=units,
-            cohort=cohort,
-            rounds=rounds,
-            seed=0,
-        ),
+        participation=kind(units=units, cohort=cohort, rounds=rounds, seed=0),
         noise_multiplier=2.0,
         adjacency=adjacency,
         cohort=rows,
