@@ -1,7 +1,7 @@
-"""Choose the characters of the data sets `glyphs` and `glyph-symbols`.
+"""Choose the letters and symbols of `drawnsets`.
 
-`uv run python tools/choose_letters.py` prints the content of glyph_letters.txt. With
-the argument `symbols` it prints the content of glyph_symbols.txt.
+`uv run python tools/choose_letters.py` prints the content of letters.txt. With
+the argument `symbols` it prints the content of symbols.txt.
 """
 
 import itertools
@@ -12,16 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data import glyphs
+from drawnsets.characters import list_characters
+from drawnsets.fonts import BOX, LIGHT_FACES, codes, render
+from drawnsets.skeletons import thin
 
 _CATEGORIES = ("Lu", "Ll", "Lt", "Lo")
 """Unicode's letters of upper, lower and title case, and others."""
 
 
-def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
+def choose_letters(count: int = 1623) -> tuple[str, ...]:
     """Choose letters of which no two look alike.
 
-    glyph_letters.txt records the result. Candidates are the letters, without modifiers,
+    letters.txt records the result. Candidates are the letters, without modifiers,
     of the light faces that are no compatibility variant of another letter. The function
     goes through the letters without marks and then through those with marks, and
     chooses each whose likeness (`measure_likeness`) to all chosen letters is below a
@@ -32,17 +34,15 @@ def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
     """
     candidates = [
         chr(code)
-        for code in sorted(
-            set().union(*(glyphs.codes(face) for face in glyphs.LIGHT_FACES))
-        )
+        for code in sorted(set().union(*(codes(face) for face in LIGHT_FACES)))
         if unicodedata.category(chr(code)) in _CATEGORIES
         and unicodedata.normalize("NFKC", chr(code)) == chr(code)
     ]
-    skeletons = glyphs.thin(
-        np.stack([glyphs.render(letter, _first_face(letter)) for letter in candidates])
+    skeletons = thin(
+        np.stack([render(letter, _first_face(letter)) for letter in candidates])
     )
     # Leaves out dots and empty pictures.
-    has_lines = skeletons.sum(axis=(1, 2)) > 0.8 * glyphs.BOX
+    has_lines = skeletons.sum(axis=(1, 2)) > 0.8 * BOX
     candidates = list(itertools.compress(candidates, has_lines))
     likenesses = measure_likeness(candidates)
     marked = np.array(
@@ -59,11 +59,11 @@ def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
     raise ValueError(f"the fonts have fewer than {count} letters")
 
 
-def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, ...]:
+def choose_symbols(count: int = 600) -> tuple[str, ...]:
     """Choose symbols, digits and punctuation of which no two look alike, and none looks
-    like a letter of `glyphs`.
+    like one of the letters.
 
-    glyph_symbols.txt records the result. Candidates are in at least two light faces,
+    symbols.txt records the result. Candidates are in at least two light faces,
     and consist of lines: their ink is less than 8 times their skeleton, which leaves
     out a black square. The limit of likeness is the lowest, in steps of 0.001, that
     leaves enough symbols.
@@ -71,19 +71,17 @@ def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, .
     Args:
         count: how many symbols to choose.
     """
-    faces = [glyphs.codes(face) for face in glyphs.LIGHT_FACES]
-    letters = glyphs.listed(glyphs.LETTERS)
+    faces = [codes(face) for face in LIGHT_FACES]
+    letters = list_characters("letters")
     candidates = [
         chr(code)
         for code in sorted(set().union(*faces) - set(map(ord, letters)))
         if unicodedata.category(chr(code))[0] in "SPN"
         and sum(code in face for face in faces) > 1
     ]
-    shapes = np.stack(
-        [glyphs.render(symbol, _first_face(symbol)) for symbol in candidates]
-    )
-    skeleton_sizes = glyphs.thin(shapes).sum(axis=(1, 2))
-    has_lines = skeleton_sizes > 0.8 * glyphs.BOX
+    shapes = np.stack([render(symbol, _first_face(symbol)) for symbol in candidates])
+    skeleton_sizes = thin(shapes).sum(axis=(1, 2))
+    has_lines = skeleton_sizes > 0.8 * BOX
     is_thin = shapes.sum(axis=(1, 2)) < 8 * skeleton_sizes
     candidates = list(itertools.compress(candidates, has_lines & is_thin))
     likenesses = measure_likeness([*letters, *candidates])
@@ -116,8 +114,8 @@ def measure_likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
         flat = flat - flat.mean(axis=1, keepdims=True)
         return flat / np.linalg.norm(flat, axis=1, keepdims=True)
 
-    skeletons = glyphs.thin(
-        np.stack([glyphs.render(letter, _first_face(letter)) for letter in letters])
+    skeletons = thin(
+        np.stack([render(letter, _first_face(letter)) for letter in letters])
     )
     blurred = ndimage.gaussian_filter(skeletons.astype(np.float32), (0, 2.0, 2.0))[
         :, ::2, ::2
@@ -132,7 +130,7 @@ def measure_likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
 
 
 def format_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -> str:
-    """Return the text of glyph_letters.txt or glyph_symbols.txt.
+    """Return the text of letters.txt or symbols.txt.
 
     It has the code points in hexadecimal, and consecutive ones as FIRST-LAST.
 
@@ -156,9 +154,7 @@ def format_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -
 
 
 def _first_face(letter: str) -> str:
-    return next(
-        face for face in glyphs.LIGHT_FACES if ord(letter) in glyphs.codes(face)
-    )
+    return next(face for face in LIGHT_FACES if ord(letter) in codes(face))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,14 @@ installed ones too.
 """
 GROUP = "dpfedbench.plugins"
 """Entry-point group in which installed packages name their plugins."""
-PACKAGES = ("dpfedbench", "dpsum", "dpkernels", "dpwatch", "workflow_jobs")
+PACKAGES = (
+    "dpfedbench",
+    "dpkernels",
+    "dpsum",
+    "dpwatch",
+    "drawnsets",
+    "workflow_jobs",
+)
 
 _plugins: list[str] = []
 _importing: set[str] = set()

@@ -6,9 +6,7 @@ from typing import Any
 from dpfedbench.data import (
     DATASETS_TABLE,
     cifar,
-    digits,
-    glyph_scenes,
-    glyphs,
+    drawn,
     mini_imagenet,
     mnist,
     omniglot,
@@ -30,10 +28,13 @@ def test_data_set_table_has_the_counts_of_the_readers() -> None:
     mini_splits = map(len, mini_imagenet.SPLIT_CLASSES.values())
     assert counts["mini-imagenet"] == classes(mini_splits, mini_imagenet.EXAMPLES)
     assert counts["omniglot"] == classes(omniglot.SPLIT_COUNTS, omniglot.DRAWINGS)
-    assert counts["glyphs"].startswith(classes(glyphs.SPLIT_COUNTS, 20))
-    scenes = classes(glyph_scenes.SPLIT_COUNTS, "")
-    assert counts["glyph-scenes-32"].startswith(scenes)
-    assert counts["glyph-scenes-84"].startswith(scenes)
+    for name, examples in {
+        "glyphs": 20,
+        "glyph-symbols": 20,
+        "glyph-scenes-32": 600,
+        "glyph-scenes-84": 200,
+    }.items():
+        assert counts[name] == classes(drawn.READERS[name].split_counts, examples)
     for name, (class_count, examples) in tiny_imagenet.COUNTS.items():
         _, splits, _, stated_examples = counts[name.removesuffix("-200")].split()
         assert sum(map(int, splits.split("/"))) == class_count
@@ -44,5 +45,5 @@ def test_data_set_table_has_the_counts_of_the_readers() -> None:
     ):
         train = sum(reader.counts["train"])
         assert counts[name] == f"records {train}/{sum(reader.counts['test'])}"
-    train = 10 * digits.COUNTS["train"]
-    assert counts["digits"] == f"records {train}/{10 * digits.COUNTS['test']}"
+    train = 10 * drawn.DIGIT_COUNTS["train"]
+    assert counts["digits"] == f"records {train}/{10 * drawn.DIGIT_COUNTS['test']}"

@@ -26,7 +26,14 @@ ONLY_OUTSIDE_RULES = {
     "pygments",
     "platformdirs",
 }
-OWN_PACKAGES = {"dpfedbench", "dpkernels", "dpsum", "dpwatch", "workflow_jobs"}
+OWN_PACKAGES = {
+    "dpfedbench",
+    "dpkernels",
+    "dpsum",
+    "dpwatch",
+    "drawnsets",
+    "workflow_jobs",
+}
 
 
 def parse_pins(requirements):

@@ -1,6 +1,5 @@
-"""The drawn data sets (glyphs, symbols, scenes, digits) follow their recorded recipe."""
+"""Letters, symbols, scenes and digits follow their recorded recipe."""
 
-import dataclasses
 import hashlib
 import os
 import subprocess
@@ -14,17 +13,18 @@ import pytest
 from PIL import features
 from scipy import ndimage
 
-from dpfedbench.data import digits, glyph_scenes, glyphs
-from dpfedbench.data.digits import draw_digit
+from drawnsets.characters import list_characters
+from drawnsets.digits import draw_digit
+from drawnsets.letters import draw_letter
+from drawnsets.scenes import draw_scenes
+from drawnsets.skeletons import thin
 from tools.choose_letters import measure_likeness
-
-from .conftest import split_counts
 
 LETTERS = "AgßЖѪՖუשᔕⵣجກ"  # of nine scripts, with two to six faces
 # Versions of Pillow and its FreeType, whose rendering the checksums depend on.
 DRAWN_WITH = ("13.0.0", "2.14.3")
 CHECKSUMS = {
-    "glyphs": "650f4b2db63aca4712f8869798f6a8a28b41b7867234a4eba892b8b6ba4011da",
+    "letters": "650f4b2db63aca4712f8869798f6a8a28b41b7867234a4eba892b8b6ba4011da",
     "digits": "59818f30f330f6b9a97fd982925b2d2a0e21cadaaa8d18c4dc1312bdae066b04",
     "scenes-32": "e69c0b0e932db5833dd0d80c002e402d48bac5fdfe7448fff773c200a5a5415a",
     "scenes-84": "bb92d30a2db048a41a47089a486d451f2d7826ee9620e14f47374a3db68d2579",
@@ -50,26 +50,19 @@ def draw_letters(order=LETTERS):
     """Draw letters in this order; return uint8 [letters, 20, 28, 28] in the sample's
     order.
     """
-    drawings = {letter: glyphs.draw_letter(letter) for letter in order}
+    drawings = {letter: draw_letter(letter) for letter in order}
     return np.stack([drawings[letter] for letter in LETTERS])
 
 
-def draw_scenes(letter, size, count=12, **change):
-    scenes = np.empty((count, size, size, 3), np.uint8)
-    recipe = dataclasses.replace(glyph_scenes.Recipe(), **change)
-    glyph_scenes.draw_scenes(letter, size, scenes, recipe)
-    return scenes
-
-
 def draw_sample(name):
-    if name == "glyphs":
+    if name == "letters":
         return draw_letters()
     if name == "digits":
         train = [draw_digit(digit, "train", 20) for digit in COARSE_DIGITS]
         test = [draw_digit(digit, "test", 20) for digit in COARSE_DIGITS]
         return np.stack([*train, *test])
     size = int(name.removeprefix("scenes-"))
-    return np.stack([draw_scenes(letter, size) for letter in "AЖᕗ"])
+    return np.stack([draw_scenes(letter, size, 12) for letter in "AЖᕗ"])
 
 
 def checksum(name):
@@ -99,12 +92,12 @@ def test_drawn_set_is_the_same_from_another_process(name, tmp_path):
     """The process has other threads, another hash seed and locale, and compiles its
     loops.
     """
-    module = "tests.dpfedbench.data.test_drawn_sets"
+    module = "tests.drawnsets.test_drawings"
     code = f"from {module} import checksum; print(checksum({name!r}))"
     environment = {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
     process = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         env=os.environ | environment | {"NUMBA_CACHE_DIR": str(tmp_path)},
@@ -125,20 +118,20 @@ def test_drawn_sets_are_coarsely_the_recorded_ones_with_any_version(letters, rec
     for digit, recorded in COARSE_DIGITS.items():
         assert_coarsely(records[digit], recorded)
     for (size, letter), recorded in SCENE_COLOURS.items():
-        colour = draw_scenes(letter, size).mean(axis=(0, 1, 2))
+        colour = draw_scenes(letter, size, 12).mean(axis=(0, 1, 2))
         expected = np.frombuffer(bytes.fromhex(recorded), np.uint8)
         assert np.abs(colour - expected).max() < 2
 
 
-def test_glyph_does_not_depend_on_the_glyphs_before_it(letters):
+def test_letter_does_not_depend_on_the_letters_before_it(letters):
     assert np.array_equal(draw_letters(LETTERS[::-1]), letters)
 
 
-def test_glyphs_are_1623_letters_and_600_symbols():
-    letters = glyphs.listed(glyphs.LETTERS)
-    symbols = glyphs.listed(glyphs.SYMBOLS)
-    assert len(letters) == sum(glyphs.SPLIT_COUNTS) == 1623
-    assert len(symbols) == sum(glyphs.SYMBOL_SPLIT_COUNTS) == 600
+def test_characters_are_1623_letters_and_600_symbols():
+    letters = list_characters("letters")
+    symbols = list_characters("symbols")
+    assert len(letters) == 1623
+    assert len(symbols) == 600
     assert not set(symbols) & set(letters)
     for listed in (letters, symbols):
         assert list(listed) == sorted(set(listed))
@@ -146,33 +139,16 @@ def test_glyphs_are_1623_letters_and_600_symbols():
     assert {unicodedata.category(symbol)[0] for symbol in symbols} <= set("SPN")
 
 
-def test_glyphs_of_a_class_are_those_of_its_letter(monkeypatch):
-    def draw_code(letter):
-        drawings = np.zeros((20, 28, 28), np.uint8)
-        drawings[:, 0, :3] = list(ord(letter).to_bytes(3, "big"))
-        return drawings
-
-    monkeypatch.setattr(glyphs, "draw_letter", draw_code)
-    raw = glyphs.READERS["glyphs"](None, Path())
-    codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
-    assert (codes == codes[:, :1]).all()
-    assert codes.shape == (1623, 20)
-    assert len(set(codes[:, 0])) == 1623
-    for code, name in zip(codes[:, 0], raw.class_names, strict=True):
-        assert name.startswith(f"U+{code:04X}")
-    assert split_counts(raw) == [1150, 50, 423]
-
-
-def test_glyphs_do_not_look_alike():
+def test_characters_do_not_look_alike():
     """The largest likeness of two letters without shifts is 0.955. Two drawings of one
     shape have at least 0.95 with shifts (a sample of symbols and letters).
     """
-    letters = glyphs.listed(glyphs.LETTERS)
+    letters = list_characters("letters")
     likenesses = measure_likeness(letters, reach=0)
     np.fill_diagonal(likenesses, 0)
     assert likenesses.max() < 0.96
     assert measure_likeness("AΑА", reach=0).min() > 0.99
-    symbols = glyphs.listed(glyphs.SYMBOLS)[::10]
+    symbols = list_characters("symbols")[::10]
     likenesses = measure_likeness([*symbols, *letters[::4]])
     np.fill_diagonal(likenesses, 0.0)
     assert likenesses[: len(symbols)].max() < 0.9
@@ -187,7 +163,7 @@ def test_thin_keeps_shapes_connected_and_one_pixel_wide():
     canvas[1, 10:18, 8:48] = canvas[1, 10:48, 20:29] = 1
     canvas[2, 10:16, 10:16] = canvas[2, 30:32, 30:32] = 1
     eight = np.ones((3, 3))
-    for before, after in zip(canvas, glyphs.thin(canvas), strict=True):
+    for before, after in zip(canvas, thin(canvas), strict=True):
         assert not (after & ~before & 1).any()
         assert ndimage.label(after, eight)[1] == ndimage.label(before, eight)[1]
         assert ndimage.label(after == 0)[1] == ndimage.label(before == 0)[1]
@@ -207,9 +183,9 @@ def test_no_two_drawings_are_equal(letters, records):
 
 
 def test_scenes_are_of_100_letters_that_differ():
-    letters = glyphs.listed("glyph_scenes.txt")
-    assert len(set(letters)) == 100 == sum(glyph_scenes.SPLIT_COUNTS)
-    assert set(letters) <= set(glyphs.listed(glyphs.LETTERS))
+    letters = list_characters("scene_letters")
+    assert len(set(letters)) == 100
+    assert set(letters) <= set(list_characters("letters"))
     likenesses = measure_likeness(letters)
     np.fill_diagonal(likenesses, 0)
     assert likenesses.max() < 0.67  # 0.66 when chosen; FreeType's versions differ less
@@ -224,38 +200,14 @@ def test_scene_colours_do_not_depend_on_the_class():
     """The variance of mean colours between classes, over that within, is expected to be
     1/40 for means of forty.
     """
-    letters = glyphs.listed("glyph_scenes.txt")[:12]
+    letters = list_characters("scene_letters")[:12]
     scenes = np.stack([draw_scenes(letter, 32, 40) for letter in letters])
     colours = scenes.mean(axis=(2, 3))
     between = colours.mean(axis=1).var(axis=0).mean()
     assert between / colours.var(axis=1).mean() < 0.1
 
 
-def test_scenes_are_read_with_their_split():
-    raw = glyph_scenes.read(None, Path(), size=32, images_per_class=2)
-    assert raw.images.shape == (100, 2, 32, 32, 3)
-    assert split_counts(raw) == [64, 16, 20]
-    assert raw.class_names[0] == "U+0041 LATIN CAPITAL LETTER A"
-    assert np.array_equal(raw.images[0], draw_scenes("A", 32, 2))
-
-
 def test_digit_record_does_not_depend_on_the_number_of_records(records):
     longer = draw_digit(3, "train", 260)
     assert np.array_equal(longer[:250], records[3])
     assert np.array_equal(draw_digit(3, "train", 7), records[3, :7])
-
-
-def test_digits_are_balanced_and_have_the_shape_of_fashion_mnist(monkeypatch):
-    assert digits.COUNTS == {"train": 6000, "test": 1000}
-    monkeypatch.setattr(digits, "COUNTS", {"train": 6, "test": 2})
-    monkeypatch.setattr(digits, "_BLOCK", 6)
-    raw = digits.read_digits(None, Path("unused"))
-    assert raw.train_images.shape == (60, 28, 28, 1)
-    assert raw.test_images.shape == (20, 28, 28, 1)
-    assert np.bincount(raw.train_labels).tolist() == [6] * 10
-    assert np.bincount(raw.test_labels).tolist() == [2] * 10
-    for digit in (0, 9):
-        train = raw.train_images[raw.train_labels == digit, ..., 0]
-        assert np.array_equal(train, draw_digit(digit, "train", 6))
-        test = raw.test_images[raw.test_labels == digit, ..., 0]
-        assert np.array_equal(test, draw_digit(digit, "test", 2))

@@ -1,40 +1,21 @@
-"""digits: 70,000 pictures of ten digits, 28×28, made from matplotlib's fonts.
+"""Records of one digit, 28×28.
 
-It is a stand-in for Fashion-MNIST and MNIST. A record takes the shape of its digit in
-one of twelve DejaVu faces, bends it with its own affine map and smooth elastic field,
-makes it bolder or lighter, and blurs it. A straight gap cuts it, a stray stroke may
-cross it, and each record has its own brightness and noise. Each digit has as many
-records as each garment of Fashion-MNIST.
-
-Every pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with
-glyphs, another FreeType may move a few pixels. summary.json records the versions and
-states whether the checksum is the recorded one.
+A record takes the shape of its digit in one of twelve DejaVu faces, bends it with its
+own affine map and smooth elastic field, makes it bolder or lighter, and blurs it. A
+straight gap cuts it, a stray stroke may cross it, and each record has its own
+brightness and noise.
 """
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data.glyphs import (
-    BOLD_FACES,
-    LIGHT_FACES,
-    SIZE,
-    WIDE,
-    Bends,
-    library_versions,
-    render,
-    trace,
-)
-from dpfedbench.data.images import Progress, with_progress
-from dpfedbench.data.mnist import DIGITS
-from dpfedbench.data.records import SPLITS, RawRecords
 from dpsum.randomness import stream
+from drawnsets.fonts import BOLD_FACES, LIGHT_FACES, render
+from drawnsets.tracing import SIZE, WIDE, Bends, trace
 
-COUNTS = {"train": 6000, "test": 1000}
-"""Number of records of each digit, by split."""
+SPLITS = ("train", "test")
 SEED = 20240
 """Seed of the drawings. It is part of the data set, independent of any run's seed."""
 
@@ -53,26 +34,6 @@ _BRIGHTNESS = (0.5, 1.0)
 _NOISE = (0.0, 0.06)  # standard deviation
 _STRAY, _GAPS = 1, 1  # straight strokes per record: drawn over it, cut out of it
 _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
-
-
-def read_digits(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
-    """Draw the whole set. It reads no data, so the folders are not used."""
-    blocks: dict[str, Any] = {}
-    for split, count in COUNTS.items():
-        drawn = [
-            draw_digit(digit, split, count)
-            for digit in with_progress(
-                range(len(DIGITS)), progress, f"drawing {split} digits"
-            )
-        ]
-        labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), count)
-        blocks |= {
-            f"{split}_images": np.concatenate(drawn)[..., None],
-            f"{split}_labels": labels,
-        }
-    return RawRecords(**blocks, class_names=DIGITS, versions=library_versions())
 
 
 def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
@@ -161,6 +122,3 @@ def _fields(character: str) -> np.ndarray:
     # The outline runs midway between the pixels on its two sides.
     signed = np.stack(outside) - np.stack(inside)
     return signed - np.sign(signed) / 2
-
-
-READERS = {"digits": read_digits}

@@ -1,46 +1,34 @@
-"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes.
+"""Colour scenes of one letter.
 
-They are stand-ins for CIFAR-FS and mini-ImageNet. The class is a letter. Each image
-bends and turns the letter a little in its own way, traces it with a pen of its own
-width and colour, and puts it on a textured ground of three colours. A light falls from
-one side, and there is noise. Colours carry no information about the class. The scenes
-are easy enough for the default run: Conv-4 learns them from a thousand clients. It has
-to learn the form of letters, which untrained weights do not distinguish.
+Each image bends and turns the letter a little in its own way, traces it with a pen of
+its own width and colour, and puts it on a textured ground of three colours. A light
+falls from one side, and there is noise. Colours carry no information about the letter.
 
-A scene is laid out in units of its side, so that the two data sets differ only in their
-pixels and draws. Every pixel follows from the fonts, `glyphs`, this file and a fixed
-seed. As with glyphs, another FreeType may move a few pixels. summary.json records the
-versions and states whether the checksum is the recorded one.
+A scene is laid out in units of its side, so that scenes of two sizes differ only in
+their pixels and draws.
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from dpfedbench.data import glyphs
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits, with_progress
-from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
+from drawnsets.skeletons import distance_fields
 
-SPLIT_COUNTS = (64, 16, 20)
-"""Train, validation and test classes, as in CIFAR-FS and mini-ImageNet."""
 SEED = 20163
 """Seed of the scenes. It is part of the data set, independent of any run's seed."""
 
 _BLOCK = 50  # images per random stream; part of the data set's definition
-_KNOTS, _COARSE, _FINE = (
-    5,
-    6,
-    20,
-)  # knots of the letter's bending, and of the ground's two random grids
-_SOURCE_BOX, _SOURCE_MIDDLE = (
-    40.0,
-    27.5,
-)  # box and middle of a letter's distance field, in its pixels
+# Knots of the letter's bending, and of the ground's two random grids.
+_KNOTS = 5
+_COARSE = 6
+_FINE = 20
+# Box and middle of a letter's distance field, in its pixels.
+_SOURCE_BOX = 40.0
+_SOURCE_MIDDLE = 27.5
 _WAVE_STEPS = 1024
 
 
@@ -78,72 +66,31 @@ class Recipe:
     noise: tuple[float, float] = (0.01, 0.02)
 
 
-SIZES = (32, 84)
-"""Sides of an image in pixels."""
-
-
-def read(
-    local: Path | None,
-    download_dir: Path,
-    progress: Progress | None = None,
-    *,
-    size: int,
-    images_per_class: int,
-) -> RawImages:
-    """Draw the whole set. It reads no data, so the folders are not used.
-
-    Args:
-        local, download_dir, progress: as for every reader (`registry.Reader`).
-        size: side of an image in pixels: 32 or 84, which are separate data sets.
-        images_per_class: number of images per class. A smaller number gives the first
-            images of a larger one.
-
-    Raises:
-        BenchError: the size is neither 32 nor 84.
-    """
-    if size not in SIZES:
-        raise BenchError(
-            f"glyph scenes of {size} pixels are not defined: take"
-            f" {' or '.join(map(str, SIZES))}"
-        )
-    letters = glyphs.listed("glyph_scenes.txt")
-    images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
-    for scenes, letter in zip(
-        images,
-        with_progress(
-            letters, progress, f"drawing scenes of {size}x{size} pixels, class"
-        ),
-        strict=True,
-    ):
-        draw_scenes(letter, size, scenes)
-    return RawImages(
-        images=images,
-        class_names=glyphs.class_names(letters),
-        splits=shuffled_splits(len(letters), SPLIT_COUNTS),
-        versions=glyphs.library_versions(),
-    )
-
-
 def draw_scenes(
-    letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()
-) -> None:
-    """Draw the first scenes of one letter. They do not depend on how many are drawn.
+    letter: str, size: int, count: int, recipe: Recipe = Recipe()
+) -> np.ndarray:
+    """Draw the first scenes of one letter. They do not depend on `count`.
 
     Args:
         letter: any letter of the fonts.
         size: side of an image in pixels.
-        out: output array, uint8 [scenes, size, size, 3].
+        count: number of scenes.
         recipe: parameters of the scenes.
+
+    Returns:
+        uint8 [count, size, size, 3].
     """
-    fields = glyphs.distance_fields(letter)
-    for block, start in enumerate(range(0, len(out), _BLOCK)):
+    fields = distance_fields(letter)
+    scenes = np.empty((count, size, size, 3), dtype=np.uint8)
+    for block, start in enumerate(range(0, count, _BLOCK)):
         rng = stream(SEED, "glyph-scenes", size, ord(letter), block)
         _draw(
             fields,
             *_lay_out(rng, size, len(fields), recipe),
             _wave(),
-            out[start : start + _BLOCK],
+            scenes[start : start + _BLOCK],
         )
+    return scenes
 
 
 def _lay_out(
@@ -334,10 +281,3 @@ def _draw(
                 for c in range(3):
                     value = canvas[i, j, c] * gain * tint[n, c] + noise[n, i, j, c]
                     out[n, i, j, c] = np.uint8(255 * min(1.0, max(0.0, value)) + 0.5)
-
-
-READERS = {
-    "glyph-scenes-32": partial(read, size=32, images_per_class=600),
-    # 600 images per class would be 1.3 GB, read completely for a check before each run.
-    "glyph-scenes-84": partial(read, size=84, images_per_class=200),
-}
