@@ -14,6 +14,7 @@ privacy.json.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -152,7 +153,7 @@ def main() -> None:
     trained_run = run
     if options.rounds is not None:
         trained_run = run.replace(
-            participation=run.participation.replace(rounds=options.rounds)
+            participation=dataclasses.replace(run.participation, rounds=options.rounds)
         )
     if not (folder / "training.json").exists():
         train(
