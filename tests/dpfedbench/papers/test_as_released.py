@@ -10,12 +10,8 @@ import torch
 from scipy import stats
 from torch.nn import functional
 
-from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.models.choose import choose
-from dpfedbench.models.torch_gradients import TorchGradients
-from dpfedbench.training.client_updates.coupled_records import CoupledGradients
 from dpfedbench.training.client_updates.maml import SUPPORT
 from dpsum.accounting.claims import TF_PRIVACY_ORDERS
 from dpsum.ledger import read_ledger
@@ -33,7 +29,6 @@ BREACHES = {
     "batch normalisation": {"model": {"normalisation": "batch"}},
     "exact query gradient": {"within_task": {"query_gradient": "exact"}},
 }
-
 
 EXACT = BREACHES["exact query gradient"]
 PUBLISHED = {"method": "dp-agrlr"}
@@ -128,25 +123,6 @@ def test_coupled_records_second_order_gradient_is_that_of_autodiff(
         assert error < 1e-3 * torch.linalg.norm(expected)
 
 
-def test_coupled_gradients_of_records_add_up_to_the_gradient_of_the_batch(federation):
-    """With batch normalisation. Reference: the library's pass for the mean loss."""
-    net = make_config().net((28, 28, 1), 3)
-    rng = np.random.default_rng(1)
-    theta = net.initial(rng) + 0.1 * rng.standard_normal(net.dimension)
-    theta = theta.astype(np.float32)
-    x = rng.random((6, 28, 28, 1)).astype(np.float32)
-    y = np.array([0, 0, 1, 1, 2, 2])
-    rows = torch.empty((6, net.dimension))
-    CoupledGradients(TorchGradients(net)).record_gradients(theta, x, y, rows)
-    whole = torch.empty((1, net.dimension))
-    choose(net).make().task_gradients(theta[None], x[None], y[None], whole)
-    assert torch.linalg.norm(rows.mean(dim=0) - whole[0]) < 1e-4 * whole.norm()
-    # A row depends on all records of its batch: a smaller batch has other rows.
-    fewer = torch.empty((3, net.dimension))
-    CoupledGradients(TorchGradients(net)).record_gradients(theta, x[:3], y[:3], fewer)
-    assert torch.linalg.norm(rows[:3] - fewer) > 1e-2 * rows[:3].norm()
-
-
 @pytest.mark.parametrize("name", BREACHES)
 def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     federation, tmp_path, name
@@ -179,33 +155,17 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     assert not lines["query-gradient-sum"].data_dependent_threshold
 
 
-@pytest.mark.parametrize(
-    ("overlays", "message"),
-    [
-        *(([PUBLISHED, breach], "record") for breach in BREACHES.values()),
-        ([PUBLISHED, {"budget": {"counted_clients": 600}}], "set reading to as-rel"),
-        ([RELEASED, EXACT, {"budget": {"counted_clients": 1}}], "fewer than"),
-        ([RELEASED, EXACT, {"budget": {"epsilon": 50.0}}], "no finite proven ε, but"),
-        ([RELEASED], "but this run of dp-agrlr has an account"),
-    ],
-)
-def test_breach_and_reading_that_do_not_belong_together_are_refused(overlays, message):
-    with pytest.raises(BenchError, match=message):
-        make_config(CONSTANT, *overlays)
-
-
 def test_series_as_released_overlays_its_settings_on_the_released_ones():
     released = PUBLISHED | {"reading": "as-released"}
+    fewer_steps = {"run": {"client_update": {"inner_steps": 1}}}
     series = {
         "all": released,
-        "fewer": released | {"run": {"client_update": {"inner_steps": 1}}},
+        "fewer": released | fewer_steps,
         "published": PUBLISHED,
     }
-    experiment = {
-        "title": "x",
-        "tasks": {"t": {"dataset": "glyphs"}},
-        "tables": {"rows": {"title": "x", "tasks": ["t"], "series": series}},
-    }
+    table = {"title": "x", "tasks": ["t"], "series": series}
+    tasks = {"t": {"dataset": "glyphs"}}
+    experiment = {"title": "x", "tasks": tasks, "tables": {"rows": table}}
     base = parsed(ROOT / "config/config.yaml")
     values = overlaid(base, {"experiments": {"x": experiment}})
     cells = make_plan(Configuration.read(values)).items["x", "rows"].cells
@@ -218,7 +178,6 @@ def test_series_as_released_overlays_its_settings_on_the_released_ones():
         assert run.client_update.order == 2
         assert run.within_task.query_gradient == "exact"
     assert published.within_task.query_gradient == "private"
-    assert published.reading == "as-published"
     marks = ["as released, no finite ε" in cell.variant for cell in cells]
     assert marks == [True, True, False]
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.errors import BenchError
-from dpfedbench.parts.compatibility import check_part
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.gaussian import gaussian_epsilon
@@ -52,11 +50,7 @@ def draw(noise, seed=0, dimension=WIDE):
 
 @pytest.mark.parametrize(
     "factorisation",
-    [
-        SquareRoot(),
-        SquareRoot(band=2),
-        Optimised(workload="server"),
-    ],
+    [SquareRoot(), SquareRoot(band=2), Optimised(workload="server")],
     ids=repr,
 )
 def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisation):
@@ -91,29 +85,6 @@ def test_correlated_noise_is_independent_over_coordinates():
     noise = draw(planned(SquareRoot()))
     neighbours = [np.corrcoef(row[:-1], row[1:])[0, 1] for row in noise]
     assert np.abs(neighbours).max() < 5 / math.sqrt(WIDE)
-
-
-def test_correlated_noise_repeats_the_draws_of_earlier_rounds():
-    noise = planned(SquareRoot())
-    opened = []
-
-    def stream_of(index):
-        opened.append(index)
-        return stream(3, "noise", index)
-
-    alone = noise.standard(stream_of, 5, 50)
-    assert opened == [0, 1, 2, 3, 4, 5]
-    assert np.array_equal(alone, draw(noise, seed=3, dimension=50)[5])
-    by_hand = sum(
-        weight * stream(3, "noise", index).standard_normal(50)
-        for index, weight in enumerate(noise.combines(5))
-    )
-    assert alone == pytest.approx(by_hand, rel=1e-12)
-    opened.clear()
-    planned(SquareRoot(band=2)).standard(stream_of, 5, 10)
-    assert opened == [4, 5]
-    with pytest.raises(BenchError, match="has 8 rounds, so there is no round 8"):
-        noise.combines(8)
 
 
 @pytest.mark.parametrize("factorisation", [SquareRoot(), Optimised()], ids=repr)
@@ -218,27 +189,3 @@ def test_calibrated_correlated_noise_is_that_of_one_gaussian():
     budget = {"noise": {"multiplier": None}, "budget": {"epsilon": 1.5, "delta": 1e-6}}
     (line,), _ = releases_of(make_config(FTRL | budget), np.zeros((48, 2)))[0]
     assert line.noise_multiplier == 2.905
-
-
-@pytest.mark.parametrize(
-    ("overlay", "message"),
-    [
-        (
-            {"participation": "poisson"},
-            "participation.kind is poisson, but correlated noise needs known rounds",
-        ),
-        (
-            {"participation": "fixed-size"},
-            "participation.kind is fixed-size, but correlated noise needs known",
-        ),
-    ],
-)
-def test_correlated_noise_refuses_parts_without_an_analysis(overlay, message):
-    run = make_config({"method": "dp-agr"}, overlay)
-    with pytest.raises(BenchError, match=f"^{message}"):
-        check_part(run, Factorised())
-
-
-def test_correlated_noise_for_fewer_rounds_than_the_run_is_refused():
-    with pytest.raises(BenchError, match=r"^noise\.rounds is 11, fewer than part"):
-        make_config(FTRL, {"noise": {"rounds": 11}})

@@ -1,4 +1,4 @@
-"""Encoders of correlated noise: closed forms, jax_privacy's errors, column norms."""
+"""Encoders of correlated noise: jax_privacy's errors, searches, column norms."""
 
 import os
 import subprocess
@@ -7,12 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from dpfedbench.config.part import kinds_of
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
+from dpfedbench.parts.schedules.schedule import Cosine
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.repeated_participation import sensitivity
-from dpsum.factorisations import Banded, Factorisation, Optimised, SquareRoot, inverted
+from dpsum.factorisations import Banded, Optimised, SquareRoot, inverted
 
 STEP = Step(rate=1.0, optimizer=Sgd(momentum=0.9))
 ALL = [
@@ -34,10 +33,6 @@ def squared_error(workload, factorisation, step=STEP):
     return float(((workload @ weights) ** 2).sum())
 
 
-def test_factorisations_are_all_tested():
-    assert set(kinds_of(Factorisation)) == {part.kind for part in ALL}
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 40])
 @pytest.mark.parametrize("factorisation", ALL, ids=repr)
 def test_encoder_has_largest_column_norm_one(factorisation, rounds):
@@ -53,19 +48,6 @@ def test_encoder_has_largest_column_norm_one(factorisation, rounds):
     assert 1 - 1e-9 < np.linalg.norm(encoder, axis=0).max() <= 1
     if isinstance(factorisation, Banded):
         assert np.abs(np.tril(encoder, -factorisation.bands)).max() < 1e-12
-
-
-def test_square_root_by_hand():
-    """(1 - x)^(1/2) = 1 - x/2 - x^2/8 - x^3/16 ..., its inverse 1 + x/2 + 3x^2/8 +
-    5x^3/16 ...
-    """
-    weights = SquareRoot().weights(4, STEP)
-    norm = np.sqrt(1 + 1 / 4 + 9 / 64 + 25 / 256)
-    last = norm * np.array([-1 / 16, -1 / 8, -1 / 2, 1])
-    assert weights[3] == pytest.approx(last, rel=1e-11)
-    encoder = inverted(weights) * norm
-    assert encoder[:, 0] == pytest.approx([1, 1 / 2, 3 / 8, 5 / 16], rel=1e-11)
-    assert encoder @ encoder == pytest.approx(prefix_sums(4), abs=1e-11)
 
 
 # jax_privacy 2.0.0, matrix_factorization: `toeplitz.sensitivity_squared` and
@@ -95,10 +77,9 @@ def test_optimised_has_jax_privacys_error(kind):
     assert DENSE[kind] * (1 - 1e-5) < error < DENSE[kind] * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("schedule", [ConstantRate(), Cosine()])
-def test_optimised_has_a_smaller_error_than_the_square_root(schedule):
-    """The second schedule ends at a rate of zero."""
-    step = Step(rate=1.0, optimizer=Sgd(momentum=0.9), schedule=schedule)
+def test_optimised_has_a_smaller_error_than_the_square_root():
+    """The schedule ends at a rate of zero."""
+    step = Step(rate=1.0, optimizer=Sgd(momentum=0.9), schedule=Cosine())
     workload = step.response(60)
     optimised = squared_error(workload, Optimised(workload="server"), step)
     square_root = squared_error(workload, SquareRoot(), step)

@@ -1,4 +1,4 @@
-"""FedProx and SCAFFOLD on quadratics, against closed forms and the algorithms."""
+"""FedProx and SCAFFOLD on quadratics, against closed forms and the algorithm."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +15,7 @@ from dpsum.clipping import Constant
 
 
 class Quadratic:
-    """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2 of each record of client
-    k. The labels are the client's number.
-    """
+    """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2, where the labels are k."""
 
     device = "cpu"
 
@@ -34,7 +32,7 @@ class Quadratic:
         return len(labels) * np.float64(gradient)
 
 
-def quadratic_setup(curvatures, optima, records, run, processes=None):
+def quadratic_setup(curvatures, optima, records, run):
     """Return a `Setup` of clients with `records` records each and quadratic losses."""
 
     def workers(make):
@@ -55,7 +53,7 @@ def quadratic_setup(curvatures, optima, records, run, processes=None):
         shared=None,
         workers=workers,
         run=run,
-        processes=processes or Processes(),
+        processes=Processes(),
     )
 
 
@@ -107,21 +105,11 @@ EVERYONE = [[0, 1, 2]] * 12
 COHORTS = [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
 
 
-class Unconnected(Processes):
-    """Stand-in for one of several processes, which receives nothing from the others."""
-
-    def all(self, value):
-        return [value]
-
-    def gather(self, value):
-        return [value]
-
-
-def make_clients(update, threshold=None, processes=None):
+def make_clients(update, threshold=None):
     rule = None if threshold is None else Constant(threshold=threshold)
     control = SimpleNamespace(name=CONTROL, clipping=rule)
     run = SimpleNamespace(sums=lambda: [control], private=True, stream_seed=0)
-    setup = quadratic_setup(CURVATURES, OPTIMA, 4, run, processes)
+    setup = quadratic_setup(CURVATURES, OPTIMA, 4, run)
     return update.clients(setup)
 
 
@@ -211,31 +199,3 @@ def test_scaffold_client_keeps_the_clipped_message():
     variates = torch.stack(list(client_controls(clients).values()))
     assert np.allclose(variates.mean(dim=0), total, atol=1e-6)
     assert np.allclose(server_control(clients), total, atol=1e-6)
-
-
-def test_scaffold_state_of_two_processes_is_that_of_one():
-    """Each process computes its clients alone. After a restart the state is equal to
-    the bit.
-    """
-    whole = make_clients(SCAFFOLD)
-    parts = [make_clients(SCAFFOLD, processes=Unconnected(rank, 2)) for rank in (0, 1)]
-    theta = np.array([1.0, -1.0], np.float32)
-
-    def rows_of(clients):
-        return next(iter(clients.contributions(theta, np.arange(3), 0)))[0]
-
-    def variates(clients):
-        by_client = client_controls(clients)
-        return {client: variate.tolist() for client, variate in by_client.items()}
-
-    for _ in range(3):
-        rows = rows_of(whole)
-        assert torch.equal(rows_of(parts[0])[:, [0, 2]], rows[:, [0, 2]])
-        assert torch.equal(rows_of(parts[1])[:, [1]], rows[:, [1]])
-        mean = rows[1].numpy().sum(axis=0, dtype=np.float64) / 3
-        for clients in (whole, *parts):
-            clients.receive_broadcast([mean])
-        assert variates(parts[0]) | variates(parts[1]) == variates(whole)
-        for part in parts:
-            part.restore(whole.state())
-        assert [sorted(variates(part)) for part in parts] == [[0, 2], [1]]

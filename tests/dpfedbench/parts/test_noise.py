@@ -1,25 +1,20 @@
-"""Noise: draws, names of mechanisms, and multipliers that decay or are calibrated."""
+"""Noise: mechanisms, samplers, and multipliers that decay or are calibrated."""
 
-from typing import ClassVar
-
-import numpy as np
 import pytest
 
-from dpfedbench.config.part import kinds_of
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import BudgetSettings
-from dpsum.accounting.analyses import find
+from dpfedbench.parts.compatibility import check_part
 from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
-from dpsum.noise import Decaying, Gaussian, Noise
+from dpsum.noise import Decaying, Gaussian
 from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
-from dpsum.randomness import stream
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import CompositionGroup, SumSpec
-from tests.dpfedbench.training.conftest import LOTS, make_config
+from tests.dpfedbench.training.conftest import make_config
 
 
 def plan_budget(noise, budget=None):
@@ -43,44 +38,13 @@ def plan_budget(noise, budget=None):
     )
 
 
-def test_noise_kinds_name_the_mechanism_of_their_analysis():
-    assert {kind: part.mechanism for kind, part in kinds_of(Noise).items()} == {
-        "fixed": "gaussian",
-        "decaying": "gaussian",
-        "correlated": "correlated-gaussian",
-        "skellam": "skellam",
-    }
-
-
-@pytest.mark.parametrize("noise", [Gaussian(), Decaying()])
-def test_independent_noise_is_drawn_from_the_stream_of_its_round(noise):
-    opened = []
-
-    def stream_of(index):
-        opened.append(index)
-        return stream(3, "noise", index)
-
-    values = noise.standard(stream_of, 7, 50)
-    expected = stream(3, "noise", 7).standard_normal(50)
-    assert values.dtype == np.float64
-    assert np.array_equal(values, expected)
-    assert opened == [7]
-
-
 def laplace(self, stream_of, index, dimension):
     """Draw noise of deviation 1 with heavier tails than a Gaussian's."""
     return stream_of(index).laplace(scale=0.5**0.5, size=dimension)
 
 
-class TimesTen(PrivateSum):
-    """Noise that multiplies the clipped total by ten, with the noise of one."""
-
-    def _noised(self, total, standard):
-        return super()._noised(10 * total, standard)
-
-
-def times_ten(self, *, streams, cohort, **values):
-    return TimesTen(**values)
+def own_sum(self, *, streams, cohort, **values):
+    return PrivateSum(**values)
 
 
 class LaplaceDraws:
@@ -91,7 +55,7 @@ class LaplaceDraws:
     ("bases", "members", "message"),
     [
         ((Gaussian,), {"standard": laplace}, "standard of its own, but the mechanism"),
-        ((Gaussian,), {"private_sum": times_ten}, "private_sum of its own"),
+        ((Gaussian,), {"private_sum": own_sum}, "private_sum of its own"),
         ((LaplaceDraws, Gaussian), {}, "standard of its own"),
         ((Gaussian,), {"combines": lambda self, index: [1.0]}, "combines of its own"),
         ((Skellam,), {"secure": lambda self, **values: {}}, "secure of its own"),
@@ -109,17 +73,25 @@ def test_noise_that_draws_or_sums_otherwise_needs_a_mechanism_of_its_own(
         type("Changed", bases, body | members)
 
 
-def test_noise_with_a_mechanism_of_its_own_has_no_analysis():
-    class Laplace(Gaussian):
-        mechanism: ClassVar[str] = "laplace"
-        standard = laplace
-
-    class Subclass(Laplace):
-        """Noise that changes nothing of its base."""
-
-    assert Subclass().mechanism == "laplace"
-    with pytest.raises(BenchError, match=r"^no analysis for laplace noise with the s"):
-        find("laplace", "one-pass")
+@pytest.mark.parametrize(
+    ("noise", "kind", "message"),
+    [
+        (Factorised(), "poisson", "correlated noise needs known rounds"),
+        (Factorised(), "fixed-size", "correlated noise needs known rounds"),
+        (Skellam(), "poisson", "the server of a secure sum knows who takes part"),
+        (
+            Skellam(),
+            "balls-and-bins",
+            "the server of a secure sum knows who takes part",
+        ),
+    ],
+)
+def test_noise_refuses_samplers_without_an_analysis(noise, kind, message):
+    run = make_config({"method": "dp-agr"}, {"participation": kind})
+    with pytest.raises(
+        BenchError, match=f"^participation.kind is {kind}, but {message}"
+    ):
+        check_part(run, noise)
 
 
 def test_decaying_noise_decays_after_three_decreases_in_a_row():
@@ -138,13 +110,6 @@ def test_decaying_noise_decays_after_three_decreases_in_a_row():
     assert multipliers == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("validation", [{"every": 0}, {"public": False}])
-def test_decaying_noise_needs_a_public_validation_loss(validation):
-    overlay = {"noise": {"kind": "decaying"}, "validation": validation}
-    with pytest.raises(BenchError, match=r"noise\.kind is decaying|validation\.public"):
-        make_config(overlay, general=LOTS)
-
-
 def test_calibrated_noise_is_the_least_that_the_budget_allows():
     """One per cent less noise exceeds the budget."""
     budget = BudgetSettings(epsilon=1.0, delta=1e-4, profile="proven")
@@ -153,12 +118,3 @@ def test_calibrated_noise_is_the_least_that_the_budget_allows():
     assert calibrated.lots_allowed == 12
     assert plan_budget(Gaussian(multiplier=z), budget).lots_allowed == 12
     assert plan_budget(Gaussian(multiplier=0.99 * z), budget).lots_allowed < 12
-
-
-def test_calibrated_noise_with_a_norm_query_is_refused():
-    """The query is a further release of each lot, whose noise follows from the
-    multiplier.
-    """
-    overlay = {"clipping": "noised-mean-norm", "noise": {"multiplier": None}}
-    with pytest.raises(BenchError, match="noised-mean-norm makes a further release"):
-        make_config(overlay, {"budget": {"epsilon": 1.0}}, general=LOTS)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.compatibility import check_part, check_processes
+from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.training.accounts import ledger_of
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.skellam_noise import Skellam
 from tests.dpfedbench.training.conftest import (
     accounted,
     history_in,
@@ -20,8 +19,6 @@ from tests.dpfedbench.training.conftest import (
     train,
     watch_streams,
 )
-
-from .conftest import check_refused
 
 RUN = {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
 
@@ -110,48 +107,6 @@ def test_skellam_granularity_moves_with_the_threshold():
     assert last.threshold != first.threshold
     ratio = last.secure["granularity"] / first.secure["granularity"]
     assert ratio == pytest.approx(last.threshold / first.threshold)
-
-
-@pytest.mark.parametrize(
-    ("overlay", "message"),
-    [
-        # The server would add noise to a count that it may not see.
-        ({"clipping": "private-quantile"}, 'clipping.kind is "private-quantile"'),
-        (
-            {"noise": {"dropped": 0.3, "dropped_at_most": 0.25}},
-            "noise.dropped is 0.3, more than noise.dropped_at_most (0.25)",
-        ),
-        (
-            {"noise": {"dropped_at_most": 0.75, "colluding": 0.25}},
-            "noise.dropped_at_most and noise.colluding leave no",
-        ),
-        ({"noise": {"colluding": 0.5}}, "noise.colluding is 0.5"),
-        (
-            {"budget": {"epsilon": 1.0, "profile": "claimed"}},
-            "budget.profile is claimed, but",
-        ),
-    ],
-)
-def test_skellam_noise_that_would_protect_less_is_refused(overlay, message):
-    check_refused(message, RUN, overlay)
-
-
-def test_skellam_modulus_that_is_too_small_is_refused_before_the_first_round(
-    federation, tmp_path
-):
-    config = make_config(RUN, {"noise": {"bits": 4}})
-    message = r"^noise\.bits is 4, too few for the sum of 4 clients' \d+ coordinates"
-    with pytest.raises(BenchError, match=message):
-        train(config, federation, tmp_path)
-    assert not (tmp_path / "ledger.jsonl").exists()
-
-
-@pytest.mark.parametrize("kind", ["poisson", "balls-and-bins"])
-def test_skellam_noise_refuses_secret_cohorts(kind):
-    run = make_config({"method": "dp-agr"}, {"participation": kind})
-    message = rf"^participation\.kind is {kind}, but the server of a secure sum knows"
-    with pytest.raises(BenchError, match=message):
-        check_part(run, Skellam())
 
 
 def test_skellam_run_by_several_processes_is_refused():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.automatic import Automatic
 from tests.dpfedbench.training.conftest import (
     fixed_rounds,
@@ -94,15 +93,3 @@ def test_automatic_run_differs_from_a_clipped_one_and_has_its_ledger(
     clipped = train(make_config(CLIPPING), federation, tmp_path / "clipped")
     assert automatic["model.safetensors"] != clipped["model.safetensors"]
     assert automatic["ledger.jsonl"] == clipped["ledger.jsonl"]
-
-
-@pytest.mark.parametrize(
-    "clipping",
-    [
-        {"kind": "constant", "threshold": 0.5},
-        {"kind": "percentile-of-releases", "threshold": 1.0},
-    ],
-)
-def test_automatic_with_another_threshold_is_refused(clipping):
-    with pytest.raises(BenchError, match="kind is automatic"):
-        make_config({"transform": "automatic", "clipping": clipping})
