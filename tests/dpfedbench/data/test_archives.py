@@ -2,8 +2,6 @@
 
 import io
 import struct
-import tarfile
-import zipfile
 import zlib
 
 import pytest
@@ -12,41 +10,17 @@ from PIL import Image
 from dpfedbench.data.folder_files import data_files
 from dpfedbench.data.sources import Copy, Source, decoded_image
 
-from .conftest import write_files
+from .conftest import write_files, write_tar, write_zip
 
 SOURCE = Source(name="the set", folders=("set",))
 
 
-def write_zip(path, members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return path
-
-
-def write_tar(path, members):
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-        link = tarfile.TarInfo("link")
-        link.type = tarfile.SYMTYPE
-        link.linkname = "a/1.png"
-        archive.addfile(link)
-    return path
-
-
-@pytest.fixture(params=[(write_zip, "set.zip"), (write_tar, "set.tar.gz")])
-def make_archive(request, tmp_path):
-    write, name = request.param
-    return lambda members: write(tmp_path / name, members)
-
-
-def test_by_products_in_an_archive_are_left_out(make_archive):
+@pytest.mark.parametrize(
+    ("write", "file"), [(write_zip, "set.zip"), (write_tar, "set.tar.gz")]
+)
+def test_by_products_in_an_archive_are_left_out(tmp_path, write, file):
     names = ["a/1.png", "__MACOSX/a/._1.png", "a/._1.png", ".x/1.png", "../1.png"]
-    path = make_archive(dict.fromkeys(names, b"1"))
-    copy = Copy(SOURCE, path)
+    copy = Copy(SOURCE, write(tmp_path / file, dict.fromkeys(names, b"1")))
     assert {name: copy.read(name) for name in copy.files} == {"a/1.png": b"1"}
 
 

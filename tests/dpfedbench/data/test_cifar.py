@@ -1,10 +1,8 @@
 """CIFAR-10 and CIFAR-FS: tiny copies in each form, and bad copies."""
 
 import hashlib
-import io
 import pickle
-import tarfile
-import zipfile
+import shutil
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from dpfedbench.data.cifar import (
     read_cifar_fs,
 )
 
-from .conftest import refusal, split_counts, write_files
+from .conftest import refusal, split_counts, write_files, write_tar, write_zip
 
 EXAMPLES = {"train": 5, "test": 2}
 # CIFAR-100's fine label names (Krizhevsky 2009), in the order of their labels.
@@ -58,13 +56,8 @@ def publish(monkeypatch):
         monkeypatch.setattr(kind, "meta", meta)
         if unpacked:
             return write_files(folder / kind.base_folder, files)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / kind.filename
-        with tarfile.open(path, "w:gz") as archive:
-            for name, content in files.items():
-                member = tarfile.TarInfo(f"{kind.base_folder}/{name}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+        members = {f"{kind.base_folder}/{name}": files[name] for name in files}
+        path = write_tar(folder / kind.filename, members)
         monkeypatch.setattr(kind, "tgz_md5", md5(path.read_bytes()))
         return path
 
@@ -157,12 +150,6 @@ def test_cifar_file_or_archive_with_another_checksum_is_refused(
     assert message.startswith(f"{folder} is damaged or not CIFAR")
 
 
-def test_cifar_10_is_not_downloaded_beside_its_pictures(tmp_path):
-    write_files(tmp_path, {"cifar-10/cifar-10-images.zip": b""})
-    message = refusal(read_cifar_10, tmp_path, tmp_path / "download")
-    assert "is the data set cifar-10-jpeg" in message
-
-
 def draw_pictures(folder):
     """Draw `train/CLASS/N.jpg` and `test/CLASS/N.jpg` in grey of value 20 x label."""
     for split, count in EXAMPLES.items():
@@ -174,19 +161,17 @@ def draw_pictures(folder):
     return folder
 
 
-@pytest.mark.parametrize("form", ["zip", "folder", "bare"])
+@pytest.mark.parametrize("form", ["zip", "folder"])
 def test_cifar_10_pictures_are_read(tmp_path, form):
     local = tmp_path / "local" / "cifar-10"
+    folder = draw_pictures(local / "cifar-10-images")
     if form == "zip":
-        source = draw_pictures(tmp_path / "drawn")
-        local.mkdir(parents=True)
-        with zipfile.ZipFile(local / "cifar-10-images.zip", "w") as archive:
-            for file in sorted(source.rglob("*.jpg")):
-                archive.write(file, file.relative_to(source))
-    elif form == "folder":
-        draw_pictures(local / "cifar-10-images")
-    else:
-        draw_pictures(local)
+        pictures = sorted(folder.rglob("*.jpg"))
+        members = {
+            str(file.relative_to(folder)): file.read_bytes() for file in pictures
+        }
+        write_zip(local / "cifar-10-images.zip", members)
+        shutil.rmtree(folder)
     raw = read_cifar_10_jpeg(tmp_path / "local", tmp_path, examples=EXAMPLES)
     assert raw.train_images.shape == (50, 32, 32, 3)
     assert raw.test_images.shape == (20, 32, 32, 3)
@@ -194,14 +179,8 @@ def test_cifar_10_pictures_are_read(tmp_path, form):
     assert np.abs(raw.train_images - expected).max() <= 2
 
 
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda file: file.unlink(), "train/cat has 4"),
-        (lambda file: Image.new("RGB", (31, 32)).save(file), "is 31×32, not 32×32"),
-    ],
-)
-def test_cifar_10_pictures_that_are_damaged_are_refused(tmp_path, harm, message):
+def test_cifar_10_pictures_of_which_one_is_missing_are_refused(tmp_path):
     folder = draw_pictures(tmp_path / "cifar-10" / "cifar-10-images")
-    harm(folder / "train" / "cat" / "0001.jpg")
-    assert message in refusal(read_cifar_10_jpeg, tmp_path, tmp_path, examples=EXAMPLES)
+    (folder / "train" / "cat" / "0001.jpg").unlink()
+    message = refusal(read_cifar_10_jpeg, tmp_path, tmp_path, examples=EXAMPLES)
+    assert "train/cat has 4" in message

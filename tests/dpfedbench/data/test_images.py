@@ -11,7 +11,7 @@ from dpfedbench.data.records import RawRecords, load_records
 from .conftest import make_raw_images, refusal
 
 
-def raw_records(**change):
+def raw_records():
     """Return six training records with pixel values 10, 11, ..., and three test records
     with 20, 21, 22.
     """
@@ -20,15 +20,14 @@ def raw_records(**change):
         values = np.arange(first, first + count, dtype=np.uint8)
         return np.broadcast_to(values[:, None, None, None], (count, 4, 5, 1))
 
-    arguments = {
-        "train_images": images(10, 6),
-        "train_labels": np.array([2, 0, 1, 0, 2, 2]),
-        "test_images": images(20, 3),
-        "test_labels": np.array([1, 1, 0]),
-        "class_names": ("cat", "dog", "owl"),
-        "versions": {"maker": "1"},
-    }
-    return RawRecords(**(arguments | change))
+    return RawRecords(
+        train_images=images(10, 6),
+        train_labels=np.array([2, 0, 1, 0, 2, 2]),
+        test_images=images(20, 3),
+        test_labels=np.array([1, 1, 0]),
+        class_names=("cat", "dog", "owl"),
+        versions={"maker": "1"},
+    )
 
 
 @pytest.fixture
@@ -95,52 +94,23 @@ def test_records_summary_describes_them(records, tmp_path):
     assert load_records(tmp_path / "again").summary["matches_record"] is True
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"train_images": np.zeros((6, 4, 5), np.uint8)}, "train images must be uint8"),
-        ({"test_images": np.zeros((3, 4, 5, 1))}, "test images must be uint8"),
-        ({"train_labels": np.zeros(5, np.int64)}, "train labels must be int64"),
-        ({"test_labels": np.zeros(3, np.int32)}, "test labels must be int64"),
-        ({"test_labels": np.array([0, 1, 3])}, "must be in 0 ... 2"),
-        ({"test_images": np.zeros((3, 5, 5, 1), np.uint8)}, "two sizes"),
-        ({"class_names": ("cat", "dog", "cat")}, "one unique name"),
-    ],
-)
-def test_records_that_do_not_fit_together_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        raw_records(**change)
-
-
 def flip_last_byte(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
-def cut_last_bytes(path):
-    path.write_bytes(path.read_bytes()[:-20])
-
-
 def replace_text(old, new):
     return lambda path: path.write_text(path.read_text().replace(old, new))
-
-
-def remove_last_line(path):
-    path.write_text("".join(path.read_text().splitlines(True)[:-1]))
 
 
 @pytest.mark.parametrize(
     ("file", "harm"),
     [
         ("images.npy", flip_last_byte),
-        ("images.npy", cut_last_bytes),
-        ("images.npy", lambda path: path.write_text("not an array")),
-        ("classes.csv", remove_last_line),
+        ("images.npy", lambda path: path.write_bytes(path.read_bytes()[:-20])),
         ("classes.csv", replace_text("train", "trian")),
-        ("classes.csv", lambda path: path.unlink()),
         ("summary.json", lambda path: path.unlink()),
-        ("summary.json", lambda path: path.write_text('{"name": "small"}')),
     ],
 )
 def test_data_set_that_is_damaged_is_refused(classes, records, file, harm):
@@ -153,8 +123,6 @@ def test_data_set_that_is_damaged_is_refused(classes, records, file, harm):
     ("file", "old", "new"),
     [
         ("classes.csv", "0,cat,2,1", "0,cat,1,2"),
-        ("classes.csv", "0,cat,2,1", "0,cat,2"),
-        ("summary.json", '"test": [', '"other": ['),
         ("summary.json", "      3\n", "      4\n"),
     ],
 )

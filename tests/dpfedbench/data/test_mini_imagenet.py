@@ -74,11 +74,8 @@ def test_mini_imagenet_is_read_from_pickles(tmp_path, validation):
 
 
 def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path):
-    folder = tmp_path / "mini-imagenet"
-    write_folders(folder, *CLASSES)
+    write_folders(tmp_path / "mini-imagenet", *CLASSES)
     check_images(read(tmp_path))
-    (folder / "n02").rename(tmp_path / "n02")
-    assert "of its 3 classes n02 are missing" in refusal(read, tmp_path)
 
 
 def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path):
@@ -89,21 +86,10 @@ def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path):
     assert "not every class has 4 images: n05 has 3" in refusal(read, tmp_path)
 
 
-def class_rows(first):
-    return {"n00": first, "n01": [4, 5, 6, 7], "n02": [8, 9, 10, 11]}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"class_dict": {"n00": [0, 1, 2, 3]}}, "classes n01, n02 are missing"),
-        ({"class_dict": class_rows([0, 1, 2])}, "not every class has 4 images: n00"),
-        ({"class_dict": class_rows([0, 1, 2, 99])}, "out of bounds"),
-        ({"image_data": np.zeros((12, 84, 84), np.uint8)}, "image_data is uint8"),
-    ],
-)
-def test_mini_imagenet_pickle_with_other_content_is_refused(tmp_path, change, message):
+def test_mini_imagenet_pickle_with_too_few_images_of_a_class_is_refused(tmp_path):
     write_pickles(tmp_path)
     path = tmp_path / "mini-imagenet-cache-train.pkl"
-    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change))
-    assert message in refusal(read, tmp_path)
+    content = pickle.loads(path.read_bytes())
+    content["class_dict"]["n00"].pop()
+    path.write_bytes(pickle.dumps(content))
+    assert "not every class has 4 images: n00" in refusal(read, tmp_path)

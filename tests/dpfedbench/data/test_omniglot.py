@@ -2,7 +2,6 @@
 
 import io
 import os
-import zipfile
 
 import numpy as np
 import PIL
@@ -14,7 +13,7 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.omniglot import read_omniglot
 from dpfedbench.data.registry import DATASETS, prepare
 
-from .conftest import refusal, write_files
+from .conftest import refusal, write_files, write_zip
 
 PARTS = {"images_background": 3, "images_evaluation": 2}
 NAME = "images_background/Alphabet_0/character01/0001_01.png"
@@ -50,16 +49,12 @@ def drawings(part):
 
 def write_zips(folder, change=dict):
     """Write both archives. `change` is applied to the files of the background part."""
-    (folder / "omniglot").mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        members = drawings(part)
+        by_product = f"__MACOSX/{part}/Alphabet_0/character01/0001_01.png"
+        members = drawings(part) | {by_product: b"not a drawing"}
         if part == "images_background":
             members = change(members)
-        with zipfile.ZipFile(folder / "omniglot" / f"{part}.zip", "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-            by_product = f"__MACOSX/{part}/Alphabet_0/character01/0001_01.png"
-            archive.writestr(by_product, b"not a drawing")
+        write_zip(folder / "omniglot" / f"{part}.zip", members)
     return folder
 
 
@@ -108,7 +103,6 @@ def without(text):
     [
         (without("character02"), "2 characters, not 3"),
         (without(NAME), "Alphabet_0/character01 has 19"),
-        (lambda members: members | {NAME: b"no picture"}, "cannot identify"),
         (lambda members: members | {NAME: drawing(0, 0, 64)}, "64×64, not 105×105"),
         (lambda members: members | {NAME: members[NAME][:-40]}, "0001_01.png"),
     ],
@@ -121,25 +115,14 @@ def test_omniglot_archive_with_other_content_is_refused(
     assert message in text
 
 
-def flip_byte_of_a_drawing(content):
-    index = content.index(b"IDAT") + 6
-    return content[:index] + bytes([content[index] ^ 255]) + content[index + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda content: content[:-100], "not a zip file"),
-        (flip_byte_of_a_drawing, "Bad CRC-32"),
-    ],
-)
-def test_omniglot_archive_that_is_damaged_is_refused_and_nothing_is_written(
-    small, tmp_path, harm, message
+def test_omniglot_archive_that_is_cut_is_refused_and_nothing_is_written(
+    small, tmp_path
 ):
     write_zips(tmp_path)
     path = tmp_path / "omniglot" / "images_evaluation.zip"
-    path.write_bytes(harm(path.read_bytes()))
-    assert message in refusal(prepare, "omniglot", tmp_path / "out", tmp_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    message = refusal(prepare, "omniglot", tmp_path / "out", tmp_path)
+    assert "not a zip file" in message
     assert not (tmp_path / "out").exists()
 
 

