@@ -39,7 +39,7 @@ for line in sys.stdin:
             sys.path[:] = [request["folder"], *filter(None, python_path), *installed]
             if request["fresh"]:
                 for name in list(sys.modules):
-                    if name.split(".")[0] in ("dpfedbench", "dpkernels", "dpsum", "dpwatch", "drawnsets"):
+                    if name.split(".")[0] in ("dpfedbench", "dpkernels", "dploss", "dpsum", "dpwatch", "drawnsets"):
                         del sys.modules[name]
             sys.argv[1:] = request["arguments"]
             runpy.run_module("snakemake", run_name="__main__", alter_sys=True)

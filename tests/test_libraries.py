@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from tests.calls import CallSnakemake
 
 ROOT = Path(__file__).resolve().parents[1]

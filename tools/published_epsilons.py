@@ -16,11 +16,11 @@ import torch
 from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from dpsum.accounting import renyi
+from dploss import renyi
+from dploss.gaussian import Schedule, gaussian_epsilon, joint_multiplier
 from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
-from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_multiplier
 from dpsum.clipping import PercentileOfReleases, Seen
 
 DP_ACCOUNTING_ORDERS = (

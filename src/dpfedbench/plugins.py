@@ -33,6 +33,7 @@ GROUP = "dpfedbench.plugins"
 PACKAGES = (
     "dpfedbench",
     "dpkernels",
+    "dploss",
     "dpsum",
     "dpwatch",
     "drawnsets",

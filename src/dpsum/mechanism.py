@@ -22,7 +22,7 @@ import numpy as np
 
 from dpsum import randomness
 from dpsum.accounting.analyses import find, known
-from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.accounting.further_release import rest_multiplier
 from dpsum.accumulator import (
     Accumulator,
     Arithmetic,

@@ -4,7 +4,7 @@ Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is 
 by zero (zero-out). Each contribution is scaled to at most C in one L2 norm over all
 parameters, so the sums of neighbours differ by at most C, and the release is the
 Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
-`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the
+`dploss.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the
 sensitivity is 2 C. A sum for that adjacency (a client's own update, which is always
 present) has noise of standard deviation 2 z C and the same (epsilon, delta).
 """

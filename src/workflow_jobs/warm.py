@@ -53,7 +53,7 @@ _SOURCES = Path(__file__).resolve().parents[1]
 FEWEST = 4
 """Least number of jobs for which starting a warm process pays off."""
 
-_IMPORTED = ("dpfedbench", "dpkernels", "dpsum", "drawnsets", "workflow_jobs")
+_IMPORTED = ("dpfedbench", "dpkernels", "dploss", "dpsum", "drawnsets", "workflow_jobs")
 """Packages that the warm process imports; an edit of one starts a new process."""
 _PATIENCE = 30.0
 """Time limit, in seconds, of the two ends.

@@ -22,7 +22,7 @@ from dpfedbench.evaluation.held_out import held_out
 from dpfedbench.files import read_json, write_text
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from tests.dpfedbench.training import test_search
 from tests.dpfedbench.training.conftest import LOTS, accounted, make_config, train
 from tests.pages import code_blocks

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 import dpsum
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.claims import POISSON_MOMENTS, Claim
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.clipping import RuleByGroup, Seen
 from dpsum.group_clipping import (
     CoordinateGroups,

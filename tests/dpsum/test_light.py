@@ -6,7 +6,7 @@ import sys
 IMPORTS = """
 import importlib, pkgutil, sys
 
-ALLOWED = sys.stdlib_module_names | {"numpy", "scipy", "dpsum"}
+ALLOWED = sys.stdlib_module_names | {"numpy", "scipy", "dploss", "dpsum"}
 
 
 class Refuse:
@@ -45,7 +45,7 @@ import dpsum
 
 for name in ("Mechanism", "Gaussian", "Constant", "Poisson", "Ledger", "account"):
     getattr(dpsum, name)
-print(*sorted(name for name in sys.modules if name.startswith("dpsum")))
+print(*sorted(name for name in sys.modules if name.startswith("dp")))
 """
 
 FILES_OF_FURTHER_NOISE = {
@@ -54,7 +54,7 @@ FILES_OF_FURTHER_NOISE = {
     "dpsum.triangular",
     "dpsum.skellam_noise",
     "dpsum.secure",
-    "dpsum.accounting.importance_sampling",
+    "dploss.importance_sampling",
     "dpsum.accounting.analyses.correlated",
     "dpsum.accounting.analyses.correlated_balls_and_bins",
     "dpsum.accounting.analyses.skellam",

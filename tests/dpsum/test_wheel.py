@@ -1,4 +1,4 @@
-"""The wheels of dpsum and dpwatch need numpy and scipy alone."""
+"""The wheels of dpsum (with dploss) and dpwatch need numpy and scipy alone."""
 
 import ast
 import re
@@ -58,22 +58,25 @@ def imported_by(path):
     return {module.partition(".")[0] for module in modules}
 
 
-@pytest.mark.parametrize("package", ["dpsum", "dpwatch"])
-def test_wheel_has_its_package_and_needs_numpy_and_scipy(wheels, package):
-    with zipfile.ZipFile(wheels[package]) as content:
+@pytest.mark.parametrize(
+    ("wheel", "packages"), [("dpsum", ("dploss", "dpsum")), ("dpwatch", ("dpwatch",))]
+)
+def test_wheel_has_its_packages_and_needs_numpy_and_scipy(wheels, wheel, packages):
+    with zipfile.ZipFile(wheels[wheel]) as content:
         names = {name for name in content.namelist() if ".dist-info/" not in name}
     expected = {
         path.relative_to(ROOT / "src").as_posix()
+        for package in packages
         for path in (ROOT / "src" / package).rglob("*")
         if path.suffix in (".py", ".json", ".md")
     }
     assert names == expected
     required = {
         name_of(requirement)
-        for requirement in read_requirements(wheels[package])
+        for requirement in read_requirements(wheels[wheel])
         if "extra ==" not in requirement
     }
-    assert required == {"numpy", "scipy"} | ({"dpsum"} - {package})
+    assert required == {"numpy", "scipy"} | ({"dpsum"} - {wheel})
 
 
 def test_wheel_has_an_extra_for_every_adapter(wheels):

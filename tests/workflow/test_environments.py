@@ -29,6 +29,7 @@ ONLY_OUTSIDE_RULES = {
 OWN_PACKAGES = {
     "dpfedbench",
     "dpkernels",
+    "dploss",
     "dpsum",
     "dpwatch",
     "drawnsets",

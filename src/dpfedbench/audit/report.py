@@ -31,10 +31,10 @@ from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.training.accounts import ledger_of
+from dploss.gaussian import joint_multiplier
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, within_task
-from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import Family, rank_test
 from dpsum.ledger import Release, check_same_mechanism

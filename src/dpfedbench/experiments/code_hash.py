@@ -18,6 +18,7 @@ from dpfedbench.config.plugin_sources import plugin_files
 SOURCES = Path(__file__).resolve().parents[2]
 
 _ACCOUNT = (
+    "dploss",
     "dpsum",
     "dpfedbench/training",
     "dpfedbench/method.py",
@@ -35,6 +36,7 @@ _TEST = (
     "dpsum/randomness.py",
 )
 _REPORT = (
+    "dploss",
     "dpsum",
     "dpfedbench/results",
     "dpfedbench/audit/findings.py",
@@ -69,7 +71,7 @@ PACKAGES = {
     "collect": _REPORT,
     "archive": ("dpfedbench/results",),
     # Watches and audits another library's training.
-    "library": ("dpsum", "dpwatch"),
+    "library": ("dploss", "dpsum", "dpwatch"),
 }
 """Packages, or single modules, below src that each rule's script uses."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.accounting.further_release import rest_multiplier
 from dpsum.clipping import RuleByGroup
 from dpsum.group_clipping import CoordinateGroups
 from dpsum.ledger import Release

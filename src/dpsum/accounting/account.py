@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from dploss.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
+from dploss.renyi import PROVEN_ORDERS, epsilon_of
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Accountant
 from dpsum.accounting.analyses.poisson import PoissonAccountant, composed_ends
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
 from dpsum.accounting.profiles import Entry, Profiles
-from dpsum.accounting.renyi import PROVEN_ORDERS, epsilon_of
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger

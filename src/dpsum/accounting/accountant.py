@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dpsum.accounting.gaussian import (
+from dploss.gaussian import (
     Bracket,
     Schedule,
     ends,

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dploss.gaussian import joint_multiplier, joint_or_only, rounded_up
+from dploss.renyi import PROVEN_ORDERS, epsilon_of, renyi
 from dpsum.accounting.analyses import find
 from dpsum.accounting.calibration import (
     AccountingOptions,
@@ -18,8 +20,6 @@ from dpsum.accounting.calibration import (
 )
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.filters import filter_order, orders_of
-from dpsum.accounting.gaussian import joint_multiplier, joint_or_only, rounded_up
-from dpsum.accounting.renyi import PROVEN_ORDERS, epsilon_of, renyi
 from dpsum.budget import Budget
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampler

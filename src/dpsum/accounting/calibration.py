@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from typing import TypedDict, Unpack
 
+from dploss.gaussian import Schedule, rounded_up
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses import find
 from dpsum.accounting.claims import NO_CLAIM, Claims
-from dpsum.accounting.gaussian import Schedule, rounded_up
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampler, Sampling
 

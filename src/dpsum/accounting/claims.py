@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpsum.accounting.gaussian import Schedule
+    from dploss.gaussian import Schedule
     from dpsum.sampling import Sampler
 
 TF_PRIVACY_ORDERS = (
@@ -140,7 +140,7 @@ NO_CLAIM = "the method's paper claims no epsilon"
 def _renyi(
     schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]
 ) -> float:
-    from dpsum.accounting.renyi import renyi_epsilon
+    from dploss.renyi import renyi_epsilon
 
     return renyi_epsilon(schedule, sampler["rate"], delta, orders)
 
@@ -165,7 +165,7 @@ def renyi_claim(
 
 def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
     """Return epsilon of one Gaussian release, the least noisy of a schedule."""
-    from dpsum.accounting.gaussian import gaussian_epsilon
+    from dploss.gaussian import gaussian_epsilon
 
     return gaussian_epsilon(min(z for z, _ in schedule), delta)
 
@@ -223,7 +223,7 @@ def _gdp(
     *,
     square: Callable[[float, int], float],
 ) -> float:
-    from dpsum.accounting.gaussian import gaussian_epsilon
+    from dploss.gaussian import gaussian_epsilon
 
     mu = sampler["rate"] * math.sqrt(
         math.fsum(square(z, rounds) for z, rounds in schedule)

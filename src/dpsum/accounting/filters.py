@@ -29,10 +29,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import logsumexp
 
+from dploss.gaussian import Schedule, least_root
+from dploss.renyi import PROVEN_ORDERS, renyi
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import Claim, Claims
-from dpsum.accounting.gaussian import Schedule, least_root
-from dpsum.accounting.renyi import PROVEN_ORDERS, renyi
 from dpsum.budget import Budget
 from dpsum.errors import DpsumError
 

@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dploss.fine_brackets import is_wide
+from dploss.gaussian import ends, gaussian_epsilon
+from dploss.groups import group_epsilon
+from dploss.renyi import PROVEN_ORDERS
 from dpsum.accounting import analyses
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import filter_of, floor_of
-from dpsum.accounting.fine_brackets import is_wide
-from dpsum.accounting.gaussian import ends, gaussian_epsilon
-from dpsum.accounting.groups import group_epsilon
-from dpsum.accounting.renyi import PROVEN_ORDERS
 from dpsum.accounting.tuning import searched_epsilon
 from dpsum.ledger import Release
 

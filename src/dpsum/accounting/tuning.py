@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsum.accounting.renyi import epsilon_of
+from dploss.renyi import epsilon_of
 from dpsum.errors import DpsumError
 
 NUMBERS = ("fixed", "geometric", "poisson")

@@ -33,8 +33,8 @@ import numpy as np
 import scipy
 from scipy.special import expit, logit, ndtr
 
+from dploss.gaussian import Schedule
 from dpsum.accounting.accountant import Accountant, Curve, Events
-from dpsum.accounting.gaussian import Schedule
 from dpsum.audit.bounds import LARGEST_EPSILON, Bound
 from dpsum.audit.ideal import Drawn, chance_of_such
 from dpsum.sampling import Sampler

@@ -30,11 +30,11 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom
 
+from dploss.compositions import LARGEST, RoundLaw, Stage, upper_end
+from dploss.gaussian import Schedule, gaussian_epsilon, joint_of
+from dploss.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
-from dpsum.accounting.compositions import LARGEST, RoundLaw, Stage, upper_end
-from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_of
-from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.sampling import Sampler, Sampling
 
 # Numbers of draws that leave less noise than this for each draw count as infinite

@@ -11,10 +11,10 @@ import functools
 import numpy as np
 from scipy.special import log_ndtr
 
+from dploss.gaussian import gaussian_epsilon
+from dploss.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses.known_rounds import ShuffledEpochsAccountant
-from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing
 
 _CELLS = 4096
 # Bound on the error of a tail's logarithms, product and difference from the next tail,

@@ -7,9 +7,9 @@ from scipy import stats
 from dpfedbench.audit.canaries import ClientSource, RecordSource
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Coordinates, Units
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import of
 from dpsum.accounting.calibration import epsilon_after
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.bounds import clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import RankTest
 from dpsum.private_sum import PlainSum

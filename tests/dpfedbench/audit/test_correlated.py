@@ -7,8 +7,8 @@ import pytest
 
 from dpfedbench.audit.report import family_of
 from dpfedbench.errors import BenchError
+from dploss.gaussian import gaussian_epsilon
 from dpsum import noise
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.correlated_noise import Factorised, _weights
 from dpsum.factorisations import inverted
 from dpsum.noise import Noise

@@ -10,8 +10,8 @@ from dpfedbench.audit.canaries import CanaryExperiment
 from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit
 from dpfedbench.papers import read_run
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import find
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.ranks import Family
 from dpsum.private_sum import PrivateSum
 from tests.dpfedbench.training.test_text import OWN, RUN

@@ -21,10 +21,10 @@ from dpfedbench.audit.canaries import (
 )
 from dpfedbench.audit.report import audit, family_of
 from dpfedbench.audit.units import LARGE, Units
+from dploss.gaussian import gaussian_epsilon
 from dpsum import mechanism
 from dpsum.accounting.analyses import find
 from dpsum.accounting.analyses.poisson import upper_epsilon
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.bounds import guess_surest, one_run_dp
 from dpsum.audit.ranks import Family
 from dpsum.clipping import PrivateQuantile

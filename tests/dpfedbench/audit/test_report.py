@@ -12,7 +12,7 @@ from dpfedbench.audit.canaries import audit_seed
 from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of, own_family
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from dpsum.ledger import Ledger, check_same_mechanism
 from tests.dpfedbench.training.conftest import rounds_without_data
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import audit
+from dploss.gaussian import gaussian_epsilon
 from dpsum import randomness, secure
 from dpsum.accounting.analyses.skellam import FACTOR
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum
 

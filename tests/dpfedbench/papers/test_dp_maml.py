@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from tests.dpfedbench.training.conftest import (
     accounted,
     make_config,

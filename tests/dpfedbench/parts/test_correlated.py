@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.server.server_step import Step
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import Optimised, SquareRoot, inverted
 from dpsum.private_sum import PrivateSum

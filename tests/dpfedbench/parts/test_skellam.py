@@ -8,8 +8,8 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.training.accounts import ledger_of
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses.skellam import FACTOR
-from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpfedbench.training.conftest import (
     accounted,
     history_in,

@@ -7,8 +7,9 @@ import numpy as np
 
 from dpfedbench.data.records import RawRecords, held_out_places, load_records
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
+from dploss import importance_sampling
 from dpsum import participation
-from dpsum.accounting import calibration, importance_sampling
+from dpsum.accounting import calibration
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import correlated_balls_and_bins
 from tests.dpfedbench.privacy.test_who_took_part import (

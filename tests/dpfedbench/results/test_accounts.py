@@ -6,8 +6,8 @@ import pytest
 from dpfedbench.papers import METHODS
 from dpfedbench.results import figures
 from dpfedbench.results.curves import account_points
+from dploss.gaussian import gaussian_delta
 from dpsum.accounting.calibration import epsilon_after
-from dpsum.accounting.gaussian import gaussian_delta
 
 
 def curves_of(item):

@@ -6,6 +6,8 @@ import math
 import pytest
 
 from dpfedbench.parts.budget import BudgetSettings
+from dploss.gaussian import gaussian_epsilon
+from dploss.renyi import epsilon_of, renyi
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
@@ -13,8 +15,6 @@ from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import PROVEN_ORDERS
-from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.clipping import Constant
 from dpsum.noise import Decaying, Gaussian
 from dpsum.participation import PoissonLots

@@ -15,7 +15,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.papers.federated_averaging import CONTROL, DpScaffold
 from dpfedbench.training import engine
 from dpfedbench.training.client_updates.client_update import Clients
-from dpsum.accounting.gaussian import joint_multiplier
+from dploss.gaussian import joint_multiplier
 from dpsum.composition import Composition
 from dpsum.randomness import stream
 from tests.partitions import make_dirichlet

@@ -15,7 +15,7 @@ from dpfedbench.models.torch_sums import add_groups_on_device, add_to
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.training.agreement import check_agrees
 from dpfedbench.training.client_updates.maml import QUERY, SUPPORT
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
 from dpsum.private_sum import PrivateSum
 

@@ -8,7 +8,7 @@ from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records
 from dpfedbench.models.members import load_members
-from dpsum.accounting import renyi
+from dploss import renyi
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.claims import WHOLE_ORDERS
 from tests.partitions import make_fragments

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 from tests.dpfedbench.audit import conftest as audits
 from tests.dpfedbench.training.conftest import accounted, ledger_in, make_config, train
 

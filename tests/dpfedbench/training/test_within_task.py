@@ -10,7 +10,7 @@ from dpfedbench.papers.gbml import TASK
 from dpfedbench.training.accounts import account_of
 from dpfedbench.training.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.training.client_updates.within_task import Client
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dploss.gaussian import gaussian_epsilon
 
 from .conftest import (
     accounted,

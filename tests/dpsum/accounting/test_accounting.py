@@ -14,6 +14,10 @@ import pytest
 from dpfedbench.audit.report import family_of
 from dpfedbench.files import write_json
 from dpfedbench.training.accounts import account_run, image_use
+from dploss.gaussian import (
+    gaussian_epsilon,
+    joint_multiplier,
+)
 from dpsum import DpsumError
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
@@ -24,11 +28,7 @@ from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import ONE_RELEASE
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import (
-    gaussian_epsilon,
-    joint_multiplier,
-    rest_multiplier,
-)
+from dpsum.accounting.further_release import rest_multiplier
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.budget import Budget

@@ -9,11 +9,11 @@ from scipy import integrate
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from dploss.gaussian import gaussian_epsilon
+from dploss.renyi import epsilon_of
+from dploss.renyi import renyi as sampled_renyi
 from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.analyses.balls_and_bins import lower_epsilon, renyi, upper_epsilon
-from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.accounting.renyi import epsilon_of
-from dpsum.accounting.renyi import renyi as sampled_renyi
 from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
 
 T, DELTA = 250, 1e-6

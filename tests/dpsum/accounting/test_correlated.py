@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import of
 from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.factorisations import square_root
 from dpsum.ledger import Ledger, read_ledger

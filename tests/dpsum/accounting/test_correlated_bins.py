@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import dpsum
+from dploss import importance_sampling
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError, factorisations
-from dpsum.accounting import analyses, importance_sampling
+from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from tests.dpsum.accounting.helpers import (
     COHORTS,

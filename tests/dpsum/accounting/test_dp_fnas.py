@@ -6,13 +6,13 @@ import functools
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.analyses.poisson import composed_ends
 from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import digest, parse
 from tests.dpsum.helpers import make_release
 

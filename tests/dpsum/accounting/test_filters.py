@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsum.accounting import renyi
+from dploss import renyi
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import (
     PROVEN_ORDERS,

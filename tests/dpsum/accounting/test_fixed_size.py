@@ -15,13 +15,14 @@ from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binomtest
 
-from dpsum.accounting import analyses, renyi
+from dploss import renyi
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
+from dploss.groups import squares_of_hypergeometrics
+from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpsum.accounting.groups import squares_of_hypergeometrics
 from dpsum.accounting.image_level import ImageUse
 from tests.dpsum.accounting.helpers import positive_root
 from tests.dpsum.helpers import make_releases

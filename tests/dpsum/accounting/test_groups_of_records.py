@@ -2,11 +2,11 @@
 
 import math
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import participation
 from dpsum.accounting.account import account
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpsum.helpers import make_release
 
 SAMPLER = participation.within_task(

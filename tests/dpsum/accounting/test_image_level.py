@@ -9,11 +9,11 @@ import pytest
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.training.accounts import image_use, used_images
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError, participation
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins, poisson
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from tests.dpfedbench.training.conftest import make_config
 from tests.dpsum.accounting.helpers import estimate_delta

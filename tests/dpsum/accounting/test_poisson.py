@@ -10,10 +10,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
+from dploss.renyi import renyi, renyi_epsilon
 from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.claims import TF_PRIVACY_ORDERS
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpsum.accounting.renyi import renyi, renyi_epsilon
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
 from tools.published_epsilons import (
     DP_ACCOUNTING_ORDERS,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from scipy.optimize import brentq
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import poisson
-from dpsum.accounting.gaussian import gaussian_epsilon
 from tools.published_epsilons import (
     central_limit_epsilon,
     compute_figures,

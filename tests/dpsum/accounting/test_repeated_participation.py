@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.accounting.calibration import epsilon_after
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import heaviest, sensitivity
 from dpwatch.accountants.secret_batches import secret_batches

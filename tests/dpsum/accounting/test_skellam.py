@@ -11,6 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from scipy.special import i0e, logsumexp, ndtri
 
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.skellam import (
@@ -22,7 +23,6 @@ from dpsum.accounting.analyses.skellam import (
 )
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.secure import Lattice

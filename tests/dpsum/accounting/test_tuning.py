@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event, rdp
 
+from dploss import renyi
 from dpsum import DpsumError
-from dpsum.accounting import renyi
 from dpsum.accounting.tuning import Search, searched_divergences, searched_epsilon
 
 ORDERS = tuple(range(2, 65))

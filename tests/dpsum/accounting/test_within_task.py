@@ -15,11 +15,11 @@ from dp_accounting.pld import PLDAccountant
 from dpfedbench.audit.own_sums import one_run_of_examples
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.papers import gbml
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError, participation
 from dpsum.accounting import account as accounts
 from dpsum.accounting.analyses import within_task
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.group_clipping import GroupedSum
 from dpsum.private_sum import PrivateSum
 from tests.dpfedbench.training.conftest import make_config

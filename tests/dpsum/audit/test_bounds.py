@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.audit.bounds import (
     Guesses,
     clopper_pearson,

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins, find, poisson
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
 
 ROUNDS, RATE = 20, 0.05

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpwatch.accountants.fixed_draws import lower_epsilon, upper_epsilon
 from tests.dpsum.accounting.helpers import positive_root
 

@@ -33,8 +33,8 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore import differential_privacy
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from dpwatch.adapters import flower
 from dpwatch.adapters.flower_nodes import InProcess

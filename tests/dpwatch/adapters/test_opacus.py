@@ -31,8 +31,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from dpwatch.adapters import torch_loader
 from dpwatch.adapters.opacus import release_of, watch

@@ -33,8 +33,8 @@ from pfl.privacy.ftrl_mechanism import (
 )
 from pfl.stats import MappedVectorStatistics
 
+from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
-from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from dpwatch.adapters import pfl
 

@@ -40,7 +40,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
     from pfl.stats import MappedVectorStatistics
 
-    from dpsum.accounting.gaussian import gaussian_epsilon
+    from dploss.gaussian import gaussian_epsilon
     from dpwatch.adapters.pfl import watch
 
     os.environ["PFL_PYTORCH_DEVICE"] = "cpu"

@@ -29,9 +29,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtri
 
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.fine_brackets import is_wide
-from dpsum.accounting.gaussian import (
+from dploss.fine_brackets import is_wide
+from dploss.gaussian import (
     FUNCTION,
     ROUNDING,
     Bracket,
@@ -41,7 +40,7 @@ from dpsum.accounting.gaussian import (
     guess_epsilon,
     upper_tail,
 )
-from dpsum.accounting.grid_sums import (
+from dploss.grid_sums import (
     EXCESS,
     RATIO,
     DeltaEnd,
@@ -50,11 +49,12 @@ from dpsum.accounting.grid_sums import (
     crossing,
     raised,
 )
-from dpsum.accounting.groups import (
+from dploss.groups import (
     group_epsilon,
     known_draws_epsilon,
     squares_of_a_multinomial,
 )
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 

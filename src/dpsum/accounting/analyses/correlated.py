@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import MEND, Accountant, Events
 from dpsum.accounting.analyses.everyone import check_rate
 from dpsum.accounting.analyses.known_rounds import (
@@ -34,7 +35,6 @@ from dpsum.accounting.analyses.known_rounds import (
     OnePassAccountant,
     epsilon_of_square,
 )
-from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import sensitivity
 from dpsum.errors import DpsumError

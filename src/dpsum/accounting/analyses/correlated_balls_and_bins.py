@@ -19,7 +19,7 @@ Amplification for Matrix Mechanisms, 2024, sample from this pair.) So f depends 
 |C|^T |C| / sigma^2 alone, L being normal with covariance G, and grows with each of its
 entries.
 
-**Both ends, by draws** (`accounting.importance_sampling`): of the very pair, up to a few hundred
+**Both ends, by draws** (`dploss.importance_sampling`): of the very pair, up to a few hundred
 rounds. Their bound may fail with a chance that is part of delta and that the account
 names. Where draws show nothing, or there are more rounds, the ends are these:
 
@@ -47,18 +47,18 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr
 
-from dpsum.accounting import importance_sampling
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.analyses import balls_and_bins
-from dpsum.accounting.analyses.correlated import encoder_of
-from dpsum.accounting.fine_brackets import is_wide
-from dpsum.accounting.gaussian import (
+from dploss import importance_sampling
+from dploss.fine_brackets import is_wide
+from dploss.gaussian import (
     Bracket,
     exact_bracket,
     gaussian_deltas,
     gaussian_epsilon,
     least_root,
 )
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.analyses import balls_and_bins
+from dpsum.accounting.analyses.correlated import encoder_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
@@ -376,7 +376,10 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         _, rounds = _of(events)
         method = "bounded without draws"
         if rounds <= importance_sampling.MOST:
-            method = importance_sampling.SAID
+            method = (
+                "by draws from a fixed seed, whose bound fails with a chance of at most"
+                " delta / 1,000 over them, which is kept of delta"
+            )
         return f"{self.explanation}; {method}"
 
     def curve(self, events: Events) -> Curve:

@@ -6,9 +6,9 @@ of z_t^-2)^-1/2. `correlated` has correlated noise.
 
 from __future__ import annotations
 
+from dploss.gaussian import Bracket, exact_bracket, joint_of
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses.known_rounds import OnePassAccountant
-from dpsum.accounting.gaussian import Bracket, exact_bracket, joint_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 

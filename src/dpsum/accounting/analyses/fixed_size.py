@@ -55,11 +55,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import logsumexp, ndtri
 
-from dpsum.accounting.accountant import EPSILONS, Curve, Events
-from dpsum.accounting.analyses import poisson
-from dpsum.accounting.compositions import (
+from dploss.compositions import (
     LARGEST,
-    Composed,
     RoundLaw,
     Stage,
     Tails,
@@ -67,8 +64,8 @@ from dpsum.accounting.compositions import (
     lower_end,
     upper_curve,
 )
-from dpsum.accounting.fine_brackets import best_upper_end
-from dpsum.accounting.gaussian import (
+from dploss.fine_brackets import best_upper_end
+from dploss.gaussian import (
     FUNCTION,
     ROUNDING,
     Bracket,
@@ -79,13 +76,16 @@ from dpsum.accounting.gaussian import (
     gaussian_epsilon,
     grouped,
 )
-from dpsum.accounting.groups import (
+from dploss.groups import (
     group_epsilon,
     known_draws_epsilon,
     squares_of_hypergeometrics,
 )
+from dploss.round_loss import RoundLoss, normal_tail
+from dpsum.accounting.accountant import EPSILONS, Curve, Events
+from dpsum.accounting.analyses import poisson
+from dpsum.accounting.composed_accountant import ComposedAccountant
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.round_loss import RoundLoss, normal_tail
 from dpsum.sampling import Sampling
 
 ZERO_OUT = "zero-out"
@@ -451,7 +451,7 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
     return math.log1p(float(excess.sum()))
 
 
-class Redrawn(Composed):
+class Redrawn(ComposedAccountant):
     """Base of accountants of cohorts in which a unit replaces another.
 
     Replace-one adjacency has its own analysis. The account uses the privacy loss

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import heaviest
 from dpsum.ledger import Release

@@ -18,28 +18,28 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.compositions import (
+from dploss.compositions import (
     LEAST_NOISE,
-    Composed,
     Stage,
     lower_end,
     upper_curve,
     upper_end,
 )
-from dpsum.accounting.fine_brackets import best_upper_end, is_unusual, is_wide, refined
-from dpsum.accounting.gaussian import (
+from dploss.fine_brackets import best_upper_end, is_unusual, is_wide, refined
+from dploss.gaussian import (
     Bracket,
     Schedule,
     gaussian_deltas,
     gaussian_epsilon,
     grouped,
 )
-from dpsum.accounting.grid_sums import WindowTooWide
-from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
+from dploss.grid_sums import WindowTooWide
+from dploss.groups import known_draws_epsilon, squares_of_binomials
+from dploss.renyi import renyi
+from dploss.round_loss import RoundLoss
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.composed_accountant import ComposedAccountant
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.renyi import renyi
-from dpsum.accounting.round_loss import RoundLoss
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
@@ -207,7 +207,7 @@ def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> flo
     return gaussian_epsilon(squares**-0.5, delta)
 
 
-class PoissonAccountant(Composed):
+class PoissonAccountant(ComposedAccountant):
     """Accountant of Poisson sampling by the privacy loss distribution.
 
     Rounds may have different noise.

@@ -38,9 +38,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
+from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import MEND, Events
 from dpsum.accounting.analyses.known_rounds import OnePassAccountant
-from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import scipy
 
+from dploss.gaussian import Bracket, Schedule, gaussian_epsilon, rounded_up
 from dpsum.accounting.accountant import (
     MEND,
     Accountant,
@@ -23,7 +24,6 @@ from dpsum.accounting.accountant import (
 )
 from dpsum.accounting.analyses import find
 from dpsum.accounting.claims import NO_CLAIM, Claims
-from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, rounded_up
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release

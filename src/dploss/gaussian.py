@@ -10,8 +10,6 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dpsum.errors import DpsumError
-
 Schedule = tuple[tuple[float, int], ...]
 """The noise of rounds: (noise multiplier, number of rounds at it), ..."""
 
@@ -129,7 +127,7 @@ def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
 
 
 def rounded_up(noise_multiplier: float) -> float:
-    """Return a multiplier rounded up to four significant digits, for a configuration."""
+    """Return a multiplier rounded up to four significant digits."""
     digits = math.floor(math.log10(noise_multiplier))
     scale = 10.0 ** (digits - 3)
     rounded = math.ceil(noise_multiplier / scale - 1e-9)
@@ -173,27 +171,6 @@ def joint_of(schedule: Schedule) -> float:
     return float(squares**-0.5)
 
 
-def rest_multiplier(total: float, other: float) -> float:
-    """Return the multiplier that remains after another release of the same cohort.
-
-    Both releases together cost as much as one of multiplier `total`: (total^-2 -
-    other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), rounded up in the last digits.
-
-    Raises:
-        DpsumError: the other release alone costs as much already.
-    """
-    if not other > total:
-        raise DpsumError(
-            f"a further release with multiplier {other:g} leaves no noise multiplier"
-            f" for the gradients out of noise.multiplier {total:g}: raise"
-            " clipping.count_noise (it is half that multiplier) or lower the noise"
-        )
-    rest = (total**-2 - other**-2) ** -0.5
-    while joint_multiplier([rest, other]) < total:
-        rest = math.nextafter(rest, math.inf)
-    return rest
-
-
 def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     """Return P(N > at) for a standard normal N, with a bound on the relative error.
 
@@ -202,7 +179,7 @@ def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     more, so that the exponent is off by at most 5 a^2 2^-53 = 2.5 at^2 2^-53, and exp
     of it by that share of itself: far out no fixed margin is enough. Taken is (16 + 3
     at^2) 2^-53, about twice the largest error that was found against mpmath up to at =
-    37 (`tests/dpsum/accounting/test_normal.py`).
+    37 (`tests/dploss/test_normal.py`).
 
     Where `at` itself may be off by `off`, the tail moves by at most exp(h off) - 1 of
     itself, h the greatest hazard on the way, and the normal's hazard at x is at most

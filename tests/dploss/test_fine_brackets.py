@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpsum.accounting import fine_brackets
+from dploss import fine_brackets
+from dploss.fine_brackets import is_wide
+from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import balls_and_bins, fixed_size, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after
-from dpsum.accounting.fine_brackets import is_wide
-from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsum.accounting.grid_sums import EXCESS, LOSS, RATIO, GridVariable, UpperTail
+from dploss.grid_sums import EXCESS, LOSS, RATIO, GridVariable, UpperTail
 
 STEP = 0.25
 each_kernel = pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from dploss.gaussian import upper_tail
+from dploss.round_loss import RoundLoss
 from dpsum.accounting.analyses import balls_and_bins
-from dpsum.accounting.gaussian import upper_tail
-from dpsum.accounting.round_loss import RoundLoss
 
 mpmath.mp.dps = 60
 

@@ -1,7 +1,7 @@
 """Tails of the privacy loss of one sampled Gaussian, with bounds on rounding.
 
 The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see
-`analyses.poisson`.
+`dpsum.accounting.analyses.poisson`.
 """
 
 import math
@@ -10,8 +10,8 @@ import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtri
 
-from dpsum.accounting.compositions import Tails
-from dpsum.accounting.gaussian import FUNCTION, ROUNDING, Rounded, upper_tail
+from dploss.compositions import Tails
+from dploss.gaussian import FUNCTION, ROUNDING, Rounded, upper_tail
 
 
 def normal_tail(

@@ -1,6 +1,6 @@
 """Tails of sums of independent variables on a grid, by FFT, with error bounds.
 
-An accountant asks for E g(S, K), where S is a sum of independent variables on one grid
+The delta of a composition is an E g(S, K), where S is a sum of independent variables on one grid
 and g is zero for S below K: the kernels below. The answer may be 1e-9 or smaller, while
 an FFT is accurate to about 1e-16 of its largest entry. The sum is therefore first
 tilted by exp(theta S), which makes the tail at K typical. The returned error covers

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dploss import importance_sampling
+from dploss.importance_sampling import bracket
 from dpsum import factorisations
-from dpsum.accounting import importance_sampling
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
-from dpsum.accounting.importance_sampling import bracket
 from tests.dpsum.accounting.test_correlated_bins import (
     exact_epsilon,
     grid_of_releases,

@@ -29,7 +29,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from dpsum.accounting.compositions import (
+from dploss.compositions import (
     LARGEST,
     LEAST_GRID_DELTA,
     LEAST_NOISE,
@@ -39,8 +39,8 @@ from dpsum.accounting.compositions import (
     cut_mass,
     upper_end,
 )
-from dpsum.accounting.gaussian import FUNCTION, Bracket
-from dpsum.accounting.grid_sums import (
+from dploss.gaussian import FUNCTION, Bracket
+from dploss.grid_sums import (
     LOSS,
     DeltaEnd,
     GridVariable,

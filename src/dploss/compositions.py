@@ -15,20 +15,17 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.gaussian import (
-    Bracket,
+from dploss.gaussian import (
     Schedule,
     gaussian_epsilon,
-    grouped,
     guess_epsilon,
     joint_of,
 )
-from dpsum.accounting.grid_sums import (
+from dploss.grid_sums import (
     LOSS,
     DeltaEnd,
     GridVariable,
@@ -36,7 +33,6 @@ from dpsum.accounting.grid_sums import (
     crossing,
     raised,
 )
-from dpsum.sampling import Sampling
 
 LOWER_CELLS = 1 << 20
 MANY_ROUNDS = 2000
@@ -313,7 +309,7 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
         widths.append(high - low)
         steps.append(stage.spacing)
     # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds,
-    # and for several clients at once, where epsilon is large, a part of epsilon.
+    # and for several units at once, where epsilon is large, a part of epsilon.
     slack = 8e-4
     if rounds > MANY_ROUNDS:
         slack = 1.6e-3 * rounds / MANY_ROUNDS
@@ -329,61 +325,3 @@ def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
     steps.append(slack / rounds)
     least = max(widths) / LOWER_CELLS
     return max(min(steps), least)
-
-
-class Composed(Accountant):
-    """Base of accountants that compose sampled rounds. Long schedules are `grouped`.
-
-    Attributes:
-        ends_of: functions from (schedule, numbers of the sampler, delta) to the low and
-            to the high end of epsilon.
-    """
-
-    ends_of: ClassVar[tuple[Callable[..., float], Callable[..., float]]]
-
-    def drawn(self, sampling: Sampling) -> tuple[float, ...]:
-        """Return the numbers of the sampler for `ends_of`."""
-        return (float(sampling["rate"]),)
-
-    def end(self, events: Events, delta: float, *, upper: bool, **more: str) -> float:
-        """Return a proven end of epsilon, the upper or the lower one."""
-        schedule = grouped(events.schedule, least=upper)
-        drawn = self.drawn(events.sampling)
-        return self.ends_of[upper](schedule, *drawn, delta, **more)
-
-    def gaussian(self, events: Events) -> float | None:
-        """Return the joint multiplier at rate 1: all releases are one Gaussian."""
-        if events.rate == 1:
-            return joint_of(events.schedule)
-        return None
-
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)
-        low = self.end(events, delta, upper=False)
-        return low, self.high(events, delta)
-
-    def high(self, events: Events, delta: float) -> float:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)[1]
-        return self.end(events, delta, upper=True)
-
-    def width_reason(self, events: Events, delta: float) -> str:
-        if grouped(events.schedule, least=True) != events.schedule:
-            return (
-                "rounds of similar noise are taken together, at their least noise for"
-                " the high end and at their most for the low end"
-            )
-        if delta < LEAST_GRID_DELTA:
-            return (
-                f"no grid is made below delta = {LEAST_GRID_DELTA:g}, so that the low end"
-                " is that of this delta, and the high end that of known cohorts"
-            )
-        if delta < LEAST_USUAL_DELTA:
-            return (
-                "the rounding of the Fourier transform is counted, and it is not small"
-                f" beside a delta below {LEAST_USUAL_DELTA:g}"
-            )
-        return (
-            "the step of the finest grid that fits into memory adds up over the rounds"
-        )

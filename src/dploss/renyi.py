@@ -1,7 +1,7 @@
 """Renyi divergences of Poisson-sampled Gaussians, and their conversion to epsilon.
 
 Divergences add up over rounds, so that they serve for budgets kept round by round, and
-for accounts of searches.
+for searches of several runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 
-from dpsum.accounting.gaussian import Schedule
+from dploss.gaussian import Schedule
 
 PROVEN_ORDERS = tuple(range(2, 257))
-"""Orders for a `proven` budget that is kept lot by lot, and for searches: integers,
-each of which gives an upper bound.
-"""
+"""Integer orders of proven bounds: each of them gives an upper bound on epsilon."""
 
 
 def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
@@ -53,7 +51,7 @@ def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
     """Return log E_Q (P/Q)^order; infinity where its series converges too slowly.
 
     It equals dp-accounting's `_compute_log_a` to the bit, and avoids the import of that
-    package, which takes a second in each training.
+    package, which takes a second.
     """
     z = noise_multiplier
     log_q = math.log(rate)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpsum.accounting.groups import (
+from dploss.gaussian import gaussian_delta, gaussian_epsilon
+from dploss.groups import (
     group_epsilon,
     known_draws_epsilon,
     squares_of_a_multinomial,

@@ -1,7 +1,7 @@
 """Nearly exact privacy of a mixture of correlated log-normals, by importance sampling.
 
 Each unit is in one secret round of T, and what is seen is a Gaussian with G = C^T C /
-sigma^2 (see `analyses.correlated_balls_and_bins`, which proves that this pair
+sigma^2 (`dpsum.accounting.analyses.correlated_balls_and_bins` proves that this pair
 dominates): without the unit Q = N(0, I), with it P = f Q,
 
     f = ((T - t) + sum_{i < t} e^L_i) / T,   L = C^T y / sigma - diag(G) / 2.
@@ -56,19 +56,13 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from dpsum.accounting.gaussian import Bracket
-from dpsum.accounting.grid_sums import log_sum
+from dploss.gaussian import Bracket
+from dploss.grid_sums import log_sum
 
 DOUBT = 1e-3
 LOOKS = 100
 MOST = 256
 """Largest number of rounds for which this is fast enough."""
-
-SAID = (
-    "by draws from a fixed seed, whose bound fails with a chance of at most delta /"
-    " 1,000 over them, which is kept of delta"
-)
-"""Explanation in an account."""
 
 _SEED = 20261124
 _ORDERS = (3, 5, 8, 12, 16, 22, 30, 44)

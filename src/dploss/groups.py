@@ -19,9 +19,9 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr
 
-from dpsum.accounting.gaussian import least_root
+from dploss.gaussian import least_root
 
-# Smallest delta at which an accountant's own bracket is used.
+# Smallest delta at which the bracket of one unit is used.
 SMALLEST_DELTA = 1e-25
 # Probability that may be cut off a law of counts; it is added to delta. (Sums are
 # convolved without FFT, to relative accuracy.)
