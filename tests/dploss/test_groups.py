@@ -16,33 +16,27 @@ from dploss.groups import (
 )
 
 
-@pytest.mark.parametrize(("z", "size"), [(4.0, 2), (20.0, 10)])
-def test_group_epsilon_is_near_the_gaussian_of_the_group(z, size):
-    """The exact value of a group of k has the multiplier z / k."""
-
-    def epsilon_at(delta):
-        return gaussian_epsilon(z, delta)
-
-    exact = gaussian_epsilon(z / size, 1e-6)
-    assert exact <= group_epsilon(epsilon_at, size, 1e-6) <= 2 * exact
-    assert group_epsilon(epsilon_at, 1, 1e-6) == epsilon_at(1e-6)
-
-
-def test_group_epsilon_is_k_times_epsilon_at_a_smaller_delta():
-    """k eps_1 with delta_1 (1 + ... + e^((k-1) eps_1)) <= delta."""
+@pytest.mark.parametrize(("z", "size"), [(4.0, 2), (6.0, 3), (20.0, 10)])
+def test_group_epsilon_is_k_times_epsilon_at_a_smaller_delta(z, size):
+    """k eps_1 with delta_1 (1 + ... + e^((k-1) eps_1)) <= delta. A group of k is a
+    Gaussian of multiplier z / k.
+    """
     calls = []
 
     def epsilon_at(delta):
-        calls.append((delta, gaussian_epsilon(6.0, delta)))
+        calls.append((delta, gaussian_epsilon(z, delta)))
         return calls[-1][1]
 
-    bound = group_epsilon(epsilon_at, 3, 1e-5)
+    bound = group_epsilon(epsilon_at, size, 1e-6)
     delta, epsilon = calls[-1]
-    assert bound == 3 * epsilon
-    assert 0.5e-5 < delta * sum(math.exp(i * epsilon) for i in range(3)) <= 1e-5
+    assert bound == size * epsilon
+    assert 0.5e-6 < delta * sum(math.exp(i * epsilon) for i in range(size)) <= 1e-6
+    exact = gaussian_epsilon(z / size, 1e-6)
+    assert exact <= bound <= 2 * exact
+    assert group_epsilon(epsilon_at, 1, 1e-6) == gaussian_epsilon(z, 1e-6)
 
 
-def test_group_epsilon_is_infinite_or_its_ceiling_where_no_delta_is_left():
+def test_group_epsilon_is_its_ceiling_where_no_delta_is_left():
     def epsilon_at(delta):
         return gaussian_epsilon(0.5, delta)
 

@@ -1,0 +1,30 @@
+"""Tails of the normal against mpmath: within the error that is stated."""
+
+import numpy as np
+import pytest
+
+from dploss.gaussian import upper_tail
+from tests.dploss.helpers import exact_tail, relative_errors
+
+
+@pytest.mark.parametrize(("low", "high"), [(-8, 0), (0, 2), (2, 8), (8, 20), (20, 37)])
+def test_upper_tail_is_within_its_stated_error(low, high):
+    """Far out the error is above any margin that is fixed: 1e-13 at 20 to 37."""
+    positions = np.random.default_rng(0).uniform(low, high, 400)
+    tails, stated = upper_tail(positions)
+    errors = relative_errors(tails, map(exact_tail, positions))
+    assert (errors <= stated).all()
+    assert stated.max() < 5e-13
+
+
+def test_upper_tail_states_the_error_of_a_place_that_is_off():
+    positions, offset = np.linspace(-3, 30, 50), 1e-7
+    tails, stated = upper_tail(positions, offset)
+    for moved in (positions - offset, positions + offset):
+        assert (relative_errors(tails, map(exact_tail, moved)) <= stated).all()
+
+
+def test_upper_tail_of_a_certain_event_has_no_error():
+    tails, stated = upper_tail(np.array([-np.inf, np.inf]), 1.0)
+    assert tails.tolist() == [1.0, 0.0]
+    assert stated.max() < 1e-14
