@@ -1,13 +1,47 @@
-"""Networks of the zoo and modules of a user, for tests."""
+"""Networks of the zoo, modules of a user, and each path of their gradients, for tests."""
 
 import functools
 
+import pytest
 import torch
 from torch import nn
 
+from dpfedbench.models.choose import choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
+from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
+
+KERNELS = pytest.mark.parametrize("path", ["kernels", "torch"])
+PATHS = pytest.mark.parametrize(
+    "path",
+    [
+        "kernels",
+        "torch",
+        "at once",
+        "at once as products",
+        pytest.param("cuda", marks=pytest.mark.cuda),
+        pytest.param("cuda as products", marks=pytest.mark.cuda),
+    ],
+)
+
+
+class AtOnce(TorchGradients):
+    """Torch path that computes the tasks of a chunk at once on a CPU too."""
+
+    def _task_gradients(self, theta, x, y, out, products, into):
+        labels = torch.as_tensor(y, device=self.device)
+        return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
+
+
+def gradients_by(path, net, dtype=torch.float64):
+    """Return the gradients of a network by one of `PATHS`."""
+    if path in ("kernels", "torch"):
+        return choose(net, enabled=path == "kernels", dtype=dtype).make()
+    device = "cuda" if path.startswith("cuda") else "cpu"
+    gradients = AtOnce(net, device=device, dtype=dtype)
+    gradients.as_products = path.endswith("products")
+    return gradients
 
 
 def conv4(

@@ -7,11 +7,11 @@ from torch import nn
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Workers
-from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 from dpsum.private_sum import PlainSum, PrivateSum
 
 from .nets import (
+    KERNELS,
+    PATHS,
     Attending,
     Careful,
     Ordered,
@@ -20,6 +20,7 @@ from .nets import (
     Viewing,
     cnn,
     conv4,
+    gradients_by,
     layers,
     of,
 )
@@ -48,7 +49,8 @@ IMPLEMENTATIONS = {
     "bare parameter": ("torch-loop", "torch-loop"),
     "conv4": ("conv4-batch", "torch"),
 }
-KERNELS = pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "torch"])
+ONE_BY_ONE = ("branch on values", "bare parameter", "view")
+"""Networks that vmap, or convolutions as products, cannot take."""
 
 
 def draw_tasks(net, records=7, tasks=2):
@@ -71,18 +73,15 @@ def draw_records(net, records=7):
     return theta.astype(np.float32), x[0], y[0]
 
 
-def two_points(theta):
-    return torch.from_numpy(np.stack([theta, 0.9 * theta]))
-
-
-def make_precise(net, kernels):
+def make_precise(name, path):
     """Return gradients, in double precision if the implementation has it, with their
     type and the allowed error.
     """
-    single = kernels and type(net.module).__name__ == "Cnn"
+    if name in ONE_BY_ONE and path not in ("kernels", "torch"):
+        pytest.skip("the tasks of this network are computed one by one")
+    single = path == "kernels" and name == "cnn"
     dtype = torch.float32 if single else torch.float64
-    gradients = choose(net, enabled=kernels, dtype=dtype).make()
-    return gradients, dtype, 2e-5 if single else 1e-10
+    return gradients_by(path, NETS[name], dtype), dtype, 2e-5 if single else 1e-10
 
 
 def assert_close(values, expected, tolerance):
@@ -91,54 +90,55 @@ def assert_close(values, expected, tolerance):
     np.testing.assert_allclose(values, expected, atol=error, rtol=0)
 
 
-@KERNELS
+@PATHS
 @pytest.mark.parametrize("name", NETS)
-def test_gradients_and_products_of_tasks_equal_autograds(name, kernels):
+def test_gradients_and_products_of_tasks_equal_autograds(name, path):
     """The memory has values of another point."""
     net = NETS[name]
-    gradients, dtype, tolerance = make_precise(net, kernels)
+    gradients, dtype, tolerance = make_precise(name, path)
     theta, x, y = draw_tasks(net)
-    thetas = two_points(theta).to(dtype)
-    rng = np.random.default_rng(1)
-    direction = torch.from_numpy(rng.standard_normal(thetas.shape)).to(dtype)
+    points = torch.from_numpy(np.stack([theta, 0.9 * theta]))
+    thetas = points.to(gradients.device, dtype)
+    direction = torch.randn(thetas.shape, generator=torch.Generator().manual_seed(1))
+    direction = direction.to(gradients.device, dtype)
     slopes = torch.empty_like(thetas)
     products = torch.empty_like(thetas)
     before = gradients.task_gradients(0.5 * thetas, x, y, slopes, products=True)
     point = gradients.task_gradients(thetas, x, y, slopes, products=True, into=before)
     point.product(direction, products)
     logits = gradients.logits(thetas, gradients.prepared(x))
-    for i, weights in enumerate(thetas.double()):
+    for i, weights in enumerate(thetas.cpu().double()):
         leaf = weights.requires_grad_()
         losses = net.losses(leaf, x[i], y[i])
         right, answers = net.correct(leaf, x[i], y[i])
         (slope,) = torch.autograd.grad(losses.mean(), leaf, create_graph=True)
-        (product,) = torch.autograd.grad(slope @ direction[i].double(), leaf)
+        (product,) = torch.autograd.grad(slope @ direction[i].cpu().double(), leaf)
         assert point.losses[i] == pytest.approx(losses.mean().item(), rel=tolerance)
         accuracy = (right.sum() / answers.sum()).item()
         assert point.accuracies[i] == pytest.approx(accuracy)
-        assert_close(slopes[i], slope.detach().numpy(), tolerance)
-        assert_close(products[i], product.numpy(), 10 * tolerance)
+        assert_close(slopes[i].cpu(), slope.detach().numpy(), tolerance)
+        assert_close(products[i].cpu(), product.numpy(), 10 * tolerance)
         assert_close(logits[i], net.logits(leaf, x[i]).detach().numpy(), tolerance)
 
 
-@KERNELS
+@PATHS
 @pytest.mark.parametrize("name", RECORD)
-def test_gradients_of_records_equal_autograds(name, kernels):
+def test_gradients_of_records_equal_autograds(name, path):
     net = RECORD[name]
-    gradients, dtype, tolerance = make_precise(net, kernels)
+    gradients, dtype, tolerance = make_precise(name, path)
     theta, (x, *_), (y, *_) = draw_tasks(net, records=13)
-    weights = torch.from_numpy(theta).to(dtype)
-    rows = torch.empty(13, net.dimension, dtype=dtype)
+    weights = torch.from_numpy(theta).to(gradients.device, dtype)
+    rows = torch.empty(13, net.dimension, dtype=dtype, device=gradients.device)
     measures = [
         gradients.record_gradients(weights, x, y, rows),
         gradients.evaluate(weights, x, y),
     ]
-    leaf = weights.double().requires_grad_()
+    leaf = weights.cpu().double().requires_grad_()
     losses = net.losses(leaf, x, y)
     right, answers = net.correct(leaf, x, y)
     for i, loss in enumerate(losses):
         (slope,) = torch.autograd.grad(loss, leaf, retain_graph=True)
-        assert_close(rows[i], slope.numpy(), tolerance)
+        assert_close(rows[i].cpu(), slope.numpy(), tolerance)
     for measured in measures:
         assert_close(measured.losses, losses.detach().numpy(), tolerance)
         assert np.array_equal(measured.right, right.numpy())
@@ -149,9 +149,9 @@ def test_gradients_of_records_equal_autograds(name, kernels):
 
 @KERNELS
 @pytest.mark.parametrize("name", RECORD)
-def test_gradient_of_a_record_does_not_depend_on_other_records(name, kernels):
+def test_gradient_of_a_record_does_not_depend_on_other_records(name, path):
     net = RECORD[name]
-    gradients = choose(net, enabled=kernels).make()
+    gradients = gradients_by(path, net, torch.float32)
     theta, x, y = draw_records(net)
     before = np.empty((len(x), net.dimension), np.float32)
     after = np.empty_like(before)
@@ -165,9 +165,9 @@ def test_gradient_of_a_record_does_not_depend_on_other_records(name, kernels):
 @KERNELS
 @pytest.mark.parametrize("name", RECORD)
 @pytest.mark.parametrize("private", [True, False])
-def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, kernels):
+def test_gradients_added_to_a_sum_are_those_of_single_records(name, private, path):
     net = RECORD[name]
-    gradients = choose(net, enabled=kernels).make()
+    gradients = gradients_by(path, net, torch.float32)
     theta, x, y = draw_records(net, records=23)
     rows = np.empty((23, net.dimension), np.float32)
     losses = gradients.record_gradients(theta, x, y, rows).losses
@@ -203,61 +203,6 @@ def test_choose_takes_the_best_implementation(name):
     assert choose(NETS[name], enabled=False).name == torch_name
 
 
-@pytest.mark.parametrize(
-    "name", ["conv4", "conv4 by record", "cnn", "group norm", "batch norm", "own loss"]
-)
-def test_tasks_all_at_once_are_as_one_by_one(name):
-    """The CPU computes tasks at once, as a GPU does."""
-    net = NETS[name]
-    gradients = TorchGradients(net, dtype=torch.float64)
-    assert gradients._vmaps_tasks
-    theta, x, y = draw_tasks(net)
-    thetas = two_points(theta)
-    inputs = gradients.prepared(x)
-    slopes, slopes_at_once, product, product_at_once = (
-        torch.empty_like(thetas) for _ in range(4)
-    )
-    point = gradients.task_gradients(thetas, inputs, y, slopes, products=True)
-    labels = torch.from_numpy(y)
-    at_once = _AllAtOnce(gradients, thetas, inputs.value, labels, slopes_at_once)
-    point.product(torch.ones_like(thetas), product)
-    at_once.product(torch.ones_like(thetas), product_at_once)
-    torch.testing.assert_close(slopes, slopes_at_once)
-    torch.testing.assert_close(product, product_at_once)
-    assert at_once.losses == pytest.approx(point.losses)
-    assert at_once.accuracies == pytest.approx(point.accuracies)
-
-
-class LinearLoss(nn.Module):
-    """Module whose loss is linear in one tensor and does not depend on the other."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(128))
-        self.unused = nn.Parameter(torch.ones(2))
-
-    def forward(self, x):
-        return (x.flatten(1) @ self.weight)[:, None].expand(-1, 3)
-
-    def losses(self, x, y):
-        return self(x)[:, 0]
-
-
-def test_gradients_of_a_linear_loss_have_no_second_derivatives():
-    net = of(LinearLoss)
-    theta, x, y = draw_tasks(net)
-    thetas = two_points(theta)
-    slopes = torch.full_like(thetas, 7)
-    products = torch.full_like(thetas, 7)
-    gradients = TorchGradients(net, dtype=torch.float64)
-    gradients.task_gradients(thetas, x, y, slopes, products=True).product(
-        thetas, products
-    )
-    means = (x / 255).transpose(0, 1, 4, 2, 3).reshape(2, 7, 128).mean(1)
-    np.testing.assert_allclose(slopes, np.pad(means, ((0, 0), (0, 2))), atol=1e-12)
-    assert not products.any()
-
-
 # Arguments that do not fit: compiled loops would read beyond the arrays
 
 
@@ -276,7 +221,7 @@ def test_gradients_of_a_linear_loss_have_no_second_derivatives():
         ("out", (3, None)),
     ],
 )
-def test_tasks_of_other_sizes_are_refused(name, key, shape, kernels):
+def test_tasks_of_other_sizes_are_refused(name, key, shape, path):
     net = NETS[name]
     arguments = {
         "theta": np.zeros((2, net.weights), np.float32),
@@ -286,32 +231,15 @@ def test_tasks_of_other_sizes_are_refused(name, key, shape, kernels):
     }
     sides = [side or net.weights for side in shape]
     arguments[key] = np.zeros(sides, arguments[key].dtype)
-    gradients = choose(net, enabled=kernels).make()
+    gradients = gradients_by(path, net, torch.float32)
     with pytest.raises(ValueError):
         gradients.task_gradients(*arguments.values())
 
 
 @KERNELS
-def test_records_of_a_network_that_mixes_them_have_no_gradient(kernels):
+def test_records_of_a_network_that_mixes_them_have_no_gradient(path):
     net = BATCH["conv4"]
     theta, x, y = draw_records(net)
     rows = np.empty((len(x), net.dimension), np.float32)
     with pytest.raises(BenchError, match=r"mixes records in layer block1 .*GroupNorm"):
-        choose(net, enabled=kernels).make().record_gradients(theta, x, y, rows)
-
-
-def test_records_have_no_learnt_rates():
-    net = RECORD["conv4 by record"].with_rates(2, 0.1)
-    theta, x, y = draw_records(net)
-    rows = np.empty((7, net.dimension), np.float32)
-    with pytest.raises(ValueError, match="rates"):
-        choose(net).make().record_gradients(theta, x, y, rows)
-
-
-def test_workers_split_tasks_evenly():
-    workers = Workers(choose(RECORD["cnn"]), lambda gradients: gradients, threads=2)
-    assert workers.split(0) == []
-    assert workers.split(1) == [slice(0, 1)]
-    assert workers.split(2) == [slice(0, 1), slice(1, 2)]
-    workers._tasks = 4
-    assert workers.split(9) == [slice(0, 4), slice(4, 8), slice(8, 9)]
+        gradients_by(path, net, torch.float32).record_gradients(theta, x, y, rows)
