@@ -13,7 +13,6 @@ from dpfedbench.data import mnist
 from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.records import load_records
 from dpfedbench.data.registry import DATASETS, prepare
-from dpfedbench.data.sources import Copy, Source
 
 from .conftest import refusal, write_files
 
@@ -119,24 +118,6 @@ def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
     message = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
     assert message.startswith(f"{path} is damaged or not MNIST's (")
     assert not (tmp_path / "out").exists()
-
-
-def test_mnist_file_that_is_missing_is_fetched_from_its_source(
-    small, tmp_path, monkeypatch
-):
-    local = write_set(tmp_path / "local" / "mnist")
-    remote = write_set(tmp_path / "remote")
-    (local / IMAGES).unlink()
-    calls = []
-
-    def fetch(source, url, md5, download_dir, local):
-        calls.append((url, md5, source.folders[0]))
-        return Copy(source, remote / url.rsplit("/", 1)[1])
-
-    monkeypatch.setattr(Source, "fetch", fetch)
-    assert len(read_mnist(local.parent, tmp_path / "download").train_images) == 12
-    url = f"https://ossci-datasets.s3.amazonaws.com/mnist/{IMAGES}"
-    assert calls == [(url, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "mnist")]
 
 
 @pytest.mark.skipif(

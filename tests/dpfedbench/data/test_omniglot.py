@@ -115,17 +115,6 @@ def test_omniglot_archive_with_other_content_is_refused(
     assert message in text
 
 
-def test_omniglot_archive_that_is_cut_is_refused_and_nothing_is_written(
-    small, tmp_path
-):
-    write_zips(tmp_path)
-    path = tmp_path / "omniglot" / "images_evaluation.zip"
-    path.write_bytes(path.read_bytes()[:-100])
-    message = refusal(prepare, "omniglot", tmp_path / "out", tmp_path)
-    assert "not a zip file" in message
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.skipif(
     not os.environ.get("DPFEDBENCH_DATA"),
     reason="real Omniglot is not available: set DPFEDBENCH_DATA to test it",

@@ -1,19 +1,21 @@
-"""Local folders, downloads with their checksums, and pickles that may not run code."""
+"""Local folders and archives, downloads with their checksums, and harmless pickles."""
 
+import functools
 import hashlib
 import pickle
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfedbench.data import sources
+from dpfedbench.data.folder_files import data_files
 
-from .conftest import refusal
+from .conftest import refusal, write_files, write_tar, write_zip
 
-SET = sources.Source(name="the set", folders=("omniglot",))
+SET = sources.Source(name="the set", folders=("set",))
 MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 
@@ -27,61 +29,48 @@ def test_local_folder_is_the_configured_one_before_the_environments(
     assert sources.local_folder(None) == tmp_path / "environment"
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "missing"))
     assert "missing does not exist" in refusal(sources.local_folder, None)
-    monkeypatch.delenv(sources.ENVIRONMENT)
-    assert sources.local_folder(None) is None
-
-
-@pytest.fixture
-def published():
-    """Serve set.zip on this machine; return its address and the list of requests."""
-    requests = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, body):
-            requests.append(self.path)
-            length = len(b"published") + ("short" in self.path)
-            self.send_response(200)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_HEAD(self):
-            self.answer(b"")
-
-        def do_GET(self):
-            self.answer(b"published")
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/set.zip", requests
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_fetch_checks_a_download_and_keeps_it(tmp_path, published):
-    url, requests = published
-    (tmp_path / "set.zip").write_bytes(b"publ")  # half a download
-    copy = SET.fetch(url, MD5, tmp_path, None)
-    assert copy.path.read_bytes() == b"published"
-    before = len(requests)
-    assert SET.fetch(url, MD5, tmp_path, None) == copy
-    assert len(requests) == before
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
-    [("short.zip", "short.zip"), ("set.zip", "not have the published checksum")],
+    ("write", "file"),
+    [(write_zip, "set.zip"), (write_tar, "set.tar.gz"), (write_files, "set")],
 )
-def test_fetch_keeps_nothing_that_is_short_or_has_another_checksum(
-    tmp_path, published, file, message
-):
-    url = published[0].replace("set.zip", file)
-    assert message in refusal(SET.fetch, url, "0" * 32, tmp_path / "download", None)
+def test_by_products_in_archives_and_folders_are_left_out(tmp_path, write, file):
+    """Files of the operating system and links: an image twice could be in two splits."""
+    names = ("a/1.png", "__MACOSX/a/._1.png", "a/._1.png", ".x/1.png")
+    path = write(tmp_path / file, dict.fromkeys(names, b"1"))
+    if path.is_dir():
+        (path / "a/2.png").symlink_to(path / "a/1.png")
+        assert data_files(path) == [path / "a/1.png"]
+    copy = sources.Copy(SET, path)
+    assert {name: copy.read(name) for name in copy.files} == {"a/1.png": b"1"}
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Serve the folder `site` on this machine; return the address of its set.zip."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path / "site")
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/set.zip"
+        server.shutdown()
+        thread.join()
+
+
+def test_fetch_checks_a_download_and_keeps_it(tmp_path, url):
+    site = write_files(tmp_path / "site", {"set.zip": b"published"})
+    download = write_files(tmp_path / "download", {"set.zip": b"half a download"})
+    copy = SET.fetch(url, MD5, download, None)
+    assert copy.path.read_bytes() == b"published"
+    (site / "set.zip").unlink()
+    assert SET.fetch(url, MD5, download, None) == copy
+
+
+def test_fetch_keeps_nothing_that_has_another_checksum(tmp_path, url):
+    write_files(tmp_path / "site", {"set.zip": b"another"})
+    message = refusal(SET.fetch, url, MD5, tmp_path / "download", None)
+    assert "not have the published checksum" in message
     assert not list((tmp_path / "download").iterdir())
 
 

@@ -87,20 +87,6 @@ def test_articles_are_read_from_a_folder_and_a_tar(tmp_path):
     assert read_wiki(path.parent, tmp_path).tasks == raw.tasks
 
 
-SOURCE_CODE = '''"""Module."""
-class A:
-    """Class."""
-    def f(self):
-        """Method."""
-        "no docstring"
-x = "\\d"
-'''
-
-
-def test_documentation_of_a_source_is_its_docstrings():
-    assert docstrings.documentation(SOURCE_CODE) == "Module.\nClass.\nMethod."
-
-
 def test_modules_that_repeat_another_are_left_out(monkeypatch):
     monkeypatch.setattr(docstrings, "WORDS", 20)
 
@@ -116,14 +102,6 @@ def test_modules_that_repeat_another_are_left_out(monkeypatch):
     ]
     names = [name for name, _ in docstrings._apart(iter(texts))]
     assert names == ["first", "different", "little shared", "short copy"]
-
-
-def test_modules_are_without_tests_and_those_of_one_python_version():
-    """numpy installs distutils on Python 3.11 alone."""
-    names = [name for name, _ in docstrings.modules()]
-    assert len(names) == len(set(names))
-    assert "numpy.linalg._linalg" in names
-    assert not [name for name in names if ".tests." in name or ".distutils." in name]
 
 
 def read_folder(folder, words=9, **options):

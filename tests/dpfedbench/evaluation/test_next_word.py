@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from dpfedbench.data.text_tasks import KnownText
-from dpfedbench.data.tokens import load_texts
 from dpfedbench.evaluation import next_word
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
@@ -20,41 +19,30 @@ from tests.dpfedbench.training.test_text import run_of
 SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three steps
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
+RUN = run_of("reptile", validation={"every": 1, "tasks": 1, "public": True})
+
+
+@pytest.fixture
+def known(tmp_path):
     """Prepare 12 tasks of 8 records of 5 words, one for validation and two for the
     test.
     """
-    folder = tmp_path_factory.mktemp("texts")
-    tiny_texts(folder)
-    return folder
+    return KnownText(tiny_texts(tmp_path), RUN.task.text)
 
 
-@pytest.fixture(scope="module")
-def run():
-    return run_of("reptile", validation={"every": 1, "tasks": 1, "public": True})
+@pytest.fixture
+def net(known):
+    return RUN.tested_net(known.image_shape)
 
 
-@pytest.fixture(scope="module")
-def known(texts, run):
-    return KnownText(load_texts(texts), run.task.text)
-
-
-@pytest.fixture(scope="module")
-def net(run, known):
-    return run.tested_net(known.image_shape)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def theta(net):
     return net.initial(np.random.default_rng(0))
 
 
-def test_text_scores_are_of_the_records_after_those_of_the_steps(
-    run, known, net, theta
-):
+def test_text_scores_are_of_the_records_after_those_of_the_steps(known, net, theta):
     after, before = next_word.text_scores(
-        choose(net), theta, known, run, split="test", tasks=2
+        choose(net), theta, known, RUN, split="test", tasks=2
     )
     initial = torch.from_numpy(theta).double()
     for index, task in enumerate(known.dataset.splits["test"][:2]):
@@ -87,7 +75,7 @@ def without_others(dataset, split):
     ("split", "unread"), [("validation", "test"), ("test", "validation")]
 )
 def test_text_measure_reads_its_own_split_alone(
-    texts, run, known, net, theta, split, unread, tmp_path, monkeypatch
+    known, net, theta, split, unread, tmp_path, monkeypatch
 ):
     model = tmp_path / "model.safetensors"
     metrics = tmp_path / "metrics.json"
@@ -95,13 +83,13 @@ def test_text_measure_reads_its_own_split_alone(
 
     def measure(dataset):
         if split == "validation":
-            text = KnownText(dataset, run.task.text)
+            text = KnownText(dataset, RUN.task.text)
             measures = next_word.TextMeasures(
-                run=run, known=text, choice=choose(net), threads=1
+                run=RUN, known=text, choice=choose(net), threads=1
             )
             return measures.validate(theta)
         monkeypatch.setattr(next_word, "load_texts", lambda folder: dataset)
-        next_word.text_test(run, data_dir=texts, model_path=model, out_path=metrics)
+        next_word.text_test(RUN, data_dir=tmp_path, model_path=model, out_path=metrics)
         return json.loads(metrics.read_text())
 
     dataset = known.dataset
