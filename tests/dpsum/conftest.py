@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpsum
-from tests.dpsum.helpers import make_mechanism
+from tests.dpsum.helpers import make_mechanism, release_rounds
 
 
 @pytest.fixture
@@ -29,10 +29,7 @@ def write_ledger(tmp_path):
             noise=dpsum.Gaussian(noise_multiplier),
             ledger=tmp_path / name,
         )
-        for index in range(rounds):
-            total = mechanism.begin_round(index)
-            total.add(np.ones((len(plan.sample_cohort(index)), 3)))
-            mechanism.release(total)
+        release_rounds(mechanism, np.ones((cohort, 3)), rounds)
         return str(tmp_path / name)
 
     return write

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
+
 import dpsum
 from dpsum.ledger import Release
 
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
-
 
 NO_NOISE = 0.0
 """Standard noise of a release that shows the sum before its noise."""
@@ -19,6 +20,16 @@ def make_mechanism(**values):
     spec |= {name: value for name, value in values.items() if name in fields}
     arguments = {name: value for name, value in values.items() if name not in fields}
     return dpsum.Mechanism(dpsum.SumSpec(**spec), **arguments)
+
+
+def release_rounds(mechanism, rows, rounds, first=0):
+    """Return the releases of the rounds from `first` on, each a sum of the same rows."""
+    releases = []
+    for index in range(first, rounds):
+        total = mechanism.begin_round(index)
+        total.add(rows)
+        releases.append(mechanism.release(total))
+    return np.array(releases)
 
 
 def make_release(*, z=1.0, threshold=0.5, **changes):

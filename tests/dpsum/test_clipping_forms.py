@@ -1,8 +1,6 @@
 """Every form of clipping computes the reference definition, min(1, C / norm)."""
 
-import importlib
-import re
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
@@ -12,65 +10,62 @@ from dpfedbench.models.kernels import _add_rows_by_numpy
 from dpfedbench.models.torch_sums import add_on_device
 from dpkernels.clipped_sum import add_rows as add_compiled
 from dpsum.group_clipping import CoordinateGroups, clip_groups
-from dpsum.norms import clip, l2_norm
 from dpsum.private_sum import add_rows
 
-TESTS = Path(__file__).resolve().parents[1]
-LIMIT = 0.5
-FORMS = {
-    "dpsum": add_rows,
-    "numpy": _add_rows_by_numpy,
-    "device": lambda rows, *rest: add_on_device(torch.from_numpy(rows), *rest),
-    "compiled": add_compiled,
-}
+
+def add_on(device):
+    return lambda rows, *rest: add_on_device(torch.from_numpy(rows).to(device), *rest)
+
+
+FORMS = [
+    pytest.param(add_rows, id="dpsum"),
+    pytest.param(_add_rows_by_numpy, id="numpy"),
+    pytest.param(add_compiled, id="compiled"),
+    pytest.param(add_on("cpu"), id="device"),
+    pytest.param(add_on("cuda"), id="cuda", marks=pytest.mark.cuda),
+]
 
 
 def make_rows():
-    """Return rows [9, 7] below, at and far above the limit; two are not finite."""
-    rows = np.random.default_rng(3).normal(size=(9, 7)).astype(np.float32)
-    rows[0] = 0.0
-    rows[1] *= 1e-3
-    rows[2] = [0.5, 0, 0, 0, 0, 0, 0]
-    rows[3] *= 1e15
-    rows[4, 2] = np.nan
-    rows[5, 1] = np.inf
-    return rows
+    """Return rows [40, 257] of norms from 0 to 1e33; rows 7 and 9 are not finite."""
+    rows = np.random.default_rng(3).normal(size=(40, 257))
+    rows *= np.logspace(-30, 32, 40)[:, None]
+    rows[3] = 0.0
+    rows[3, 0] = 0.5
+    rows[5] = 0.0
+    rows[7, 0] = math.nan
+    rows[9, -1] = math.inf
+    return rows.astype(np.float32)
 
 
-def clip_by_definition(row):
+def clip_by_definition(row, limit):
     """Return a row times min(1, limit / norm) in extended precision; 0 if not finite."""
     values = row.astype(np.longdouble)
     if not np.isfinite(row).all() or not row.any():
         return np.zeros_like(values)
     norm = np.sqrt((values * values).sum())
-    return values * min(np.longdouble(1), np.longdouble(LIMIT) / norm)
+    return values * min(np.longdouble(1), limit / norm)
 
 
+@pytest.mark.parametrize("limit", [0.5, 30.0, math.inf])
 @pytest.mark.parametrize("form", FORMS)
-def test_clipping_form_adds_clipped_rows(form):
+def test_clipping_form_adds_clipped_rows(form, limit):
     rows = make_rows()
-    total = np.zeros(7)
-    FORMS[form](rows, LIMIT, total, np.empty(9))
-    expected = sum(map(clip_by_definition, rows)).astype(float)
-    np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-14)
+    total = np.linspace(-1, 1, 257)
+    expected = total + sum(clip_by_definition(row, limit) for row in rows)
+    expected = expected.astype(float)
+    norms = np.empty(40)
+    form(rows, limit, total, norms)
+    tolerance = 1e-13 * min(limit * 40, np.abs(expected).max())
+    np.testing.assert_allclose(total, expected, rtol=1e-11, atol=tolerance)
+    finite = np.isfinite(rows).all(axis=1)
+    exact_norms = np.linalg.norm(rows[finite].astype(float), axis=1)
+    np.testing.assert_allclose(norms[finite], exact_norms, rtol=1e-13)
 
 
-def test_clip_and_clip_groups_scale_one_row():
+def test_clip_groups_of_one_group_is_the_definition():
+    groups = CoordinateGroups((0, 257))
     for row in make_rows():
-        if not np.isfinite(row).all():
-            continue
-        values = row.astype(np.float64)
-        expected = clip_by_definition(row).astype(float)
-        clipped = clip(values, l2_norm(values), LIMIT)
+        clipped = clip_groups(row.astype(float), groups, (0.5,))
+        expected = clip_by_definition(row, np.longdouble(0.5)).astype(float)
         np.testing.assert_allclose(clipped, expected, rtol=1e-14)
-        clipped_group = clip_groups(values, CoordinateGroups((0, 7)), (LIMIT,))
-        np.testing.assert_allclose(clipped_group, expected, rtol=1e-14)
-
-
-def test_clipping_table_names_existing_forms_and_tests():
-    entries = re.findall(r"\| `([\w.]+)` \| `([\w/.]+)` \|", clip.__doc__ or "")
-    assert len(entries) >= 9
-    for form, test in entries:
-        module, _, name = form.rpartition(".")
-        assert hasattr(importlib.import_module(module), name)
-        assert (TESTS / test).is_file()

@@ -13,12 +13,11 @@ import torch
 
 import dpsum
 from dpfedbench.models.torch_sums import add_on_device, add_to
-from dpsum.clipping import LARGEST_PERCENTILE, Seen
 from dpsum.norms import clip, l2_norm
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum
-from tests.dpsum.helpers import NO_NOISE, make_mechanism
+from tests.dpsum.helpers import NO_NOISE, make_mechanism, release_rounds
 
 LARGEST = sys.float_info.max
 SMALLEST = 5e-324
@@ -82,9 +81,7 @@ def test_private_sum_moves_by_the_threshold_at_most_for_a_huge_row(row):
             (np.array([[3, 4]], dtype=kind), [3.0, 4.0])
             for kind in (np.float16, np.float32, np.longdouble, np.int64, np.uint8)
         ),
-        (np.array([[True, True]]), [1.0, 1.0]),
         (np.full((1, 2), 65504, np.float16), [50**0.5, 50**0.5]),
-        (torch.full((1, 2), 3.38e38, dtype=torch.bfloat16), [50**0.5, 50**0.5]),
         # Beyond double precision, so that the row counts as zero.
         (np.array([[np.longdouble("1e4000"), 1]]), [0.0, 0.0]),
     ],
@@ -149,23 +146,6 @@ def test_secure_sum_clips_huge_messages_and_leaves_small_ones():
 @pytest.mark.parametrize(
     "rule",
     [
-        dpsum.MeanOfRawNorms(1.0),
-        dpsum.PercentileOfRawNorms(1.0, window=1, never_rising=False),
-    ],
-)
-def test_raw_norm_rule_keeps_a_threshold_that_a_ledger_holds(rule):
-    state = rule.begin(1.0)
-    for norms in ([LARGEST, LARGEST], [0.0, SMALLEST], [math.nan]):
-        observation = Seen(
-            released=np.zeros(2), extra=None, denominator=2.0, raw_norms=norms
-        )
-        rule.observe(state, observation)
-        assert 1e-20 <= state["threshold"] <= LARGEST_PERCENTILE
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
         dpsum.Constant(1.0),
         dpsum.PrivateQuantile(1.0, count_noise=10.0),
         dpsum.NoisedMeanNorm(1.0),
@@ -176,20 +156,17 @@ def test_raw_norm_rule_keeps_a_threshold_that_a_ledger_holds(rule):
     ],
     ids=lambda rule: type(rule).__name__,
 )
-def test_mechanism_finishes_each_round_whatever_the_contributions(rule, tmp_path):
+def test_mechanism_finishes_each_round_whatever_the_contributions(rule):
+    ledger = []
     mechanism = make_mechanism(
         dimension=3,
         participation=dpsum.OnePass(units=30, cohort=10, rounds=3, seed=0),
         clipping=rule,
         noise=dpsum.Gaussian(1.0),
-        ledger=tmp_path / "ledger.jsonl",
+        ledger=ledger,
         seed=0,
     )
-    for index in range(3):
-        total = mechanism.begin_round(index)
-        total.add(np.array(ROWS))
-        total.add(np.array([[math.nan] * 3, [math.inf, 0.0, 0.0]]))
-        assert np.isfinite(mechanism.release(total)).all()
+    rows = np.array([*ROWS, [math.nan] * 3, [math.inf, 0.0, 0.0]])
+    assert np.isfinite(release_rounds(mechanism, rows, 3)).all()
     assert mechanism.non_finite == 6
-    rounds = {line.round for line in dpsum.read_ledger(tmp_path / "ledger.jsonl")}
-    assert rounds == {0, 1, 2}
+    assert {line.round for line in ledger} == {0, 1, 2}

@@ -2,15 +2,16 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
 from dpsum import DpsumError
 from dpsum.ledger import Ledger, read_ledger
+from tests.dpsum.accounting.helpers import correlated_releases, skellam_releases
 from tests.dpsum.helpers import make_release, make_releases
 
 EVENT = make_release(name="query-gradient-sum")
+MISSING = object()
 
 
 @pytest.fixture
@@ -39,6 +40,23 @@ def read_error(path, chain=None):
 
 def test_ledger_is_read_back(ledger):
     assert read_ledger(ledger.path, ledger.chain) == make_releases(4)
+
+
+def test_ledger_keeps_the_fields_of_other_noise_and_of_parts_alone(tmp_path):
+    part = make_release(
+        part="training half", adds=2, unit="record", threshold=[0.5] * 2
+    )
+    releases = [correlated_releases()[0], skellam_releases()[0], part, make_release()]
+    releases = [
+        dataclasses.replace(release, round=index)
+        for index, release in enumerate(releases)
+    ]
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for release in releases:
+        ledger.append(release)
+    assert read_ledger(ledger.path) == releases
+    plain_line = json.loads(ledger.path.read_text().splitlines()[3])
+    assert not {"combines", "secure", "part", "adds", "groups"} & set(plain_line)
 
 
 def test_ledger_after_a_restart_keeps_the_lines_of_its_checkpoint(tmp_path):
@@ -108,30 +126,14 @@ def test_ledger_refuses_two_runs_in_one_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\xff\xfe\x00", "is not UTF-8 text"),
-        (b"[" * 100_000, "line 1, is not a release"),
-        (b"1" * 10_000, "line 1, is not a release"),
-        (b"null", "line 1, is not a release"),
-        (b"{}", "line 1, is not a release"),
-        (b"not json", "line 1, is not a release"),
-    ],
+    "content", [b"\xff\xfe\x00", b"[" * 100_000, b"1" * 10_000, b"null", b"{}", b"text"]
 )
-def test_ledger_refuses_content_that_is_no_release(tmp_path, content, message):
+def test_ledger_refuses_content_that_is_no_release(tmp_path, content):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(content + b"\n")
-    assert message in read_error(path)
+    message = read_error(path)
+    assert "line 1, is not a release" in message or "is not UTF-8 text" in message
     assert path.read_bytes() == content + b"\n"
-
-
-@pytest.mark.parametrize("change", [{"extra": 1}, {"mechanism": None}])
-def test_ledger_refuses_unknown_and_missing_fields(tmp_path, change):
-    path = write_rounds(tmp_path / "ledger.jsonl", 1).path
-    values = json.loads(path.read_text()) | change
-    values = {key: value for key, value in values.items() if value is not None}
-    path.write_text(json.dumps(values) + "\n")
-    assert "fields missing or unknown" in read_error(path)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,8 @@ def test_ledger_refuses_unknown_and_missing_fields(tmp_path, change):
         ("round", -1, "round is -1 and dimension 3"),
         ("dimension", "3", "dimension is '3', not a whole number"),
         ("name", None, "name is None, not text"),
+        ("extra", 1, "fields missing or unknown: extra"),
+        ("mechanism", MISSING, "fields missing or unknown: mechanism"),
         ("counted_by_paper", "yes", "counted_by_paper is 'yes', not true or false"),
         ("sampler", "poisson", "sampler is 'poisson', not a group of keys"),
         ("sampler", {"rate": 0.5}, "sampler has no kind"),
@@ -157,17 +161,6 @@ def test_ledger_refuses_unknown_and_missing_fields(tmp_path, change):
 def test_ledger_refuses_values_that_no_mechanism_wrote(tmp_path, field, value, message):
     path = write_rounds(tmp_path / "ledger.jsonl", 1).path
     values = json.loads(path.read_text(encoding="utf-8")) | {field: value}
+    values = {name: value for name, value in values.items() if value is not MISSING}
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
     assert f"line 1, is not a release ({message}" in read_error(path)
-
-
-def test_ledger_refuses_a_missing_file(tmp_path):
-    assert "is missing" in read_error(tmp_path / "ledger.jsonl")
-
-
-def test_ledger_names_a_full_disk(ledger):
-    ledger.path = Path("/dev/full")
-    if not ledger.path.exists():
-        pytest.skip("no /dev/full here")
-    with pytest.raises(DpsumError, match="no room to write /dev/full"):
-        ledger.append(dataclasses.replace(EVENT, round=4))

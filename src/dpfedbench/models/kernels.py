@@ -63,9 +63,11 @@ def _add_rows_by_numpy(
         values = row.astype(np.float64)
         with np.errstate(invalid="ignore"):
             norms[i] = np.sqrt(values @ values)
+        if not np.isfinite(norms[i]):
+            continue
         if norms[i] <= limit:
             total += values
-        elif norms[i] < np.inf:
+        else:
             total += (limit / norms[i]) * values
 
 

@@ -1,6 +1,5 @@
 """Balls-and-bins: closed forms, an integral, Monte Carlo, and the table of PRIVACY.md."""
 
-import itertools
 import math
 
 import numpy as np
@@ -43,13 +42,6 @@ def test_balls_and_bins_one_pass_table(z, printed, unit, exact):
     assert high <= poisson.upper_epsilon(((z, T),), 1 / T, DELTA)
 
 
-@pytest.mark.parametrize("z", [1.0, 3.0])
-@pytest.mark.parametrize("done", [1, 40, 125])
-def test_balls_and_bins_of_part_of_the_rounds_is_narrow(z, done):
-    low, high = bracket(z, T, done, DELTA)
-    assert 0 < low <= high <= low + 1e-3
-
-
 @pytest.mark.parametrize("z", [0.7, 1.0, 4.0])
 @pytest.mark.parametrize("rounds", [1, 7, 250])
 def test_balls_and_bins_of_one_round_is_one_sampled_gaussian(z, rounds):
@@ -58,36 +50,6 @@ def test_balls_and_bins_of_one_round_is_one_sampled_gaussian(z, rounds):
     tolerance = 1e-3 * max(exact, 0.1)
     assert exact - tolerance <= low <= exact + 1e-12
     assert exact - 1e-12 <= high <= exact + tolerance
-
-
-@pytest.mark.parametrize("z", [1.0, 3.0])
-def test_balls_and_bins_of_two_rounds_is_an_integral(z):
-    """The best event on two observations, (e^a + e^b) / 2 > e^eps with a = (x - 1/2) /
-    z^2: quadrature over the first of the exact tail of the second.
-    """
-
-    def gain(x, epsilon):
-        rest = 2 * math.exp(epsilon) - math.exp((x - 0.5) / z**2)
-        cut = -math.inf if rest <= 0 else 0.5 + z**2 * math.log(rest)
-        absent, present = ndtr(-cut / z), ndtr(-(cut - 1) / z)
-        without = density(x / z) / z
-        shifted = density((x - 1) / z) / z
-        mixed = 0.5 * (shifted * absent + without * present)
-        return mixed - math.exp(epsilon) * without * absent
-
-    def delta_of(epsilon):
-        kink = 0.5 + z**2 * math.log(2 * math.exp(epsilon))
-        edges = sorted({-12 * z, 0.0, kink, 12 * z + 1})
-        options = {"epsabs": 1e-14, "epsrel": 1e-10, "limit": 200}
-        return sum(
-            integrate.quad(gain, start, end, args=(epsilon,), **options)[0]
-            for start, end in itertools.pairwise(edges)
-        )
-
-    low, high = bracket(z, 2, 2, 1e-4)
-    assert delta_of(low) >= 1e-4 * (1 - 1e-6)
-    assert delta_of(high) <= 1e-4 * (1 + 1e-6)
-    assert high - low <= 1e-3
 
 
 @pytest.mark.parametrize(
@@ -110,6 +72,7 @@ def test_balls_and_bins_by_monte_carlo(z, rounds, done):
     in_time = np.flatnonzero(bins < done)
     releases[in_time, bins[in_time]] += 1.0
     present_losses = losses()
+    assert low <= high <= low + 1e-3
     mean, error = estimate_delta(present_losses, high, 5)
     assert mean <= delta + error
     mean, error = estimate_delta(-absent_losses, high, 5)
@@ -215,8 +178,8 @@ def test_balls_and_bins_refuses_arguments_out_of_bounds(arguments):
         upper_epsilon(*arguments)
 
 
-@pytest.mark.parametrize("z", [0.5, 0.4, 0.3])
-def test_balls_and_bins_of_two_rounds_and_little_noise_by_quadrature(z):
+@pytest.mark.parametrize("z", [3.0, 1.0, 0.5, 0.4, 0.3])
+def test_balls_and_bins_of_two_rounds_is_a_quadrature(z):
     """E (X + Y - K)+ for independent log-normals of mean one: given X, E (Y - (K -
     X))+ is Black and Scholes' formula.
     """
@@ -235,10 +198,10 @@ def test_balls_and_bins_of_two_rounds_and_little_noise_by_quadrature(z):
         gains = np.array([call(2 * math.exp(epsilon) - value) for value in first])
         return integrate.simpson(gains * density(normal), x=normal) / 2
 
-    exact = brentq(lambda epsilon: math.log(removal(epsilon) / DELTA), 1.0, 40.0)
+    exact = brentq(lambda epsilon: removal(epsilon) - DELTA, 0.0, 40.0, xtol=1e-9)
     low, high = bracket(z, 2, 2, DELTA)
     assert low <= exact + 1e-6
-    assert exact - 1e-6 <= high < low + 1e-3 * exact
+    assert exact - 1e-6 <= high < low + 1e-3 * max(exact, 1.0)
     if z == 0.5:
         assert exact == pytest.approx(10.304, abs=1e-3)
 

@@ -23,7 +23,7 @@ from tests.dpsum.accounting.helpers import (
     correlated_releases,
     positive_root,
 )
-from tests.dpsum.helpers import make_mechanism
+from tests.dpsum.helpers import make_mechanism, release_rounds
 
 DELTA = 1e-4
 Z = 2.0
@@ -136,35 +136,6 @@ def test_correlated_bins_without_correlation_are_balls_and_bins():
     assert low == balls_and_bins.lower_epsilon(1.0, 40, 40, 1e-6)
 
 
-def test_correlated_bins_cost_no_more_than_the_residue_of_the_round():
-    """Told the round modulo the bands, columns do not overlap: balls-and-bins of as
-    many bins fewer.
-    """
-    three, four, full = (
-        bracket(unit_encoder(40, bands), 1.0, delta=1e-6)[1] for bands in (3, 4, 40)
-    )
-    assert three <= balls_and_bins.upper_epsilon(1.0, 40 // 3, 40 // 3, 1e-6) + 1e-9
-    assert three + 0.1 < four < full < 0.8 * gaussian_epsilon(1.0, 1e-6)
-
-
-def test_correlated_bins_of_forty_rounds_by_simulation():
-    """E_P (1 - e^eps / f)+ at both ends: 200,000 draws; six standard errors, false
-    alarm 1e-8.
-    """
-    encoder, rounds, delta = unit_encoder(40, 8), 40, 1e-2
-    low, high = bracket(encoder, 1.0, delta=delta)
-    rng = np.random.default_rng(4)
-    columns = encoder.T[rng.integers(rounds, size=200_000)]
-    releases = columns + rng.standard_normal(columns.shape)
-    squares = (encoder**2).sum(axis=0)
-    ratio = np.exp(releases @ encoder - squares / 2).mean(axis=1)
-    for epsilon, sign in ((low, 1), (high, -1)):
-        gains = np.maximum(1 - math.exp(epsilon) / ratio, 0.0)
-        standard_error = gains.std() / len(gains) ** 0.5
-        assert sign * (gains.mean() - delta) > -6 * standard_error
-    assert low < high < gaussian_epsilon(1.0, delta)
-
-
 def test_correlated_bins_of_a_stopped_run_are_one_sampled_gaussian():
     """One of two rounds: the unit was in it with a chance of a half."""
     encoder = unit_encoder(2, 2)
@@ -231,30 +202,21 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
     assert ends == pytest.approx(expected, rel=1e-3)
 
 
-def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees(tmp_path):
+def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees():
     weights = factorisations.scaled(np.linalg.inv(unit_encoder(8, 2)))
-    path = tmp_path / "ledger.jsonl"
+    ledger = []
     mechanism = make_mechanism(
         dimension=3,
         participation=dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1),
         noise=dpsum.Correlated(multiplier=None, weights=weights),
         clipping=dpsum.Constant(0.5),
-        ledger=path,
+        ledger=ledger,
         seed=1,
         budget=dpsum.Budget(epsilon=1.5, delta=1e-6),
     )
-    for index in range(8):
-        mechanism.release(mechanism.begin_round(index))
-    entry = account(path, delta=1e-6).profiles["proven"]
+    release_rounds(mechanism, np.zeros((1, 3)), 8)
+    entry = account(ledger, delta=1e-6).profiles["proven"]
     assert 1.49 < entry.epsilon_high <= 1.5
     assert 0.97 * entry.epsilon_high < entry.epsilon_low < entry.epsilon_high
     known_round = gaussian_epsilon(mechanism.noise_multiplier, 1e-6)
     assert entry.epsilon_high < 0.8 * known_round
-
-
-def test_correlated_bins_of_many_rounds_and_little_noise_have_a_low_end():
-    """A secret round costs less than a known one, a Gaussian of the largest column."""
-    encoder = unit_encoder(128, 8) / 0.775
-    low, high = correlated_bins._bracket(encoder, 128, 6.3e-6)
-    largest_norm = np.linalg.norm(encoder, axis=0).max()
-    assert 0.9 * high < low <= high < gaussian_epsilon(1 / largest_norm, 6.3e-6)

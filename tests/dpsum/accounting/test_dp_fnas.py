@@ -13,7 +13,6 @@ from dpsum.accounting.analyses import poisson
 from dpsum.accounting.analyses.poisson import composed_ends
 from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.accounting.context import AccountContext
-from dpsum.ledger import digest, parse
 from tests.dpsum.helpers import make_release
 
 DELTA = 1e-5
@@ -86,32 +85,11 @@ def test_dp_fnas_claims_of_table_1(batch, parties, limit, printed, proven):
     assert high == pytest.approx(proven, rel=3e-4)
 
 
-@pytest.mark.parametrize(
-    ("variance", "proven"), [(0.5, 9.62), (1, 4.26), (5, 1.30), (10, 0.86)]
-)
-def test_dp_fnas_variances_of_table_2(variance, proven):
-    """Four parties; sigma is the root of the variance."""
-    rate, rounds = rate_and_rounds(4, 64)
-    high = poisson.upper_epsilon(((variance**0.5, rounds),), rate, DELTA)
-    assert high == pytest.approx(proven, abs=6e-3)
-
-
 def test_dp_fnas_appendix_has_a_third_formula():
     """T e^(1/sigma^2) - 1 under the root: mu = q (T e - 1)^1/2."""
     mu = 0.01 * (100 * 2.718281828459045 - 1) ** 0.5
     epsilon = APPENDIX(((1.0, 100),), {"rate": 0.01}, DELTA)
     assert epsilon == pytest.approx(gaussian_epsilon(1 / mu, DELTA))
-
-
-def test_account_refuses_known_batches_under_a_poisson_claim():
-    """Each record is in one known batch an epoch: 50 Gaussians, epsilon 54.4."""
-    assert gaussian_epsilon(50**-0.5, DELTA) == pytest.approx(54.4, abs=0.05)
-    lines = [
-        dataclasses.replace(event, sampler=event.sampler | {"kind": "known-lots"})
-        for event in search_lines()
-    ]
-    with pytest.raises(DpsumError, match="sampler 'known-lots', so no epsilon"):
-        profiles_of(lines)
 
 
 @pytest.mark.parametrize("noise", [(1.0, 2.0), (2.0, 1.0)])
@@ -175,16 +153,6 @@ def test_account_has_three_observers_of_four_parties():
 @pytest.mark.parametrize("changes", [{"clients": 1}, {"adds": None}])
 def test_account_of_sums_that_nobody_adds_up_has_one_observer(changes):
     assert account(search_lines(**changes), delta=DELTA, claims=CLAIMS).also == ()
-
-
-def test_composed_ends_of_training_after_a_search():
-    """DP-SGD at sigma = 1 for 600 epochs has 6.57 alone and 6.99 with the search."""
-    rate, rounds = rate_and_rounds(1, 64)
-    training = (((1.0, 312_500),), 96 / 50_000)
-    alone = poisson.upper_epsilon(*training, DELTA)
-    assert alone == pytest.approx(6.57, abs=5e-3)
-    stages = (((1.0, rounds),), rate), training
-    assert composed_ends(stages, DELTA)[1] == pytest.approx(6.99, abs=6e-3)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +225,3 @@ def test_account_of_a_searched_network_has_the_search():
     assert set(combined.profiles) == {"proven"}
     assert "the run that this one rests on" in combined.reasons["replace_one"]
     assert combined.also[1].profiles["proven"].epsilon_high == expected(2**0.5)
-
-
-def test_ledger_without_parts_has_no_such_field():
-    first = line(0, part=None, adds=None)
-    text = first.line("")
-    assert '"part"' not in text
-    assert '"adds"' not in text
-    assert parse(text + line(1).line(digest(text)), "ledger") == [first, line(1)]

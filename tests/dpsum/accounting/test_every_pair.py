@@ -15,9 +15,8 @@ from dpsum.accounting.account import account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
-from dpsum.ledger import read_ledger
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
-from tests.dpsum.helpers import make_mechanism, make_releases
+from tests.dpsum.helpers import make_mechanism, release_rounds
 
 DELTA = 1e-5
 ROUNDS = 3
@@ -49,32 +48,20 @@ def make_noise(kind, participation):
     return kind(multiplier=2.0, weights=weights)
 
 
-@pytest.fixture
-def draw(tmp_path):
-    """Release the sums of all rounds; return the ledger's path."""
-    path = tmp_path / "ledger.jsonl"
-
-    def draw_rounds(participation, noise):
-        mechanism = make_mechanism(
-            dimension=4,
-            participation=participation,
-            clipping=dpsum.Constant(1.0),
-            noise=noise,
-            ledger=path,
-            seed=1,
-        )
-        for index in range(participation.rounds):
-            if isinstance(participation, dpsum.RecordLots):
-                cohort = participation.lot(index)
-            else:
-                cohort = participation.sample_cohort(index)
-            total = mechanism.begin_round(index)
-            total.add(np.ones((len(cohort), 4)))
-            mechanism.release(total)
-        return path
-
-    draw_rounds.path = path
-    return draw_rounds
+def draw(participation, noise, ledger=None):
+    """Release the sums of all rounds; return the ledger's lines."""
+    ledger = [] if ledger is None else ledger
+    mechanism = make_mechanism(
+        dimension=4,
+        participation=participation,
+        clipping=dpsum.Constant(1.0),
+        noise=noise,
+        ledger=ledger,
+        seed=1,
+    )
+    rows = np.ones((int(participation.describe()["cohort"]), 4))
+    release_rounds(mechanism, rows, participation.rounds)
+    return ledger
 
 
 def exact(mu):
@@ -88,38 +75,33 @@ def ends(entry):
 
 PARTICIPATIONS = [*public_classes(dpsum.Participation), dpsum.RecordLots]
 NOISES = public_classes(dpsum.Noise)
-
-
-def test_public_classes_are_not_an_empty_list():
-    assert {dpsum.Everyone, dpsum.Passes, dpsum.FixedSize} <= set(PARTICIPATIONS)
-    assert {dpsum.Gaussian, dpsum.Correlated, dpsum.Skellam} <= set(NOISES)
+assert len(PARTICIPATIONS) > 6
+assert len(NOISES) > 3
 
 
 @pytest.mark.parametrize("noise_kind", NOISES)
 @pytest.mark.parametrize("kind", PARTICIPATIONS)
-def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(
-    kind, noise_kind, draw
-):
+def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(kind, noise_kind):
     participation = make_participation(kind)
+    ledger = []
     refusal = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            draw(participation, make_noise(noise_kind, participation))
+            draw(participation, make_noise(noise_kind, participation), ledger)
         except dpsum.DpsumError as error:
             refusal = str(error)
     warned = [line for line in caught if line.category is dpsum.NoAccountWarning]
     if warned:
         assert len(caught) == 1
         assert "no analysis for" in str(warned[0].message)
-        if draw.path.exists() and draw.path.stat().st_size:
+        if ledger:
             with pytest.raises(dpsum.DpsumError, match="no analysis for"):
-                account(draw.path, delta=DELTA)
+                account(ledger, delta=DELTA)
     elif refusal:
-        assert "\n" not in refusal
-        assert not draw.path.exists()
+        assert not ledger
     else:
-        entry = account(draw.path, delta=DELTA).profiles["proven"]
+        entry = account(ledger, delta=DELTA).profiles["proven"]
         assert entry.status == "proved"
         assert 0 <= entry.epsilon_low <= entry.epsilon_high < math.inf
 
@@ -135,7 +117,7 @@ def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(
         dpsum.RecordLots,
     ],
 )
-def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
+def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
     """z = 1 in three rounds of all units: mu = sqrt(3), twice that for replace-one."""
     if kind is dpsum.RecordLots:
         plan, images = kind(lot=6, records=6, rounds=3, seed=0), None
@@ -147,8 +129,8 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
         search=Search(runs=4, data="private", number="fixed"),
         own_streams=True,
     )
-    path = draw(plan, dpsum.Gaussian(1.0))
-    profiles = account(read_ledger(path), delta=DELTA, context=context).profiles
+    lines = draw(plan, dpsum.Gaussian(1.0))
+    profiles = account(lines, delta=DELTA, context=context).profiles
     assert ends(profiles["proven"]) == (exact(3**0.5), exact(3**0.5))
     doubled = exact(2 * 3**0.5)
     assert ends(profiles["replace_one"]) == (doubled, doubled)
@@ -167,38 +149,14 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind, draw):
         (dpsum.MinSeparation, 2, 3),
     ],
 )
-def test_account_of_one_known_round_is_one_gaussian(kind, cohort, rounds, draw):
+def test_account_of_one_known_round_is_one_gaussian(kind, cohort, rounds):
     plan = kind(units=6, cohort=cohort, rounds=rounds, seed=0)
     profiles = account(draw(plan, dpsum.Gaussian(1.0)), delta=DELTA).profiles
     assert ends(profiles["proven"]) == (exact(1.0), exact(1.0))
     assert ends(profiles["replace_one"]) == (exact(2.0), exact(2.0))
 
 
-def test_account_of_correlated_noise_in_one_bin_is_one_gaussian(draw):
-    """The weight 2 makes the encoder 1/2."""
-    plan = dpsum.BallsAndBins(units=6, cohort=6, rounds=1, seed=0)
-    noise = dpsum.Correlated(multiplier=1.0, weights=np.array([[2.0]]))
-    entry = account(draw(plan, noise), delta=DELTA).profiles["proven"]
-    assert ends(entry) == (exact(0.5), exact(0.5))
-
-
-def test_account_of_secret_batches_of_all_units_is_a_gaussian():
-    plan = dpsum.ShuffledEpochs(units=6, cohort=6, rounds=3, seed=0)
-    sampler = {**plan.describe(), "batches": "secret"}
-    releases = make_releases(3, sampler=sampler)
-    entry = account(releases, delta=DELTA, claims={}).profiles["proven"]
-    assert ends(entry) == (exact(3**0.5), exact(3**0.5))
-
-
-def test_account_of_a_search_of_one_run_is_that_of_the_run(draw):
-    path = draw(make_participation(dpsum.Poisson), dpsum.Gaussian(1.0))
-    search = Search(runs=1, data="private", number="fixed")
-    context = AccountContext(search=search, own_streams=True)
-    profiles = account(path, delta=DELTA, context=context).profiles
-    assert profiles["tuning"].epsilon_high == profiles["proven"].epsilon_high
-
-
-def test_account_of_everyone_with_correlated_noise_sums_all_columns(draw):
+def test_account_of_everyone_with_correlated_noise_sums_all_columns():
     """Contributions that all point the same way move C S by C 1, of norm |C 1|."""
     participation = make_participation(dpsum.Everyone)
     noise = make_noise(dpsum.Correlated, participation)
@@ -213,13 +171,3 @@ def test_correlated_noise_for_one_participation_refuses_everyone():
     noise = make_noise(dpsum.Correlated, make_participation(dpsum.OnePass))
     with pytest.raises(dpsum.DpsumError, match="3 participations move"):
         noise.sampled(participation.describe())
-
-
-def test_everyone_refuses_a_part_of_the_units():
-    with pytest.raises(dpsum.DpsumError, match="2 of 6 units"):
-        dpsum.Everyone(units=6, cohort=2, rounds=3)
-
-
-def test_factorised_noise_refuses_to_draw_without_a_number_of_rounds():
-    with pytest.raises(dpsum.DpsumError, match="no number of rounds"):
-        dpsum.Factorised(multiplier=2.0).inverse()

@@ -8,8 +8,6 @@ import pytest
 from dploss import renyi
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import (
-    PROVEN_ORDERS,
-    filter_order,
     filtered_epsilon,
     keeps,
     order_budgets,
@@ -42,13 +40,6 @@ def test_filter_of_many_orders_needs_the_looser_conversion():
     )
     assert 1.99 < filtered_epsilon(loose, CLAIMED_ORDERS, DELTA) < 2.0
     assert 2.2 < filtered_epsilon(tight, CLAIMED_ORDERS, DELTA) < 2.0 + math.log(2)
-
-
-def test_filter_order_is_that_of_the_most_rounds_of_the_first_noise():
-    (order,) = filter_order(4.0, RATE, PROVEN_ORDERS, epsilon=2.0, delta=DELTA)
-    costs = renyi.renyi(4.0, RATE, PROVEN_ORDERS)
-    rounds = order_budgets(2.0, PROVEN_ORDERS, DELTA, tight=True) / costs
-    assert rounds[PROVEN_ORDERS.index(order)] == rounds.max()
 
 
 def test_filter_keeps_within_the_budget_of_one_order():

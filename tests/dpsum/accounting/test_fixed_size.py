@@ -8,12 +8,9 @@ one data set's pair for both halves of the dominating one, are rejected.
 import itertools
 import math
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.stats import binomtest
 
 from dploss import renyi
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
@@ -22,7 +19,7 @@ from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
-from dpsum.accounting.calibration import calibrate, epsilon_after
+from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.image_level import ImageUse
 from tests.dpsum.accounting.helpers import positive_root
 from tests.dpsum.helpers import make_releases
@@ -174,45 +171,6 @@ def test_fixed_size_of_ten_rounds_agrees_with_dp_accounting():
     assert low > 2 * poisson.upper_epsilon(((1.0, 10),), 0.1, DELTA)
 
 
-@pytest.mark.parametrize(("z", "cohort", "rounds"), [(2.0, 50, 20), (1.0, 5, 40)])
-def test_fixed_size_is_below_the_renyi_bound_of_dp_accounting(z, cohort, rounds):
-    """Its event is for replace-one, with z over the sensitivity of 2 thresholds (Wang
-    et al. 2019).
-    """
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    accountant = rdp.RdpAccountant(neighboring_relation=relation)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        500, cohort, dp_accounting.GaussianDpEvent(z / 2)
-    )
-    accountant.compose(event, rounds)
-    arguments = ((z, rounds),), cohort / 500, DELTA
-    high = fixed_size.upper_epsilon(*arguments, REPLACE_ONE)
-    assert high < accountant.get_epsilon(DELTA)
-    low, zero_out = bracket(*arguments)
-    assert low <= zero_out < high
-
-
-def test_fixed_size_by_simulation_exceeds_poisson_and_not_its_own_account():
-    """Two rounds of 2 of 8 units: the unit 1, all others -1, z = 1. 400,000 runs of
-    each world; exact limits (Clopper and Pearson) at a false alarm in 10,000.
-    """
-    rng = np.random.default_rng(5)
-    runs, rate = 400_000, 2 / 8
-    counts = []
-    for unit in (1.0, 0.0):
-        drawn = rng.random((runs, 2)) < rate
-        sums = np.where(drawn, unit - 1.0, -2.0) + rng.standard_normal((runs, 2))
-        y = np.exp(sums + 2.0 - 0.5)
-        ratios = (1 - rate + rate * math.exp(-1) * y**2) / (1 - rate + rate * y)
-        counts.append(int((np.log(ratios).sum(axis=1) > 2.5).sum()))
-    confidence = 1 - 1e-4
-    hits = binomtest(counts[0], runs).proportion_ci(confidence, "exact").low
-    alarms = binomtest(counts[1], runs).proportion_ci(confidence, "exact").high
-    arguments = ((1.0, 2),), rate, 1e-3
-    assert hits - math.exp(poisson.upper_epsilon(*arguments)) * alarms > 1e-3
-    assert hits - math.exp(fixed_size.upper_epsilon(*arguments)) * alarms < 1e-3
-
-
 def test_fixed_size_of_all_units_is_a_gaussian_and_of_next_to_none_is_zero():
     gaussian = gaussian_epsilon(1.0, DELTA)
     assert bracket(((4.0, 16),), 1.0, DELTA) == (gaussian, gaussian)
@@ -265,20 +223,6 @@ def test_account_of_fixed_size_has_both_adjacencies(changes):
     assert proven.epsilon_high < replace_one.epsilon_low <= replace_one.epsilon_high
     assert replace_one.adjacency == "replace-one"
     assert epsilon_after("proven", SAMPLER, 1.0, 10, DELTA) == proven.epsilon_high
-
-
-def test_calibration_of_fixed_size_finds_the_least_noise():
-    z = calibrate("proven", SAMPLER, 1.5, DELTA)
-    assert fixed_size.upper_epsilon(((z, 10),), 0.1, DELTA) <= 1.5
-    assert fixed_size.upper_epsilon(((z - 0.01, 10),), 0.1, DELTA) > 1.5
-
-
-def test_account_of_fixed_size_composes_rounds_of_different_noise():
-    quiet = make_releases(5, z=2.0, sampler=SAMPLER)
-    loud = make_releases(10, sampler=SAMPLER)[5:]
-    entry = profiles_of(quiet + loud)["proven"]
-    least, most = (fixed_size.upper_epsilon(((z, 10),), 0.1, DELTA) for z in (2.0, 1.0))
-    assert least < entry.epsilon_low < entry.epsilon_high < most
 
 
 def test_fixed_size_of_an_image_of_several_clients():

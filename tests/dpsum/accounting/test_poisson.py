@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
@@ -111,42 +110,13 @@ def test_poisson_of_everyone_is_composed_gaussians():
 
 
 @pytest.mark.parametrize("end", [upper_epsilon, lower_epsilon])
-@pytest.mark.parametrize(
-    ("better", "worse"),
-    [
-        ((1.2, 40, 0.02, DELTA), (0.9, 40, 0.02, DELTA)),
-        ((1.0, 20, 0.02, DELTA), (1.0, 80, 0.02, DELTA)),
-        ((1.0, 40, 0.01, DELTA), (1.0, 40, 0.03, DELTA)),
-        ((1.0, 40, 0.02, 1e-5), (1.0, 40, 0.02, 1e-7)),
-    ],
-)
-def test_poisson_is_monotone(end, better, worse):
-    def epsilon_of(z, rounds, q, delta):
-        return end(((z, rounds),), q, delta)
-
-    base = epsilon_of(1.0, 40, 0.02, DELTA)
-    assert epsilon_of(*better) < base < epsilon_of(*worse)
-
-
-def test_poisson_of_several_clients_in_one_round_is_a_mixture():
-    """P = sum_n Binomial(k, q)(n) N(n, z^2) against N(0, z^2); the best event by
-    bisection on its threshold.
-    """
-    k, q, z, delta = 4, 0.3, 1.5, 1e-4
-    chances = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
-
-    def loss(x):
-        ratios = [math.exp((n * x - n * n / 2) / z**2) for n in range(k + 1)]
-        return math.log(np.dot(chances, ratios))
-
-    def excess(epsilon):
-        cut = brentq(lambda x: loss(x) - epsilon, -5, 60)
-        present = np.dot(chances, ndtr(-(cut - np.arange(k + 1)) / z))
-        return present - math.exp(epsilon) * ndtr(-cut / z) - delta
-
-    exact = brentq(excess, 0.01, 50, xtol=1e-12)
-    low, high = bracket(((z, 1),), q, delta, k)
-    assert low <= exact <= high <= low + 1e-2 * exact
+def test_poisson_is_monotone(end):
+    """In z, rounds, rate and delta."""
+    epsilon = end(((1.0, 40),), 0.02, DELTA)
+    assert end(((1.2, 40),), 0.02, DELTA) < epsilon < end(((0.9, 40),), 0.02, DELTA)
+    assert end(((1.0, 20),), 0.02, DELTA) < epsilon < end(((1.0, 80),), 0.02, DELTA)
+    assert end(((1.0, 40),), 0.01, DELTA) < epsilon < end(((1.0, 40),), 0.03, DELTA)
+    assert end(((1.0, 40),), 0.02, 1e-5) < epsilon < end(((1.0, 40),), 0.02, 1e-7)
 
 
 @pytest.mark.parametrize(("k", "q", "rounds"), [(2, 0.05, 20), (7, 0.02, 40)])
@@ -168,18 +138,6 @@ def test_poisson_of_several_clients_agrees_with_dp_accounting(k, q, rounds):
     assert low <= expected
     assert high == pytest.approx(expected, rel=1e-2)
     assert high - low <= 4e-3 * high
-
-
-def test_poisson_of_more_clients_is_worse_and_below_all_of_them_always():
-    def high_of(k, q=0.05):
-        return upper_epsilon(((3.0, 30),), q, DELTA, k)
-
-    ends = [high_of(k) for k in (1, 2, 5, 9)]
-    assert ends == sorted(set(ends))
-    assert ends[0] == upper_epsilon(((3.0, 30),), 0.05, DELTA)
-    for k, end in zip((1, 2, 5, 9), ends, strict=True):
-        assert end < gaussian_epsilon(3.0 / (k * math.sqrt(30)), DELTA)
-    assert high_of(3, 1.0) == gaussian_epsilon(1.0 / math.sqrt(30), DELTA)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,12 @@ import math
 from pathlib import Path
 
 import pytest
-from scipy.optimize import brentq
 
-from dploss.gaussian import gaussian_epsilon
-from dpsum.accounting.analyses import poisson
 from tools.published_epsilons import (
-    central_limit_epsilon,
     compute_figures,
     literal_rounds,
     mean_form_collapse,
-    quantile_noise_factor,
     sample_level_epsilon,
-    shuffled_lower_epsilon,
 )
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "privacy.md"
@@ -32,24 +26,6 @@ def sampled_moment(order, q, z):
     )
 
 
-@pytest.mark.parametrize(
-    ("parties", "limit", "composed"), [(4, 4.065, 4.262), (8, 6.091, 6.436)]
-)
-def test_central_limit_of_dp_fnas_is_below_the_composition(parties, limit, composed):
-    """sigma = 1, B = 64, 50 epochs over half of 50,000 records, split among parties.
-    e^(1/sigma^2 - 1) is 1 at sigma = 1: e - 1 times less than the theorem.
-    """
-    records = 25_000 // parties
-    rate, steps = 64 / records, 50 * records // 64
-    assert round(central_limit_epsilon(1.0, rate, steps, 1e-5), 3) == limit
-    high = poisson.upper_epsilon(((1.0, steps),), rate, 1e-5)
-    low = poisson.lower_epsilon(((1.0, steps),), rate, 1e-5)
-    assert round(high, 3) == composed
-    assert limit < low <= high <= low + 0.01
-    printed = central_limit_epsilon(1.0, rate, steps, 1e-5, as_printed=True)
-    assert printed == gaussian_epsilon(1 / (rate * math.sqrt(steps)), 1e-5) < limit
-
-
 def test_equation_10_of_adap_dp_fl_as_printed_allows_seven_rounds():
     """At order 11 by hand: (2 x 10 - log 1e5) / E (dP/dQ)^11."""
     q = 78 / 6000
@@ -59,38 +35,12 @@ def test_equation_10_of_adap_dp_fl_as_printed_allows_seven_rounds():
     assert math.floor((2.0 * 10 - math.log(1e5)) / moment) == 7
 
 
-def test_private_quantile_costs_next_to_nothing():
-    """Both releases together are the one Gaussian that they were split from."""
-    assert round(quantile_noise_factor(1.0, 1600 / 20), 5) == 1.00002
-    z = quantile_noise_factor(1.0, 0.7)
-    assert (z**-2 + (2 * 0.7) ** -2) ** -0.5 == pytest.approx(1.0)
-
-
 def test_mean_form_collapses_with_its_noise():
     """By hand: in each window C shrinks by about sqrt(d) / L = 0.209."""
     collapsed = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
     assert 1e-20 < collapsed < 1e-18
     stable = mean_form_collapse(dimension=1600**2, cohort=1600, rounds=250)
     assert stable == pytest.approx(0.2, rel=0.05)
-
-
-def test_gaussian_epsilons_of_the_papers():
-    z = brentq(lambda z: gaussian_epsilon(z, 1e-6) - 1.5, 1, 5, xtol=1e-9)
-    assert round(z, 3) == 2.904
-    dp_agrlr = gaussian_epsilon(1.634, 1e-5)
-    assert dp_agrlr == pytest.approx(2.5, abs=1e-3)
-    five_full_steps = gaussian_epsilon(0.585 / math.sqrt(5), 1e-3)
-    assert round(five_full_steps, 1) == 18.4
-    five_disjoint_steps = gaussian_epsilon(0.585, 1e-3)
-    assert round(five_disjoint_steps, 2) == 6.18
-    second_order_samples = gaussian_epsilon(1 / math.sqrt(1 + 10**2), 1e-5)
-    assert round(second_order_samples, 1) == 92.5
-
-
-def test_shuffled_batches_are_corrected():
-    """0.340 and 0.105 are printed for z = 2 and 3; the event max x > c gives these."""
-    bounds = [shuffled_lower_epsilon(z, 250, 1e-6) for z in (1.0, 2.0, 3.0)]
-    assert [round(bound, 3) for bound in bounds] == [4.438, 0.371, 0.064]
 
 
 def test_sample_level_claim_of_dp_maml_is_that_of_4000_units():

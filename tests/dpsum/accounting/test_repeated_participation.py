@@ -102,25 +102,12 @@ def test_sensitivity_of_falling_weights_is_exact(bands):
         assert math.sqrt(3 * np.diag(gram).max()) == expected
 
 
-def test_sensitivity_of_any_weights_of_few_bands_is_exact():
-    """Columns three apart do not overlap; with one band more they do."""
-    encoder = np.tril(np.triu(np.random.default_rng(3).normal(size=(12, 12)), -2))
-    exact = brute_force_sensitivity(gram_of(encoder), 3, 3)
-    expected = pytest.approx(exact, rel=1e-12)
-    assert sensitivity(gram_of(encoder), 3, 3) == (expected, expected)
-    wider = gram_of(encoder + np.diag(np.ones(9), -3))
-    wider_exact = brute_force_sensitivity(wider, 3, 3)
-    assert sensitivity(wider, 3, 3)[1] >= wider_exact > exact
-
-
 @pytest.mark.parametrize(
     ("rounds", "bands", "separation", "participations", "expected"),
     [
         (40, 4, 10, 4, 2.439902661992892),
-        (40, 10, 10, 2, 1.8927989547683568),
         (64, 16, 16, 4, 2.788461114777662),
         (100, 25, 30, 3, 2.5026225182511572),
-        (40, 11, 10, 4, 2.883694554171545),
         (40, 40, 10, 4, 3.8813174427331667),
         (12, 12, 3, 3, 3.0705364864907208),
     ],
@@ -219,18 +206,6 @@ def test_correlated_noise_is_one_gaussian_of_several_columns(bands):
         assert ends_of(correlated(weights))[1] == pytest.approx(independent, rel=1e-9)
     else:
         assert ends_of(correlated(weights))[1] > 1.02 * independent
-
-
-def test_correlated_noise_is_the_best_test_of_two_neighbours():
-    """By the covariance of all releases, for a client of rounds 0, 3 and 6 whose
-    contributions are the same vector.
-    """
-    weights, _ = scaled_weights(10)
-    inverse = np.linalg.inv(Z**2 * weights @ weights.T)
-    moved = np.zeros(10)
-    moved[[0, 3, 6]] = 1.0
-    distance = (moved @ inverse @ moved) ** 0.5
-    assert ends_of(correlated(weights))[0] == gaussian(1 / distance)
 
 
 def test_correlated_noise_is_accounted_for_by_the_pattern_of_the_ledger():

@@ -2,14 +2,13 @@
 and published bounds.
 """
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
-from scipy.special import i0e, logsumexp, ndtri
+from scipy.special import i0e, ndtri
 
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum import DpsumError
@@ -17,14 +16,12 @@ from dpsum.accounting.account import account
 from dpsum.accounting.analyses.skellam import (
     FACTOR,
     LEAST_VARIANCE,
-    log_tails,
     lower_epsilon,
     step,
 )
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
-from dpsum.ledger import Ledger, read_ledger
 from dpsum.secure import Lattice
 from tests.dpsum.accounting.helpers import skellam_releases
 
@@ -44,14 +41,6 @@ def exact_delta(variance, shifts, epsilon):
         shifted = np.multiply.outer(shifted, law(variance).pmf(x - shift))
         plain = np.multiply.outer(plain, law(variance).pmf(x))
     return float(np.clip(shifted - math.exp(epsilon) * plain, 0, None).sum())
-
-
-@pytest.mark.parametrize("variance", [1.0, 30.0, 300.0])
-def test_log_tails_are_scipys(variance):
-    """Down to 1e-7: beyond it scipy's own sums are not exact."""
-    reach = int(5 * math.sqrt(variance))
-    expected = law(variance).sf(np.arange(reach) - 1)
-    assert np.exp(log_tails(variance)[:reach]) == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("variance", [1.0, 30.0, 300.0, 1e6])
@@ -102,23 +91,6 @@ def test_skellam_of_sixteen_coordinates_agrees_with_dp_accounting():
     assert 0.97 * bound < exact <= bound * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("variance", [4.0, 30.0, 300.0])
-def test_skellam_renyi_divergences_are_between_exact_and_published(variance):
-    """D_alpha by summation <= alpha g^2 / 2 <= Agarwal et al. 2021, Theorem 3.5."""
-    reach = int(25 * math.sqrt(variance)) + 60
-    x = np.arange(-reach, reach + 1)
-    plain, shifted = (law(variance).logpmf(x - shift) for shift in (0, 1))
-    plain, shifted = (
-        np.where(np.isfinite(logs), logs, -1e4) for logs in (plain, shifted)
-    )
-    for alpha in (2, 4, 8, 16):
-        exact = logsumexp(alpha * shifted + (1 - alpha) * plain) / (alpha - 1)
-        gaussian = alpha * step(variance) ** 2 / 2
-        extra = min(((2 * alpha - 1) + 6) / (4 * variance**2), 3 / (2 * variance))
-        assert exact <= gaussian * (1 + 1e-9)
-        assert gaussian <= alpha / (2 * variance) + extra
-
-
 @pytest.mark.parametrize(("variance", "shift"), [(4.0, 1), (30.0, 5), (300.0, 17)])
 def test_skellam_low_end_is_the_epsilon_of_one_coordinate(variance, shift):
     epsilon = lower_epsilon(variance, shift, 1e-5)
@@ -137,11 +109,7 @@ def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
     profiles = profiles_of(skellam_releases())
     proven, replace_one = profiles["proven"], profiles["replace_one"]
     gaussian = gaussian_epsilon(Z, DELTA)
-    assert (proven.unit, proven.observer, proven.status) == (
-        "client",
-        "server",
-        "proved",
-    )
+    assert (proven.observer, proven.status) == ("server", "proved")
     assert 0.998 * gaussian < proven.epsilon_low < gaussian
     assert proven.epsilon_high == gaussian_epsilon(Z / FACTOR, DELTA)
     assert replace_one.epsilon_high == gaussian_epsilon(Z / FACTOR / 2, DELTA)
@@ -179,24 +147,16 @@ def test_skellam_image_of_two_clients_in_one_round():
     ],
 )
 def test_skellam_account_refuses_whole_numbers_that_contradict(changes, message):
-    releases = skellam_releases()
-    secure = {**releases[0].secure, **changes}
-    releases[0] = dataclasses.replace(releases[0], secure=secure)
+    secure = {**skellam_releases()[0].secure, **changes}
     with pytest.raises(DpsumError, match=message):
-        profiles_of(releases)
+        profiles_of(skellam_releases(secure=secure))
 
 
-def test_skellam_account_refuses_a_line_without_whole_numbers():
-    releases = skellam_releases()
-    releases[0] = dataclasses.replace(releases[0], secure=None)
+def test_skellam_account_refuses_a_line_without_whole_numbers_or_their_rounding():
     with pytest.raises(DpsumError, match="does not state its lattice"):
-        profiles_of(releases)
-
-
-def test_skellam_account_refuses_the_sensitivity_before_rounding():
-    releases = skellam_releases(sensitivity=C, noise_std=Z * C)
+        profiles_of(skellam_releases(secure=None))
     with pytest.raises(DpsumError, match="but rounding 3000 coordinates makes it"):
-        profiles_of(releases)
+        profiles_of(skellam_releases(sensitivity=C, noise_std=Z * C))
 
 
 def test_skellam_account_refuses_noise_below_its_analysis():
@@ -210,10 +170,3 @@ def test_skellam_account_refuses_noise_below_its_analysis():
     )
     with pytest.raises(DpsumError, match=r"variance 11 units .* below the 256 of its"):
         profiles_of(releases)
-
-
-def test_ledger_keeps_the_whole_numbers_of_skellam_noise(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    for release in skellam_releases():
-        ledger.append(release)
-    assert read_ledger(ledger.path) == skellam_releases()

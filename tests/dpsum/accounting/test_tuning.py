@@ -45,25 +45,7 @@ def test_geometric_search_by_hand():
     assert divergence == pytest.approx(0.3 + math.log(5) / 3 + 2 * least)
 
 
-@pytest.mark.parametrize("number", ["fixed", "geometric", "poisson"])
-def test_search_of_more_runs_costs_more_and_never_less_than_a_run(number):
-    divergences = np.array(ORDERS) / 18.0
-    searches = [
-        Search(runs=runs, data="private", number=number) for runs in (1, 2, 10, 100)
-    ]
-    ends = [searched_epsilon(divergences, ORDERS, search, 1e-6) for search in searches]
-    assert ends == sorted(ends)
-    assert ends[0] >= renyi.epsilon_of(divergences, ORDERS, 1e-6, tight=True)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"runs": 0, "data": "private"},
-        {"runs": 1, "data": "mine"},
-        {"runs": 1, "data": "public", "number": "many"},
-    ],
-)
-def test_search_refuses_impossible_values(values):
+@pytest.mark.parametrize("change", [{"runs": 0}, {"data": "mine"}, {"number": "many"}])
+def test_search_refuses_impossible_values(change):
     with pytest.raises(DpsumError, match="tuning"):
-        Search.of(values)
+        Search.of({"runs": 1, "data": "private"} | change)

@@ -8,10 +8,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import ndtr
 
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.accountant import Accountant, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins, find, poisson
 from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
 
@@ -120,15 +119,6 @@ def test_posteriors_of_a_rare_full_leak_by_hand():
     table = posteriors(Curve(epsilons, np.full(3, 0.1), absent))
     assert table[0] == pytest.approx(1.0, abs=1e-8)
     assert table[-1] < 0.5
-
-
-def test_posteriors_of_a_gaussian_at_a_threshold():
-    deltas = np.array([gaussian_delta(1.0, epsilon) for epsilon in EPSILONS])
-    table = posteriors(Curve(EPSILONS, deltas, deltas))
-    threshold = 0.8
-    share_above = (ndtr(-threshold) + ndtr(1 - threshold)) / 2
-    expected = 1 / (1 + math.exp(0.5 - threshold))
-    assert table[int(share_above * len(table))] == pytest.approx(expected, abs=0.01)
 
 
 def test_curve_of_few_epsilons_leaks_more_and_not_much_more():
