@@ -36,7 +36,6 @@ def report(write_ledger, audit):
 
 
 def test_schema_accepts_every_report(report, audit):
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     unclaimed_audit = dataclasses.replace(audit, claimed=None, little=math.nan)
     for values in (

@@ -57,11 +57,10 @@ def plans_of(report):
     return {row["participation"]: row for row in report["plans"]}
 
 
-def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp_path):
+def test_account_prints_a_table_and_writes_json(write_ledger, run, tmp_path):
     path = write_ledger("one.jsonl")
     file = tmp_path / "report.json"
-    words = ["account", path, "--delta", 1e-6]
-    code, out, _ = run(*words, "--json", file)
+    code, out, _ = run("account", path, "--delta", 1e-6, "--json", file)
     assert code == 0
     for profile in ("proven", "replace_one", "claimed", "image_level", "tuning"):
         assert profile in out
@@ -71,17 +70,13 @@ def test_account_prints_a_table_and_writes_json(write_ledger, run, run_json, tmp
     epsilon = report["account"]["profiles"]["proven"]["epsilon_high"]
     assert epsilon == pytest.approx(exact, rel=1e-9)
     assert f"{exact:.4g}" in out
-    assert report["ledger"]["lines"] == 4
-    assert run_json(*words) == (0, report)
-    assert list(tmp_path.glob("*.part")) == []
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(4.5, 0), (4.3, 3)])
 def test_account_exits_with_3_above_a_limit(write_ledger, run, limit, expected):
     """Epsilon at z = 1 is 4.377."""
-    code, _, errors = run("account", write_ledger("one.jsonl"), "--at-most", limit)
+    code, _, _ = run("account", write_ledger("one.jsonl"), "--at-most", limit)
     assert code == expected
-    assert bool(errors) == (expected == 3)
 
 
 def poisson_epsilon(z):
@@ -124,21 +119,6 @@ def test_plan_takes_settings_of_a_participation(run_json):
     _, report = run_json("plan", *sizes, *words)
     epsilon = report["plans"][0]["epsilon_high"]
     assert epsilon == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("multiplier", "expected"), [(1e-3, 1e6 / 2 + 4.265 * 1e3), (1e6, 0.0)]
-)
-def test_plan_answers_at_the_ends_of_the_range_of_noise(run_json, multiplier, expected):
-    """mu = 1 / z: epsilon is 0 at z = 1e6, as Phi(mu / 2) - Phi(-mu / 2) = 4e-7 is
-    below delta; about mu^2 / 2 + 4.265 mu at z = 1e-3.
-    """
-    words = ["--noise-multiplier", multiplier, *ONE_PASS]
-    sizes = ["--units", 1000, "--cohort", 10, "--rounds", 5]
-    code, report = run_json("plan", *sizes, *words)
-    assert code == 0
-    epsilon = report["plans"][0]["epsilon_high"]
-    assert epsilon == pytest.approx(expected, rel=1e-4)
 
 
 def test_compare_finds_another_noise_or_sampler(write_ledger, run, run_json):
@@ -185,28 +165,16 @@ def release_file(tmp_path, monkeypatch):
     return tmp_path / "report.json"
 
 
-def test_audit_as_a_process_passes_right_code(release_file):
-    command = [sys.executable, "-m", "dpwatch", "audit", "of_mine:right", *AUDIT]
-    command += ["--json", "report.json"]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "not refuted" in done.stdout
-    assert done.stderr.startswith("about ")
-    assert "is told with chance 0.95" in done.stderr
-    report = json.loads(release_file.read_text())
-    jsonschema.validate(report, SCHEMA)
-    assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    assert not report["audit"]["refuted"]
-
-
-def test_audit_exits_with_3_for_half_the_noise(release_file, run):
-    words = [*AUDIT, "--json", "report.json"]
-    code, out, _ = run("audit", "of_mine:Mine.half", *words)
-    assert code == 3
-    assert "REFUTED" in out
-    report = json.loads(release_file.read_text())
-    jsonschema.validate(report, SCHEMA)
-    assert report["audit"]["refuted"]
+def test_audit_as_a_process_passes_right_code_and_refutes_half_the_noise(release_file):
+    for name, code in (("right", 0), ("Mine.half", 3)):
+        command = [sys.executable, "-m", "dpwatch", "audit", f"of_mine:{name}", *AUDIT]
+        command += ["--json", "report.json"]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        assert done.returncode == code, done.stderr
+        report = json.loads(release_file.read_text())
+        jsonschema.validate(report, SCHEMA)
+        assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+        assert report["audit"]["refuted"] == (code == 3)
 
 
 def test_audit_takes_rounds_or_a_participation(release_file, run):
@@ -223,36 +191,22 @@ def test_audit_takes_rounds_or_a_participation(release_file, run):
 
 
 @pytest.mark.parametrize("content", ["", '{"loss": 1.0}\n', "cut"])
-@pytest.mark.parametrize("command", ["account", "compare"])
-def test_command_refuses_a_ledger_that_is_not_whole(
-    write_ledger, tmp_path, run, command, content
-):
-    ledger = write_ledger("ledger.jsonl")
-    damaged = tmp_path / "damaged.jsonl"
+def test_account_refuses_a_ledger_that_is_not_whole(write_ledger, run, content):
+    path = Path(write_ledger("ledger.jsonl"))
     if content == "cut":
-        content = Path(ledger).read_text(encoding="utf-8")[:-40]
-    damaged.write_text(content, encoding="utf-8")
-    words = [command, damaged] if command == "account" else [command, ledger, damaged]
-    code, out, errors = run(*words)
-    assert code == 1
-    assert out == ""
+        content = path.read_text(encoding="utf-8")[:-40]
+    path.write_text(content, encoding="utf-8")
+    code, out, errors = run("account", path)
+    assert (code, out) == (1, "")
     assert errors.startswith("error: ")
     assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "", "-1"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        "account a --delta",
-        "account a --at-most",
-        "audit math:sqrt --dimension 3 --noise-multiplier",
-        "plan --units 1000 --cohort 10 --rounds 5 --noise-multiplier",
-    ],
-)
-def test_command_refuses_a_number_out_of_range(capsys, words, value):
+@pytest.mark.parametrize("option", ["--delta", "--at-most"])
+def test_account_refuses_a_number_out_of_range(capsys, option, value):
     """No comparison with NaN would ever fail a limit."""
     with pytest.raises(SystemExit) as ended:
-        main([*words.split()[:-1], f"{words.split()[-1]}={value}"])
+        main(["account", "a", f"{option}={value}"])
     assert ended.value.code == 2
     assert capsys.readouterr().out == ""

@@ -32,18 +32,6 @@ def test_monte_carlo_bounds_hold_at_all_epsilons_of_the_list():
     assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= delta / 1000
 
 
-def test_bernstein_end_fails_no_more_often_than_stated():
-    """2,000 means of 200 draws: more than 5 % + 4 standard errors fail with probability
-    3e-5.
-    """
-    doubt = 0.05
-    rng = np.random.default_rng(0)
-    draws = (rng.random((2000, 200)) < 0.1).astype(float)
-    ends = [importance_sampling._bernstein(values, 1.0, doubt) for values in draws]
-    missed = sum(not low <= 0.1 <= high for low, high in ends)
-    assert missed / 2000 <= doubt + 4 * (doubt * (1 - doubt) / 2000) ** 0.5
-
-
 SAMPLER = participation.BallsAndBins(units=1024, cohort=4, rounds=256).describe()
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +14,49 @@ import pytest
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
-from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import read_json, write_json, write_text
-from dpfedbench.method import Method
 from dpfedbench.results import figures, formats, page, tables
 from dpfedbench.results.items import Item
 from dpsum.ledger import Release
 from tests.shipped import ROOT, parsed
 from workflow_jobs.provenance import provenance
 
-Cells = list[dict[str, Any]]
 
-
-def plain_item(description: dict[str, Any]) -> Item:
-    """Return a table or figure, as its script gets it from Snakemake."""
-    return Item(**json.loads(json.dumps(description)))
-
-
-def changed_cells(item: Item, **values: Any) -> Item:
+def changed_cells(item, **values):
     """Return the item with other values in all its cells."""
     return dataclasses.replace(item, cells=with_values(item.cells, **values))
 
 
-def with_values(cells: Any, **values: Any) -> Cells:
+def with_values(cells, **values):
     return [{**cell, **values} for cell in cells]
 
 
-def runs_of(cells: Any, number: int | None = None) -> list[str]:
+def runs_of(cells, number=None):
     """Return the runs of some cells, or of the cell with a number."""
     return [cell["run"] for cell in cells if number is None or cell["cell"] == number]
 
 
-def private_configurations(plan: Plan, paper: str | None = None) -> list[Cells]:
+def private_configurations(plan, paper):
     """Return the cells of each private configuration, in the order of the table of
     privacy.
     """
     records = plan.cell_records(paper, plan.audited_runs(paper))
-    by_folder: dict[str, Cells] = {}
+    by_folder = {}
     for cell in sorted(records, key=lambda cell: not cell["kind"].endswith("table")):
         if cell["private"]:
             by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
     return list(by_folder.values())
 
 
-def name_of(cells: Cells) -> str:
-    """Return the name of a configuration in the table of privacy."""
+def name_of(cells):
     return str(cells[0]["variant"] or cells[0]["label"])
 
 
-def is_repaired(cells: Cells) -> bool:
-    """Whether a configuration repairs a claim in a table."""
-    return any(cell["kind"] == "table" and cell["repairs"] for cell in cells)
-
-
-def change_json(path: Path, **values: Any) -> None:
-    """Change values of a JSON file."""
+def change_json(path, **values):
     write_json(path, read_json(path) | values)
 
 
-def change_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
+def change_accounts(results, folders, **profiles):
     """Write other values of some profiles into accounts."""
     for folder in dict.fromkeys(folders):
         path = results / "runs" / folder / "privacy.json"
@@ -83,14 +66,13 @@ def change_accounts(results: Path, folders: list[str], **profiles: Any) -> None:
         write_json(path, account)
 
 
-def change_audit(results: Path, cells: Cells, **values: Any) -> None:
-    """Change values of the audit of a configuration."""
+def change_audit(results, cells, **values):
     change_json(results / "runs" / cells[0]["audited_run"] / "audit.json", **values)
 
 
-def make_release(**values: Any) -> Release:
+def make_release(**values):
     """Return a Gaussian release of one pass."""
-    defaults: dict[str, Any] = {
+    defaults = {
         "round": 0,
         "name": "sum",
         "mechanism": "gaussian",
@@ -126,8 +108,7 @@ LEVELS = {
 }
 
 
-def make_profile(name: str, epsilon: float, **values: Any) -> dict[str, Any]:
-    """Return one profile of an account."""
+def make_profile(name, epsilon, **values):
     return {
         "epsilon_low": epsilon,
         "epsilon_high": epsilon,
@@ -140,7 +121,7 @@ def make_profile(name: str, epsilon: float, **values: Any) -> dict[str, Any]:
     }
 
 
-def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
+def write_run(results, run, accuracies):
     """Write a run's folder with the accuracy of each task, in percent.
 
     At noise z, claimed ε is 1.5 / z, proven ε 4.887 / z and audited ε 0.8 / z.
@@ -200,8 +181,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     make_history(run, **participation).to_csv(folder / "history.csv", index=False)
 
 
-def make_history(run: Method, rounds: int, cohort: int, **_: Any) -> pd.DataFrame:
-    """Return a history whose norms decay."""
+def make_history(run, rounds, cohort, **_):
     numbers = np.arange(1, rounds + 1)
     history = pd.DataFrame({"round": numbers, "clients": cohort, "seconds": 1.0})
     decay = 2.0 * np.exp(-numbers / 15) + 0.3 + 0.02 * run.seed
@@ -216,7 +196,7 @@ def make_history(run: Method, rounds: int, cohort: int, **_: Any) -> pd.DataFram
 
 
 @pytest.fixture(scope="session")
-def configuration() -> dict[str, Any]:
+def configuration():
     """The default configuration, as Snakemake merges it, of four experiments. Table 2
     has the rows of one data set.
     """
@@ -230,13 +210,12 @@ def configuration() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def plan(configuration: dict[str, Any]) -> Plan:
-    """The default configuration's tables and figures."""
+def plan(configuration):
     return make_plan(Configuration.read(configuration))
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
+def results(tmp_path_factory, plan):
     """All few-shot runs of the default configuration, finished."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
@@ -255,24 +234,23 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
 
 
 @pytest.fixture
-def results_to_change(results: Path, tmp_path: Path) -> Path:
-    """A copy of the runs."""
+def results_to_change(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
     return tmp_path / "results"
 
 
 @pytest.fixture(scope="session")
-def published() -> Path:
-    """The published numbers."""
+def published():
     return ROOT / "config" / "published.csv"
 
 
 @pytest.fixture(scope="session")
-def described(plan: Plan) -> Callable[..., Item]:
+def described(plan):
     """Return a table or figure by name, of DP-FedMeta unless a paper is given."""
 
-    def describe(name: str, paper: str = "dp-fedmeta") -> Item:
-        return plain_item(plan.items[paper, name].describe(plan.audited_runs()))
+    def describe(name, paper="dp-fedmeta"):
+        description = plan.items[paper, name].describe(plan.audited_runs())
+        return Item(**json.loads(json.dumps(description)))  # as from Snakemake
 
     return describe
 
@@ -286,27 +264,22 @@ class Site:
     arguments: dict[str, Any]
 
     @property
-    def page(self) -> Path:
+    def page(self):
         return self.folder / "index.html"
 
 
-def make_products(
-    folder: Path, describe: Callable[..., Item], published: Path
-) -> list[page.Product]:
-    """Write Table 2, a figure and the general tables; return them as the page's."""
-    item = describe("table2")
-    table = tables.read(item, folder, published)
-    csv_text = formats.csv_text(tables.tidy(table))
-    write_text(folder / "tables" / "dp-fedmeta" / "table2.csv", csv_text)
-    figure_item = describe("figure4b")
+def make_products(folder, table_item, figure_item, published):
+    """Write a table, a figure and the general tables; return them as the page's."""
+    table = tables.tidy(tables.read(table_item, folder, published))
+    write_text(folder / "tables/dp-fedmeta/table2.csv", formats.csv_text(table))
     drawing, drawn = figures.make(figure_item, folder, published)
-    path = folder / "figures" / "dp-fedmeta" / "figure4b"
-    write_text(path.with_suffix(".csv"), formats.csv_text(drawn))
+    path = folder / "figures/dp-fedmeta/figure4b.csv"
+    write_text(path, formats.csv_text(drawn))
     drawing.savefig(path.with_suffix(".png"))
     for name in ("answer", "privacy"):
         write_text(folder / "tables" / f"{name}.csv", "a link leads here\n")
     items = {
-        "tables/dp-fedmeta/table2.csv": item,
+        "tables/dp-fedmeta/table2.csv": table_item,
         "figures/dp-fedmeta/figure4b.png": figure_item,
         "tables/answer.csv": None,
         "tables/privacy.csv": None,
@@ -318,50 +291,47 @@ def make_products(
 
 
 @pytest.fixture(scope="session")
-def site(
-    tmp_path_factory: pytest.TempPathFactory,
-    plan: Plan,
-    results: Path,
-    published: Path,
-    configuration: dict[str, Any],
-    described: Callable[..., Item],
-) -> Site:
+def site(tmp_path_factory, plan, results, published, configuration, described):
     """A page of Table 2, a figure, the answer, and four private configurations: with
     one ε, with a range, without a finite ε, and one whose claim is void.
     """
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
     of_paper = private_configurations(plan, "dp-fedmeta")
-    exact, ranged, infinite, *_ = [cells for cells in of_paper if is_repaired(cells)]
+    exact, ranged, infinite, *_ = [
+        cells
+        for cells in of_paper
+        if any(cell["kind"] == "table" and cell["repairs"] for cell in cells)
+    ]
     void = next(
         cells
         for cells in of_paper
         if name_of(cells) == "dp-agr" and cells[0]["task"] == exact[0]["task"]
     )
-    configurations = [
-        with_values(exact, variant="one-pass"),
-        with_values(ranged, variant="Poisson"),
-        with_values(infinite, variant="C <b>from</b> raw norms"),
-        void,
+    shown = [
+        *with_values(exact, variant="one-pass"),
+        *with_values(ranged, variant="Poisson"),
+        *with_values(infinite, variant="C <b>from</b> raw norms"),
+        *void,
     ]
     proven_range = {"epsilon_low": 1.49, "epsilon_high": 1.51}
     change_accounts(folder, runs_of(ranged), proven=proven_range)
     no_proof = {"epsilon_high": "inf", "status": "void"}
     change_accounts(folder, runs_of(infinite), proven=no_proof)
     change_accounts(folder, runs_of(void), claimed={"status": "void"})
-    products = make_products(folder, described, published)
+    items = described("table2"), described("figure4b")
+    products = make_products(folder, *items, published)
     shutil.copy(ROOT / "pyproject.toml", folder.parent)
     stand_ins = {"omniglot": "glyphs"}
     made_by = provenance(folder.parent, "snakemake all", stand_ins=stand_ins)
     write_json(folder / "provenance.json", made_by)
-    shown = [*configurations, *(item.item.cells for item in products if item.item)]
     papers = {
         name: {key: paper[key] for key in ("title", "source")}
         for name, paper in configuration["experiments"].items()
     }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     arguments = {
-        "cells": [cell for cells in shown for cell in cells],
+        "cells": [*shown, *items[0].cells, *items[1].cells],
         "results": folder,
         "folder": folder,
         "published": published,

