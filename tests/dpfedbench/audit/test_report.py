@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -202,9 +203,8 @@ def test_sample_level_is_audited_by_both_of_its_sums():
 def test_headline_is_of_the_sum_that_leaks_more(multipliers, server_leaks):
     """At z = 0.5 and 4 the difference is clear: 10.0 and 0.93 are proven at 1e-5."""
     audited = audit(*sample_level(**multipliers), canaries=600)
-    (quieter,) = audited["also"]
     assert audited["epsilon"] > 5
-    assert quieter["epsilon"] < 1
+    assert audited["also"][0]["epsilon"] < 1
     assert (audited["clients_audited"] is None) == server_leaks
 
 
@@ -239,17 +239,11 @@ def test_ledger_with_another_denominator_is_refused(name):
     ids=["clients", "records"],
 )
 def test_attack_on_a_rule_is_at_the_runs_settings(overlays, records, monkeypatch):
-    arguments = {}
-    leak = report.leak_of
-
-    def record(run, rule, **options):
-        arguments.update(options)
-        return leak(run, rule, **options)
-
-    monkeypatch.setattr(report, "leak_of", record)
+    leak = Mock(wraps=report.leak_of)
+    monkeypatch.setattr(report, "leak_of", leak)
     config = make_config(*overlays, {"clipping": {"threshold": 0.75}})
     audit(config, ledger_of(config), canaries=100, runs=20)
-    assert arguments == {
+    assert leak.call_args.kwargs == {
         "records": records,
         "first": 0.75,
         "delta": config.budget.delta,
@@ -296,12 +290,6 @@ def test_experiments_under_secret_participation_are_independent(monkeypatch):
         assert len(set(values)) == 4
 
 
-def test_run_without_privacy_has_a_reason_instead_of_a_bound():
-    result = audit(make_config({"method": "maml"}), [])
-    assert result["epsilon"] is None
-    assert result["reason"] == "no release claims privacy"
-
-
 def test_threshold_from_raw_norms_is_audited_over_many_runs():
     config = make_config(RAW)
     result = audit(config, ledger_of(config), canaries=100, runs=60)
@@ -341,19 +329,20 @@ def test_ledger_of_other_releases_is_refused():
     config, releases = run_of()
     with pytest.raises(BenchError, match="9 releases"):
         check_same_mechanism(releases[:-1], releases)
-    with pytest.raises(BenchError, match="releases of , but"):
-        audit(config, [])
     renamed = [dataclasses.replace(event, name="gradient-sum") for event in releases]
-    names = "releases of gradient-sum, but the current code has sums query-gradient-sum"
-    with pytest.raises(BenchError, match=names):
-        audit(config, renamed)
+    for others, names in (([], ""), (renamed, "gradient-sum")):
+        with pytest.raises(BenchError, match=f"releases of {names}, but"):
+            audit(config, others)
 
 
-def test_mechanism_without_analysis_has_a_reason_instead_of_a_bound():
+def test_run_without_privacy_or_analysis_has_a_reason_instead_of_a_bound():
     config, releases = run_of()
     correlated = [
         dataclasses.replace(event, mechanism="correlated") for event in releases
     ]
-    result = audit(config, correlated)
-    assert result["epsilon"] is None
-    assert "no analysis for correlated noise" in result["reason"]
+    for result, reason in (
+        (audit(make_config({"method": "maml"}), []), "no release claims privacy"),
+        (audit(config, correlated), "no analysis for correlated noise"),
+    ):
+        assert result["epsilon"] is None
+        assert reason in result["reason"]

@@ -121,12 +121,20 @@ def make_profile(name, epsilon, **values):
     }
 
 
+def write_files(results, run, config, **contents):
+    """Write a run's configuration and JSON files into its folder."""
+    folder = results / "runs" / run
+    write_text(folder / "config.yaml", config)
+    for name, content in contents.items():
+        write_json(folder / f"{name}.json", content)
+    return folder
+
+
 def write_run(results, run, accuracies):
     """Write a run's folder with the accuracy of each task, in percent.
 
     At noise z, claimed ε is 1.5 / z, proven ε 4.887 / z and audited ε 0.8 / z.
     """
-    folder = results / "runs" / run.folder
     values = run.plain()
     z = 1.0
     profiles = {}
@@ -172,11 +180,9 @@ def write_run(results, run, accuracies):
         "notices": list(run.notices),
         "ledger": {"lines": 0, "head": ""},
     }
-    write_text(folder / "config.yaml", run.to_yaml())
-    write_json(folder / "privacy.json", account)
-    write_json(folder / "audit.json", audit)
-    write_json(folder / "metrics.json", metrics)
-    write_json(folder / "training.json", training)
+    files = {"privacy": account, "audit": audit, "metrics": metrics}
+    files["training"] = training
+    folder = write_files(results, run.folder, run.to_yaml(), **files)
     write_text(folder / "ledger.jsonl", "")
     make_history(run, **participation).to_csv(folder / "history.csv", index=False)
 

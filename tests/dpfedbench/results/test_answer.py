@@ -22,6 +22,7 @@ def row(variant, accuracy, proven, claimed=math.nan, repairs="", **others):
         "paper": "dp-fedmeta",
         "dataset": "glyphs",
         "task": "5-way 1-shot",
+        "tested": "5-way 1-shot",
         "unit": "client",
         "adjacency": "zero-out",
         "observer": "everyone",

@@ -10,13 +10,12 @@ import pytest
 from matplotlib.text import Annotation
 from scipy.stats import norm
 
-from dpfedbench.files import write_json, write_text
 from dpfedbench.results import figures, frontier
 from dpfedbench.results.items import Item
 from dpfedbench.results.table_columns import csv_columns
 from dpsum.accounting.calibration import calibrate
 
-from .conftest import make_profile
+from .conftest import make_profile, write_files
 
 CELL = {
     "paper": "dp-fedmeta",
@@ -55,20 +54,18 @@ def make_cell(results, series, accuracy, x=None, **units):
         units: for each unit, claimed ε, both ends of the proven ε, and δ.
     """
     run = f"dp-agr/glyphs/5way-1shot/{series}-{x}/seed0"
-    folder = results / "runs" / run
-    write_text(folder / "config.yaml", "method: dp-agr\n")
     metrics = {
         "accuracy": accuracy,
         "ci_low": accuracy - 12.706,
         "ci_high": accuracy + 12.706,
         "per_task": [accuracy - 1, accuracy + 1],
     }
-    write_json(folder / "metrics.json", metrics)
-    write_json(folder / "training.json", {"notices": []})
     accounts = [make_account(unit, *values) for unit, values in units.items()]
     nothing = {"delta": 1e-6, "unit": None, "profiles": {}}
     first, *others = accounts or [nothing]
-    write_json(folder / "privacy.json", first | {"also": others})
+    privacy = first | {"also": others}
+    files = {"metrics": metrics, "training": {"notices": []}, "privacy": privacy}
+    write_files(results, run, "method: dp-agr\n", **files)
     own = {"series": series, "label": f"the {series}", "x": x, "run": run}
     return {**CELL, **own, "private": bool(units)}
 

@@ -21,7 +21,7 @@ from dpfedbench.results.runs_table import (
 )
 from tools.generate_results_format import PAGE, make_page
 
-from .conftest import make_profile
+from .conftest import make_profile, write_files
 
 matplotlib.use("agg")
 
@@ -41,17 +41,13 @@ SETTINGS = {
 
 def write_run(results, run, config=SETTINGS, **files):
     """Write a run's folder; `files` replace the contents of the usual files."""
-    folder = results / "runs" / run
     contents = {
         "metrics": {"accuracy": 50.0, "tasks": 2, "per_task": [40.0, 60.0]},
         "training": {"rounds_run": 6, "notices": []},
         "privacy": {"unit": None, "profiles": {}},
         **files,
     }
-    # JSON is YAML.
-    write_text(folder / "config.yaml", json.dumps(config))
-    for name, content in contents.items():
-        write_json(folder / f"{name}.json", content)
+    write_files(results, run, json.dumps(config), **contents)  # JSON is YAML
 
 
 def account_of_record(epsilon, observer, **values):
