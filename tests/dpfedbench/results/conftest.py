@@ -15,7 +15,7 @@ from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json, write_json, write_text
-from dpfedbench.results import figures, formats, page, tables
+from dpfedbench.results import formats, page, tables
 from dpfedbench.results.items import Item
 from dpsum.ledger import Release
 from tests.shipped import ROOT, parsed
@@ -274,32 +274,10 @@ class Site:
         return self.folder / "index.html"
 
 
-def make_products(folder, table_item, figure_item, published):
-    """Write a table, a figure and the general tables; return them as the page's."""
-    table = tables.tidy(tables.read(table_item, folder, published))
-    write_text(folder / "tables/dp-fedmeta/table2.csv", formats.csv_text(table))
-    drawing, drawn = figures.make(figure_item, folder, published)
-    path = folder / "figures/dp-fedmeta/figure4b.csv"
-    write_text(path, formats.csv_text(drawn))
-    drawing.savefig(path.with_suffix(".png"))
-    for name in ("answer", "privacy"):
-        write_text(folder / "tables" / f"{name}.csv", "a link leads here\n")
-    items = {
-        "tables/dp-fedmeta/table2.csv": table_item,
-        "figures/dp-fedmeta/figure4b.png": figure_item,
-        "tables/answer.csv": None,
-        "tables/privacy.csv": None,
-    }
-    return [
-        page.Product(path=path, command=f"snakemake results/{path}", item=item)
-        for path, item in items.items()
-    ]
-
-
 @pytest.fixture(scope="session")
 def site(tmp_path_factory, plan, results, published, configuration, described):
-    """A page of Table 2, a figure, the answer, and four private configurations: with
-    one ε, with a range, without a finite ε, and one whose claim is void.
+    """A page of Table 2 and four private configurations: with one ε, with a range,
+    without a finite ε, and one whose claim is void.
     """
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
@@ -325,8 +303,13 @@ def site(tmp_path_factory, plan, results, published, configuration, described):
     no_proof = {"epsilon_high": "inf", "status": "void"}
     change_accounts(folder, runs_of(infinite), proven=no_proof)
     change_accounts(folder, runs_of(void), claimed={"status": "void"})
-    items = described("table2"), described("figure4b")
-    products = make_products(folder, *items, published)
+    item = described("table2")
+    table = tables.tidy(tables.read(item, folder, published))
+    write_text(folder / "tables/dp-fedmeta/table2.csv", formats.csv_text(table))
+    for name in ("answer", "privacy"):
+        write_text(folder / f"tables/{name}.csv", "a link leads here\n")
+    path = "tables/dp-fedmeta/table2.csv"
+    product = page.Product(path=path, command=f"snakemake results/{path}", item=item)
     shutil.copy(ROOT / "pyproject.toml", folder.parent)
     stand_ins = {"omniglot": "glyphs"}
     made_by = provenance(folder.parent, "snakemake all", stand_ins=stand_ins)
@@ -337,7 +320,7 @@ def site(tmp_path_factory, plan, results, published, configuration, described):
     }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     arguments = {
-        "cells": [*shown, *items[0].cells, *items[1].cells],
+        "cells": [*shown, *item.cells, *described("figure4b").cells],
         "results": folder,
         "folder": folder,
         "published": published,
@@ -345,6 +328,6 @@ def site(tmp_path_factory, plan, results, published, configuration, described):
         "datasets": datasets,
         "made": "today",
     }
-    site = Site(folder, products, arguments)
-    write_text(site.page, page.make(products, **arguments))
+    site = Site(folder, [product], arguments)
+    write_text(site.page, page.make(site.products, **arguments))
     return site
