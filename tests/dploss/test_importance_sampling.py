@@ -153,9 +153,9 @@ def test_counts_have_the_total_of_all_tuples(rounds):
     assert (energies >= exact_energies - 1e-9).all()
 
 
-def test_bernstein_bounds_fail_no_oftener_than_stated():
+@pytest.mark.parametrize(("size", "failure"), [(60, 0.1), (5000, 1e-3)])
+def test_bernstein_bounds_fail_no_oftener_than_stated(size, failure):
     """Coin throws: the chance of each failure, summed over all outcomes."""
-    size, failure = 60, 0.1
     ends = [
         importance_sampling._bernstein(np.arange(size) < heads, 1.0, failure)
         for heads in range(size + 1)
