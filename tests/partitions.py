@@ -31,7 +31,7 @@ def make_partition(
     **own: Any,
 ) -> Partition:
     """Return few-shot clients of a loaded data set of classes."""
-    check_task_sizes(dataset, ways=ways, examples_per_class=examples_per_class)
+    check_task_sizes(dataset, "train", ways=ways, examples=examples_per_class)
     part = made_clients(
         kind, count=clients, examples_per_class=max(2, examples_per_class), **own
     )

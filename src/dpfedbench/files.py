@@ -6,7 +6,6 @@ absent.
 
 import contextlib
 import csv
-import errno
 import hashlib
 import io
 import json
@@ -14,7 +13,6 @@ import math
 import os
 import platform
 import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,26 +66,6 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def checked_path(folder: Any) -> str:
-    """Return a folder's path as text; BenchError where it is no path."""
-    if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
-        raise BenchError(f"the folder is {folder!r}: give its path")
-    return os.fspath(folder)
-
-
-def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse a pipe, a socket or a device, because opening one may block for ever.
-
-    Raises:
-        OSError: the path is missing, or is a pipe, a socket or a device.
-    """
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(
-        mode
-    ):  # opening a folder as a file raises its own error
-        raise OSError(errno.EINVAL, "a pipe or device, where a file belongs", str(path))
-
-
 def check_readable(path: str | os.PathLike[str]) -> None:
     """Refuse a file or folder that cannot be opened.
 
@@ -98,7 +76,6 @@ def check_readable(path: str | os.PathLike[str]) -> None:
         BenchError: as `reading`.
     """
     with reading(path):
-        check_file(path)
         if os.path.isdir(path):
             os.listdir(path)
         else:
@@ -112,7 +89,6 @@ def text_of(path: str | os.PathLike[str]) -> str:
         BenchError: as `reading`.
     """
     with reading(path):
-        check_file(path)
         return Path(path).read_text(encoding="utf-8")
 
 
@@ -239,7 +215,6 @@ def sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: the path cannot be read, or is not a file.
     """
-    check_file(path)
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

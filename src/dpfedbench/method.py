@@ -19,7 +19,7 @@ import yaml
 
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.kinds import is_section
-from dpfedbench.config.messages import LOWER_CASE, check_plain, nearest
+from dpfedbench.config.messages import LOWER_CASE, nearest
 from dpfedbench.config.part import Section, Settings, setting
 from dpfedbench.config.plugin_sources import digest_classes
 from dpfedbench.config.schema import fields_of
@@ -309,14 +309,11 @@ class Method(Settings):
             for unit in units
         }
 
-    def _takes_records(self) -> bool:
-        """Return whether a sum is over single records."""
-        by_unit = any(sum_.unit == "record" for sum_ in self.sums())
-        return self.client.by_record or by_unit
-
     def _coupled_records(self) -> tuple[Breach, ...]:
         """Return the breach of a model that mixes the records of a batch."""
-        if self.model.record_level or not self._takes_records():
+        by_unit = any(sum_.unit == "record" for sum_ in self.sums())
+        takes_records = self.client.by_record or by_unit
+        if self.model.record_level or not takes_records:
             return ()
         breach = Breach(
             unit="record",
@@ -478,8 +475,6 @@ class Method(Settings):
                 "test is for meta-tests, but this run's model is used without"
                 " adaptation: leave it out"
             )
-        if shots == 0:
-            raise BenchError("test.shots is 0: a meta-test needs at least 1")
         task = self.task if shots is None else self.task.replace(shots=shots)
         return self.replace(task=task, evaluation=self.evaluation.replace(**evaluation))
 
@@ -648,10 +643,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     text = text_of(path)
     try:
-        values = load_yaml(text, str(path))
-        check_plain(values, "")
+        return load_yaml(text, str(path))
     except BenchError as error:
         raise BenchError(
             f"{path} is damaged ({error}): delete it and run the workflow again"
         ) from error
-    return values

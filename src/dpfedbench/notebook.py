@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 import numbers
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ import pandas as pd
 
 from dpfedbench.audit.findings import mark, read_audits, with_excess
 from dpfedbench.errors import BenchError
-from dpfedbench.files import checked_path, read_group
+from dpfedbench.files import read_group
 from dpfedbench.manifests import checked
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run_file
@@ -70,8 +69,8 @@ def open_run(folder: str | Path) -> FinishedRun:
         BenchError: the folder is not a run's, the run is not finished or damaged, or
             another version wrote it.
     """
-    path = Path(os.path.realpath(checked_path(folder)))
-    if not os.path.lexists(path / "config.yaml"):
+    path = Path(folder).resolve()
+    if not (path / "config.yaml").exists():
         raise BenchError(
             f"{folder} is not a run's folder: list the runs of a results folder with"
             " dpfedbench.load_runs(results)"
@@ -247,20 +246,11 @@ class FinishedRun:
         """Plot columns of the history over the rounds, one below the other.
 
         Without arguments, plot all columns of `QUANTITIES` that have values.
-
-        Raises:
-            BenchError: the history has no such column, or the column is empty.
         """
         from matplotlib import pyplot
 
-        filled = list(map(str, self.history.dropna(axis="columns", how="all")))
-        if missing := [name for name in columns if name not in filled]:
-            raise BenchError(
-                f"the history has no {missing[0]}: there are {', '.join(filled)}"
-            )
+        filled = self.history.dropna(axis="columns", how="all")
         chosen = columns or [name for name in QUANTITIES if name in filled]
-        if not chosen:
-            raise BenchError("nothing was trained, so there is no history to plot")
         figure, grid = pyplot.subplots(
             len(chosen),
             sharex=True,

@@ -79,20 +79,12 @@ def test_plan_accepts_a_plugin_and_shows_its_error_as_a_traceback(plan, tmp_path
     ("plugin", "old", "new", "message"),
     [
         (WITHOUT_KIND, "rounds: 2}", "rounds: 2}, clipping: mine", "kind is .*mine"),
-        ("def red(): ...\n", "mine}}}", "dp-agr}}}", "mine .* defines no class"),
-        (
-            PLUGIN,
-            "{count: 20}",
-            "{cuont: 20}",
-            r"count.* \[{}/mine\.yaml, line {number}\]$",
-        ),
+        (PLUGIN, "{count: 20}", "{cuont: 20}", "unknown key .*cuont"),
     ],
 )
 def test_plan_names_a_fault_of_an_experiment_in_one_line(
-    plan, tmp_path, plugin, old, new, message
+    plan, plugin, old, new, message
 ):
     code, (line,) = plan(plugin, old, new)
     assert code == 1
-    number = EXPERIMENT[: EXPERIMENT.index(old)].count("\n") + 1
-    expected = message.format(tmp_path, number=number)
-    assert re.match(f"configuration: .*{expected}", line), line
+    assert re.match(f"configuration: .*{message}", line), line

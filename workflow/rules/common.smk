@@ -9,7 +9,6 @@ from dpfedbench.errors import BenchError
 from workflow_jobs.jobs import mark_workflow, own_sources_first
 from dpfedbench.plugins import use_configured
 from workflow_jobs.warm import WARM
-from dpfedbench.config.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
@@ -59,7 +58,7 @@ try:
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
-    sys.exit(f"configuration: {with_place(str(error), GIVEN)}")
+    sys.exit(f"configuration: {error}")
 except Exception:
     # Python's own traceback has the file and line of a fault in a plugin. Snakemake's would leave most of it out.
     traceback.print_exc()

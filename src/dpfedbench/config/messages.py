@@ -3,24 +3,16 @@
 import contextlib
 import difflib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pydantic
-
-from dpfedbench.errors import BenchError
 
 LONGEST_NAME = 64
 """Largest number of letters in a name that becomes a file or a folder."""
 
 LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
 """Pattern of names: lower-case letters, digits and hyphens."""
-
-LONGEST_TEXT = 1000
-"""Largest number of letters of a configured text: a caption, a source, a path."""
-
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def dotted(*keys: object) -> str:
@@ -43,10 +35,6 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.0) -> str | None:
 
 def shown(value: Any) -> str:
     """Return a value as text for a message, shortened if it is long."""
-    if isinstance(value, float) and (
-        value != value or value in (float("inf"), float("-inf"))
-    ):
-        return str(value)
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -140,47 +128,3 @@ def unknown_kind(where: str, value: Any, tag: str, kinds: str) -> str:
 def no_group(where: str, value: Any) -> str:
     """Return the message about a value where a group of keys is expected."""
     return f"{where} is {shown(value)}: expected a group of keys"
-
-
-def check_plain(value: Any, where: str) -> None:
-    """Refuse values that no file, table or page can hold, whatever the key.
-
-    Such a value would end in a traceback later.
-
-    Raises:
-        BenchError: a list or group that refers to itself, or a text that is very long
-            or has unprintable letters; names the key.
-    """
-    for name, leaf in _each(value, where, ()):
-        if not isinstance(leaf, str):
-            continue
-        if letter := _UNPRINTABLE.search(leaf):
-            raise BenchError(
-                f"{name} has the letter {letter[0]!a}, which cannot be printed: take"
-                " it out"
-            )
-        if len(leaf) > LONGEST_TEXT:
-            most = f"at most {LONGEST_TEXT:,} letters"
-            raise BenchError(
-                f"{name} is {shown(leaf)}: expected {most}, it has {len(leaf):,}"
-            )
-
-
-def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield all values and keys at all depths, with their names."""
-    if not isinstance(value, (Mapping, list, tuple)):
-        yield name, value
-        return
-    if id(value) in above:
-        raise BenchError(f"{name} refers to itself: write out what it holds")
-    inside = (*above, id(value))
-    pairs = (
-        sorted(value.items(), key=lambda pair: str(pair[0]))
-        if isinstance(value, Mapping)
-        else enumerate(value)
-    )
-    # Keys are sorted, so that the first fault does not depend on the order of files.
-    for key, item in pairs:
-        if isinstance(key, str):
-            yield f"a key of {name or 'the configuration'}", key
-        yield from _each(item, dotted(name, key), inside)

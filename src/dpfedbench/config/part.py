@@ -10,8 +10,8 @@ part.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
-import inspect
 import typing
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Never, Self
 
@@ -26,26 +26,8 @@ from dpfedbench.config.schema import KeyedModel, fields_of
 from dpfedbench.config.schema import setting as setting
 from dpfedbench.errors import BenchError
 
-
-def _refuse_shadowing(cls: Any) -> None:
-    """Refuse a key with the name of an attribute of its bases that is not a key.
-
-    Raises:
-        BenchError: names the key and the base.
-    """
-    for key, annotation in inspect.get_annotations(cls).items():
-        if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
-            continue
-        for base in cls.__mro__[1:-1]:
-            fields = getattr(base, "model_fields", {})
-            if key not in fields and (
-                key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
-            ):
-                raise BenchError(
-                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows"
-                    f" {base.__name__}.{key}: give it another name, or write"
-                    f" {key}: ClassVar[...] = ... where it is not a key"
-                )
+# A key with the name of an attribute of its base would be ignored.
+warnings.filterwarnings("error", "Field name .* shadows an attribute", UserWarning)
 
 
 class Settings(KeyedModel):
@@ -67,11 +49,6 @@ class Settings(KeyedModel):
 
     # Tells pydantic that it may create an instance without calling this method.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a key with the name of an attribute of its bases that is not a key."""
-        super().__init_subclass__(**options)
-        _refuse_shadowing(cls)
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:

@@ -8,6 +8,7 @@ in the working folder, in that folder: an edited helper changes results as well.
 
 import ast
 import hashlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -99,16 +100,7 @@ def _names_imported(file: Path, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
+            relative = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(relative, package)
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that `from MODULE import ...` names, in a file of a package."""
-    module = node.module or ""
-    if node.level == 0:
-        return module
-    parents = package.split(".")
-    parents = parents[: len(parents) - (node.level - 1)]
-    return ".".join([*parents, module]).rstrip(".")

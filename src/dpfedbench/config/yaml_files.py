@@ -1,11 +1,10 @@
 """Reading of configuration files.
 
-A fault gives one line with file and line number, where Snakemake's own message is
-unclear or missing. Numbers that YAML does not read as they look are faults.
+A fault gives one line, where Snakemake's own message is unclear or missing. Numbers
+that YAML does not read as they look are faults.
 """
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -190,12 +189,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
             f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put"
             " it before --configfile, because --configfile takes every word after it"
         )
-    text = text_of(path)
-    with contextlib.suppress(ValueError):
-        json.loads(text)
-        # Snakemake reads JSON too, which is YAML except for tabs between values.
-        text = text.replace("\t", " ")
-    return load_yaml(text, str(path))
+    return load_yaml(text_of(path), str(path))
 
 
 def check_config_option(words: Sequence[str]) -> None:
@@ -216,53 +210,3 @@ def check_config_option(words: Sequence[str]) -> None:
         # Snakemake reads a value that is no YAML as text.
         with contextlib.suppress(yaml.YAMLError, RecursionError):
             loader.get_single_data()
-
-
-def with_place(message: str, paths: Sequence[str | Path]) -> str:
-    """Return a message about a key, with the file and line that set the key.
-
-    If several files set the key, the last one is named.
-
-    Args:
-        message: may name keys by dotted paths, e.g. experiments.mine.run.clients.cuont.
-        paths: the user's configuration files, which `read_file` has checked.
-
-    Returns:
-        The message unchanged, if it names a file already, or if no file has at least
-        two levels of a path.
-    """
-    if any(Path(path).name in message for path in paths):
-        return message
-    best: tuple[int, str] = (1, message)
-    for path in reversed(paths):
-        node = yaml.compose(text_of(Path(path)).replace("\t", " "), Loader=_Loader)
-        for keys in re.findall(r"[\w-]+(?:\.[\w-]+)+", message):
-            depth, line = _reached(node, keys.split("."))
-            # For a missing key, the path of its group exists; for any other key the
-            # whole path exists.
-            if depth > best[0] and depth >= keys.count("."):
-                best = depth, f"{message} [{path}, line {line}]"
-    return best[1]
-
-
-def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
-    """Return how many nested keys exist below a node, and the line of the last."""
-    depth = 0
-    line = 1
-    for key in keys:
-        if (
-            isinstance(node, yaml.SequenceNode)
-            and key.isdigit()
-            and int(key) < len(node.value)
-        ):
-            node = node.value[int(key)]
-            line = node.start_mark.line + 1
-        elif isinstance(node, yaml.MappingNode) and (
-            pairs := [pair for pair in node.value if pair[0].value == key]
-        ):
-            line = pairs[0][0].start_mark.line + 1
-            node = pairs[0][1]
-        else:
-            break
-        depth += 1
-    return depth, line

@@ -11,17 +11,15 @@ CIFAR-10 has ten classes, CIFAR-100 a hundred. There are three data sets:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 
-from dpfedbench.data.images import SPLITS as CLASS_SPLITS
 from dpfedbench.data.images import Progress, RawImages
-from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import Copy, Source, by_class, utils
+from dpfedbench.data.records import RawRecords
+from dpfedbench.data.sources import Source, by_class, utils
 from dpfedbench.errors import BenchError
 
 SIZE = 32
@@ -87,12 +85,6 @@ def read_cifar_10(
         BenchError: there is no copy and no network, or the copy is not the published
             one.
     """
-    copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
-    if copy is not None and not _find_release(_CIFAR_10, local):
-        raise BenchError(
-            f"{copy.path} is the data set cifar-10-jpeg: take that one, or move the file"
-            " away to download cifar-10"
-        )
     train, test = _read_release(_CIFAR_10, local, download_dir)
     return RawRecords(
         train_images=train.data,
@@ -122,7 +114,7 @@ def read_cifar_fs(
     images = np.concatenate([train.data, test.data])
     labels = np.array(train.targets + test.targets)
     order = np.argsort(labels, kind="stable").reshape(len(train.classes), -1)
-    split_of = {name: split for split in CLASS_SPLITS for name in SPLIT_CLASSES[split]}
+    split_of = {name: split for split, names in SPLIT_CLASSES.items() for name in names}
     return RawImages(
         images=np.ascontiguousarray(images[order]),
         class_names=tuple(train.classes),
@@ -135,28 +127,18 @@ def read_cifar_10_jpeg(
     local: Path | None,
     download_dir: Path,
     progress: Progress | None = None,
-    *,
-    examples: Mapping[str, int] = EXAMPLES,
 ) -> RawRecords:
     """Read the JPEG copy of CIFAR-10 from a local folder. It is never downloaded.
 
     Args:
         local: local data folder. It, or its subfolder `cifar-10`, `CIFAR10` or
             `cifar10`, holds `cifar-10-images.zip` or the folder `cifar-10-images`,
-            either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`. One of these
-            subfolders may also hold the folders `train` and `test` directly.
-        examples: required number of pictures per class in each split (tests use tiny
-            sets).
+            either with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`.
 
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
     """
     copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
-    if copy is None and local is not None:
-        bare = (local / name for name in _CIFAR_10.folders)
-        copy = next(
-            (Copy(_CIFAR_10, path) for path in bare if (path / "train").is_dir()), None
-        )
     if copy is None:
         raise BenchError(
             f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg"
@@ -169,30 +151,23 @@ def read_cifar_10_jpeg(
         rf"(?:^|/)((?:train|test)/(?:{'|'.join(CLASSES)}))/[^/]+\.jpg$",
     )
     blocks: dict[str, Any] = {}
-    for split in SPLITS:
+    for split, examples in EXAMPLES.items():
         classes = {
             f"{split}/{name}": files.get(f"{split}/{name}", []) for name in CLASSES
         }
         pixels = copy.pictures(
             classes,
-            examples=examples[split],
+            examples=examples,
             mode="RGB",
             size=SIZE,
             side=SIZE,
             progress=progress,
         )
-        labels = np.repeat(np.arange(len(CLASSES), dtype=np.int64), examples[split])
-        blocks |= {
-            f"{split}_images": pixels.reshape(-1, SIZE, SIZE, 3),
-            f"{split}_labels": labels,
-        }
+        blocks[f"{split}_images"] = pixels.reshape(-1, SIZE, SIZE, 3)
+        blocks[f"{split}_labels"] = np.repeat(np.arange(len(CLASSES)), examples)
     return RawRecords(
         **blocks, class_names=CLASSES, versions={"pillow": PIL.__version__}
     )
-
-
-def _find_release(source: Source, local: Path | None) -> Copy | None:
-    return source.find(local, source.published.filename, source.published.base_folder)
 
 
 def _read_release(
@@ -203,9 +178,9 @@ def _read_release(
     torchvision compares the checksum of each file with the published one.
     """
     published = source.published
-    copy = _find_release(source, local) or source.fetch(
-        published.url, published.tgz_md5, download_dir, local
-    )
+    copy = source.find(local, published.filename, published.base_folder)
+    if copy is None:
+        copy = source.fetch(published.url, published.tgz_md5, download_dir, local)
     with tempfile.TemporaryDirectory() as unpacked, copy.judged():
         folder = copy.path.parent
         if copy.path.is_file():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from dpfedbench.data.images import readable_file
 from dpfedbench.errors import BenchError
 from dpfedbench.files import (
     atomic_path,
@@ -91,27 +91,14 @@ class ClientsFolder:
                 partition.
         """
         folder = Path(folder)
-        mend = f"delete {folder} and run the workflow again"
         summary = read_json(folder / "summary.json")
-        path = folder / "clients.npz"
-        try:
+        with readable_file(folder / "clients.npz") as path:
             if sha256(path) != summary["clients_sha256"]:
                 raise ValueError("its content differs from its summary")
             with np.load(path, allow_pickle=False) as file:
                 optional = [name for name in cls.optional_arrays if name in file]
                 names = (*cls.arrays, *optional)
                 return cls(summary=summary, **{name: file[name] for name in names})
-        except FileNotFoundError as error:
-            raise BenchError(f"{path} is missing: {mend}") from error
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-        ) as error:
-            raise BenchError(f"{path} is damaged ({error}): {mend}") from error
 
 
 def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str, Any]:

@@ -34,6 +34,11 @@ def data_files(root: Path) -> list[Path]:
     )
 
 
+def folder_of(named: str, local: Path | None) -> Path:
+    """Return a folder that is absolute, or relative to the local data folder."""
+    return (local or Path()) / Path(named).expanduser()
+
+
 def class_folders(root: Path) -> list[str]:
     """Return the names of a folder's sub-folders that are data, sorted."""
     return sorted(

@@ -90,12 +90,7 @@ class Records:
         self.record_indices = [
             np.sort(records[records >= 0]) for records in partition.records
         ]
-        self.images = [
-            np.asarray(self.dataset.images[records]) for records in self.record_indices
-        ]
-        self.labels = [
-            np.asarray(self.dataset.labels[records]) for records in self.record_indices
-        ]
+        self.images, self.labels = self._of(self.record_indices)
         self.test_record_indices: list[np.ndarray] = []
         self.test_images: list[np.ndarray] = []
         self.test_labels: list[np.ndarray] = []
@@ -113,11 +108,13 @@ class Records:
             order = stream(seed, "held-out-examples", client).permutation(count)
             self.test_record_indices.append(np.sort(indices[order[:tested]]))
             self.record_indices[client] = np.sort(indices[order[tested:]])
-        self.images, self.test_images = (
-            [np.asarray(self.dataset.images[records]) for records in record_indices]
-            for record_indices in (self.record_indices, self.test_record_indices)
-        )
-        self.labels, self.test_labels = (
-            [np.asarray(self.dataset.labels[records]) for records in record_indices]
-            for record_indices in (self.record_indices, self.test_record_indices)
-        )
+        self.images, self.labels = self._of(self.record_indices)
+        self.test_images, self.test_labels = self._of(self.test_record_indices)
+
+    def _of(
+        self, record_indices: list[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the images and the labels of each client's records."""
+        images = [self.dataset.images[indices] for indices in record_indices]
+        labels = [self.dataset.labels[indices] for indices in record_indices]
+        return list(map(np.asarray, images)), labels

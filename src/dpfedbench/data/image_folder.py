@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dpfedbench.config.part import Settings, setting
-from dpfedbench.data.folder_files import class_folders, data_files
+from dpfedbench.data.folder_files import class_folders, data_files, folder_of
 from dpfedbench.data.images import (
     SPLITS,
     Progress,
@@ -103,7 +103,7 @@ def read(
             f"{folder}: give either split_classes (split by class) or test_images"
             " (split by record)"
         )
-    root = _find(folder, local)
+    root = folder_of(folder, local)
     files = _list(root, images_per_class)
     counts = {name: len(pictures) for name, pictures in files.items()}
     if split_classes is not None:
@@ -140,24 +140,6 @@ def read(
         test_labels=np.concatenate([pictures[:test_images] for pictures in labels]),
         **facts,
     )
-
-
-def _find(folder: str, local: Path | None) -> Path:
-    path = Path(folder).expanduser()
-    if not path.is_absolute():
-        if local is None:
-            raise BenchError(
-                f"the image folder {folder} is relative to the local data folder,"
-                " which is not set: set data.local_dir (or DPFEDBENCH_DATA), or give"
-                " an absolute path"
-            )
-        path = local / path
-    if not path.is_dir():
-        raise BenchError(
-            f"the image folder {path} does not exist: correct the data set's"
-            " options.folder"
-        )
-    return path
 
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import re
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,13 @@ from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
+
+KINDS = {
+    "classes": "classes of images",
+    "records": "labelled records",
+    "texts": "texts",
+}
+"""Kinds of data sets, in words."""
 
 _CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
 """Pattern of a class name that is a code point and a Unicode name.
@@ -272,7 +280,7 @@ def load_dataset(folder: Path | str) -> ImageDataset:
     """
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
-    splits, names = read_splits(folder, len(images))
+    splits, names = read_splits(folder)
     return ImageDataset(
         name=summary["name"],
         images=images,
@@ -301,9 +309,12 @@ def open_files(
     with readable_file(folder / "summary.json", "does not describe a data set"):
         name = summary["name"]
         digest = summary["sha256"]
-        stored = summary.get("kind", "classes")
+        stored = summary["kind"]
         if stored != kind:
-            raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
+            raise BenchError(
+                f"{name} (in {folder}) holds {KINDS[stored]}, but this run needs"
+                f" {KINDS[kind]}: take another data set"
+            )
         shape = (
             *(summary[size] for size in sizes),
             *([] if texts else summary["image_shape"]),
@@ -319,43 +330,21 @@ def open_files(
     return summary, images
 
 
-def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
-    """Return the rows of classes.csv, each with an index and a name.
-
-    Raises:
-        BenchError: the file is missing, or does not list classes 0 to `classes` - 1.
-    """
-    with readable_file(folder / "classes.csv") as path:
-        rows = read_table(path)
-        if [int(row["index"]) for row in rows] != [*range(classes)] or not all(
-            row["name"] for row in rows
-        ):
-            raise ValueError(
-                f"it should list classes 0 to {classes - 1} with their names"
-            )
-    return rows
-
-
 def read_splits(
-    folder: Path, classes: int
+    folder: Path,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return the classes (or tasks) of each split, and the names of all classes.
 
     Classes are row indices of classes.csv, ascending.
 
     Raises:
-        BenchError: as for `read_classes`, or a class is in no split.
+        BenchError: the file is missing or damaged.
     """
-    rows = read_classes(folder, classes)
-    stated = np.array([row.get("split") for row in rows])
-    if not set(stated) <= set(SPLITS):
-        with readable_file(folder / "classes.csv"):
-            raise ValueError(
-                f"it should give each of them one of the splits {', '.join(SPLITS)}"
-            )
-    return {split: np.flatnonzero(stated == split) for split in SPLITS}, tuple(
-        row["name"] for row in rows
-    )
+    with readable_file(folder / "classes.csv") as path:
+        rows = read_table(path)
+        stated = np.array([row["split"] for row in rows])
+        names = tuple(row["name"] for row in rows)
+    return {split: np.flatnonzero(stated == split) for split in SPLITS}, names
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -387,24 +376,9 @@ def readable_file(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
         ValueError,
         OSError,
         EOFError,
+        zipfile.BadZipFile,
     ) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise BenchError(
             f"{path} {wrong} ({reason}): delete {path.parent} and run the workflow again"
         ) from error
-
-
-# Messages of a loader for a data set of another kind.
-_WRONG_KIND = {
-    "classes": (
-        "{name} (in {folder}) is split by record, and this method needs a data set"
-        " split by class: take one such as omniglot or glyphs"
-    ),
-    "records": (
-        "{name} (in {folder}) is split by class, and this method needs a data set split"
-        " by record: take one such as fashion-mnist or digits"
-    ),
-    "texts": (
-        "{name} (in {folder}) is of images, and this run needs texts: see task.text"
-    ),
-}

@@ -3,13 +3,14 @@
 The split is that of Ravi and Larochelle (2017).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 import PIL
 
-from dpfedbench.data.images import SPLITS, Progress, RawImages
+from dpfedbench.data.images import Progress, RawImages
 from dpfedbench.data.sources import Copy, Source, by_class, listed, read_pickle
 from dpfedbench.errors import BenchError
 
@@ -55,9 +56,6 @@ def read_mini_imagenet(
     local: Path | None,
     download_dir: Path,
     progress: Progress | None = None,
-    *,
-    classes: Mapping[str, Sequence[str]] | None = None,
-    examples: int = EXAMPLES,
 ) -> RawImages:
     """Read mini-ImageNet, 84×84 colour, from a local folder.
 
@@ -68,24 +66,20 @@ def read_mini_imagenet(
             per split, `{train,val,test}/WNID/*.jpg`, or all classes side by side in
             `mini-imagenet/`. Images from folders are resized with Lanczos's filter.
             Nothing is downloaded, because ImageNet's terms require consent.
-        classes: required class names of each split (tests use tiny sets).
-        examples: required number of images per class.
 
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
     """
-    classes = classes or SPLIT_CLASSES
-    everything = {name for split in SPLITS for name in classes[split]}
     images = []
     names = list[str]()
     splits = list[str]()
-    for split in SPLITS:
-        copy = _find(local, split, everything)
-        class_names = sorted(classes[split])
+    for split, classes in SPLIT_CLASSES.items():
+        copy = _find(local, split)
+        class_names = sorted(classes)
         if copy.path.is_dir():
-            images.append(_read_folder(copy, class_names, examples, progress))
+            images.append(_read_folder(copy, class_names, progress))
         else:
-            images.append(_read_cache(copy, class_names, examples))
+            images.append(_read_cache(copy, class_names))
         names += class_names
         splits += [split] * len(class_names)
     return RawImages(
@@ -96,12 +90,13 @@ def read_mini_imagenet(
     )
 
 
-def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
+def _find(local: Path | None, split: str) -> Copy:
     """Return the split's pickle or folder, or the folder of all classes."""
     spellings = _SPELLINGS[split]
     pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
     if copy := _SOURCE.find(local, *pickles, *spellings):
         return copy
+    everything = itertools.chain(*SPLIT_CLASSES.values())
     if any_class := _SOURCE.find(local, *everything):
         return Copy(_SOURCE, any_class.path.parent)
     raise BenchError(
@@ -122,14 +117,14 @@ def _check_classes(copy: Copy, present: Collection[str], wanted: Sequence[str]) 
         )
 
 
-def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
+def _read_cache(copy: Copy, wanted: Sequence[str]) -> np.ndarray:
     """Read the classes of a split's pickle, uint8 [classes, examples, 84, 84, 3]."""
     with copy.judged():
         content = read_pickle(copy.path)
         pixels = np.asarray(content["image_data"])
         class_rows = content["class_dict"]
         _check_classes(copy, class_rows, wanted)
-        copy.check_counts({name: len(class_rows[name]) for name in wanted}, examples)
+        copy.check_counts({name: len(class_rows[name]) for name in wanted}, EXAMPLES)
         images = pixels[np.array([class_rows[name] for name in wanted])]
     if images.dtype != np.uint8 or images.shape[2:] != (SIZE, SIZE, 3):
         raise copy.damaged(
@@ -140,7 +135,7 @@ def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
 
 
 def _read_folder(
-    copy: Copy, wanted: Sequence[str], examples: int, progress: Progress | None
+    copy: Copy, wanted: Sequence[str], progress: Progress | None
 ) -> np.ndarray:
     """Read the classes of a folder, uint8 [classes, examples, 84, 84, 3].
 
@@ -150,7 +145,7 @@ def _read_folder(
     _check_classes(copy, pictures, wanted)
     classes = {name: pictures[name] for name in wanted}
     return copy.pictures(
-        classes, examples=examples, mode="RGB", side=SIZE, progress=progress
+        classes, examples=EXAMPLES, mode="RGB", side=SIZE, progress=progress
     )
 
 

@@ -101,14 +101,6 @@ class RecordPartition(ClientsFolder):
 
     records: np.ndarray
 
-    def __post_init__(self) -> None:
-        """Check the shape."""
-        if self.records.ndim != 2 or self.records.dtype != np.int32:
-            raise ValueError(
-                f"records must be int32 [clients, records], not {self.records.dtype}"
-                f" {self.records.shape}"
-            )
-
     def preview(self) -> list[list[Any]]:
         rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
         for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
@@ -269,7 +261,7 @@ def sample_tasks(
     Raises:
         BenchError: the split has too few classes, or images per class.
     """
-    _check_fits(dataset, split, ways, shots + query_per_class)
+    check_task_sizes(dataset, split, ways=ways, examples=shots + query_per_class)
     classes, examples = drawn(
         dataset,
         split,
@@ -375,17 +367,13 @@ def draw_quarter_turns(clients: int, ways: int, seed: int) -> np.ndarray:
 
 
 def check_task_sizes(
-    dataset: ImageDataset, *, ways: int, examples_per_class: int
+    dataset: ImageDataset, split: str, *, ways: int, examples: int
 ) -> None:
-    """Refuse clients with more images than the training classes have.
+    """Refuse tasks with more classes or images than a split of the data set has.
 
     Raises:
         BenchError: the message names the number and the available amount.
     """
-    _check_fits(dataset, "train", ways, examples_per_class)
-
-
-def _check_fits(dataset: ImageDataset, split: str, ways: int, examples: int) -> None:
     classes = len(dataset.splits[split])
     if ways > classes:
         raise BenchError(

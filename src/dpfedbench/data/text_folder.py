@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedbench.config.part import Settings, setting
-from dpfedbench.data.folder_files import data_files
+from dpfedbench.data.folder_files import data_files, folder_of
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
-from dpfedbench.errors import BenchError
 
 
 class TextFolderOptions(Settings):
@@ -50,15 +49,9 @@ def read(
         folder, words, test, validation: see `TextFolderOptions`.
 
     Raises:
-        BenchError: the folder does not exist or cannot be read, a file is no UTF-8
-            text, or there are too few texts.
+        BenchError: a file is no UTF-8 text, or there are too few texts.
     """
-    path = Path(folder) if local is None else local / folder
-    if not path.is_dir():
-        raise BenchError(
-            f"the folder of texts {path} does not exist: correct options.folder, or"
-            " data.local_dir"
-        )
+    path = folder_of(folder, local)
     files = [
         file
         for file in data_files(path)

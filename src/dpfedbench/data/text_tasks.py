@@ -35,14 +35,6 @@ class TextPartition(ClientsFolder):
 
     tasks: np.ndarray
 
-    def __post_init__(self) -> None:
-        """Check the shape."""
-        if self.tasks.ndim != 1 or self.tasks.dtype != np.int32:
-            raise ValueError(
-                f"tasks must be int32 [clients], not {self.tasks.dtype}"
-                f" {self.tasks.shape}"
-            )
-
     def preview(self) -> list[list[Any]]:
         tasks = enumerate(self.tasks[:PREVIEW])
         return [

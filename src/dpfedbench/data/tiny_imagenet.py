@@ -36,9 +36,6 @@ def read_tiny_imagenet(
     local: Path | None,
     download_dir: Path,
     progress: Progress | None = None,
-    *,
-    count: int = 200,
-    examples: int = 550,
 ) -> RawImages:
     """Read the release: 500 training and then 50 validation images of each class.
 
@@ -46,8 +43,6 @@ def read_tiny_imagenet(
         local: local data folder. It, or its subfolder `tiny-imagenet` or
             `tiny-imagenet-200`, holds `tiny-imagenet-200.zip` or the folder
             `tiny-imagenet-200` extracted from it. A copy is checked by its content.
-        count: required number of classes (tests use tiny archives).
-        examples: required number of images per class.
 
     Raises:
         BenchError: there is no copy and no network, or the copy is damaged or
@@ -68,7 +63,7 @@ def read_tiny_imagenet(
     ).items():
         if picture in class_of:
             classes.setdefault(class_of[picture], []).extend(files)
-    return _decoded(copy, classes, count, examples, progress)
+    return _decoded(copy, classes, RELEASE, progress)
 
 
 def read_tiny_imagenet_100(
@@ -77,8 +72,6 @@ def read_tiny_imagenet_100(
     progress: Progress | None = None,
     *,
     size: int = SIZE,
-    count: int = 100,
-    examples: int = 200,
 ) -> RawImages:
     """Read the subset from a local folder. It is never downloaded.
 
@@ -88,8 +81,6 @@ def read_tiny_imagenet_100(
             class, `WNID/WNID_N.JPEG`).
         size: side of an image. For a size other than 64, images are resized with
             Lanczos's filter.
-        count: required number of classes (tests use tiny archives).
-        examples: required number of images per class.
 
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
@@ -102,7 +93,7 @@ def read_tiny_imagenet_100(
             f" downloaded from {URL}"
         )
     classes = by_class(sorted(copy.files, key=_number), r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
-    return _decoded(copy, classes, count, examples, progress, size)
+    return _decoded(copy, classes, SUBSET, progress, size)
 
 
 def _number(name: str) -> tuple[str, int]:
@@ -114,11 +105,11 @@ def _number(name: str) -> tuple[str, int]:
 def _decoded(
     copy: Copy,
     classes: Mapping[str, Sequence[str]],
-    count: int,
-    examples: int,
+    name: str,
     progress: Progress | None,
     size: int = SIZE,
 ) -> RawImages:
+    count, examples = COUNTS[name]
     if len(classes) != count:
         raise copy.damaged(f"it has {len(classes)} classes, not {count}")
     classes = dict(sorted(classes.items()))

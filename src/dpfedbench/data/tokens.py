@@ -163,8 +163,8 @@ class TextDataset:
 
 def is_text(folder: Path | str) -> bool:
     """Return whether a prepared data set holds texts."""
-    summary = read_json(Path(folder) / "summary.json")
-    return isinstance(summary, Mapping) and summary.get("kind") == RawTexts.kind
+    kind: str = read_json(Path(folder) / "summary.json")["kind"]
+    return kind == RawTexts.kind
 
 
 def load_texts(folder: Path | str) -> TextDataset:
@@ -183,7 +183,7 @@ def load_texts(folder: Path | str) -> TextDataset:
         rows = read_table(path)
         words = [row["word"] for row in rows]
         counts = [int(row["public"]) for row in rows]
-    splits, names = read_splits(folder, len(tokens))
+    splits, names = read_splits(folder)
     return TextDataset(
         name=summary["name"],
         tokens=tokens,

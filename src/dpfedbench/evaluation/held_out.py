@@ -184,7 +184,7 @@ def record_test(
         for label, name in enumerate(dataset.class_names)
         if (labels == label).any()
     }
-    interval = mean_interval((100.0 * right).tolist(), over="records")
+    interval = mean_interval((100.0 * right).tolist())
     write_metrics(
         out_path,
         run,

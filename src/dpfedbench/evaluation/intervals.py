@@ -19,35 +19,25 @@ from dpfedbench.method import Method
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean and the ends of its interval, in the unit of the values.
-
-    `over` names the independent units, "tasks" or "seeds"; `count` is their number.
-    """
+    """A mean and the ends of its interval, in the unit of the values."""
 
     mean: float
     low: float
     high: float
-    count: int
-    over: str
 
 
-def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Return Student's t interval, at 95 %, of the mean of independent values.
 
-    `over` names the units of the values. A single value gives no information about the
-    spread: the interval is then unbounded (NaN at both ends).
+    A single value gives no information about the spread: the interval is then unbounded
+    (NaN at both ends).
 
     Raises:
-        BenchError: there is no value, or one is not finite.
+        BenchError: a value is not finite.
     """
     sample = np.asarray(values, dtype=np.float64)
-    if sample.size == 0:
-        raise BenchError(f"an interval over {over} needs values: give at least one")
     if not np.isfinite(sample).all():
-        raise BenchError(
-            f"an accuracy is not finite, so there is no interval over {over}: look at"
-            " the run's history"
-        )
+        raise BenchError("an accuracy is not finite: look at the run's history")
     mean = float(sample.mean())
     half = math.nan
     if sample.size > 1:
@@ -56,25 +46,7 @@ def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
             * sample.std(ddof=1)
             / math.sqrt(sample.size)
         )
-    return Interval(
-        mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over
-    )
-
-
-def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
-    """Return the interval of a result.
-
-    With two seeds or more it is Student's t over the seeds' means. Each seed draws its
-    own clients, initial weights, noise and meta-test tasks, so the spread over seeds
-    contains all of them. With one seed only the spread over its tasks is known, and the
-    interval is over tasks.
-
-    Args:
-        per_task: for each seed, its accuracies on its meta-test tasks.
-    """
-    if len(per_task) == 1:
-        return mean_interval(per_task[0], over="tasks")
-    return mean_interval([float(np.mean(tasks)) for tasks in per_task], over="seeds")
+    return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
 def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:

@@ -5,11 +5,11 @@ with their tables and figures.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
-from dpfedbench.config.messages import LONGEST_NAME, LOWER_CASE, check_plain
+from dpfedbench.config.messages import LONGEST_NAME, LOWER_CASE
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.config.yaml_files import read_file
 from dpfedbench.errors import BenchError
@@ -22,29 +22,6 @@ Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"}
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
 """Name that becomes a file or a folder."""
-
-FOLDERS = (
-    "audits",
-    "clients",
-    "data",
-    "export",
-    "features",
-    "figures",
-    "libraries",
-    "logs",
-    "manifest",
-    "runs",
-    "tables",
-)
-"""Folders of the workflow below results/, where a preset's folder lies too."""
-
-
-def _no_folder(name: str) -> str:
-    if name in FOLDERS:
-        raise ValueError(
-            f"results/{name} is a folder of the workflow's own, choose another name"
-        )
-    return name
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -187,7 +164,7 @@ class SearchSpace(Settings):
     number of them drawn at random.
     """
 
-    values: dict[str, tuple[Any, ...]] = setting(
+    values: Annotated[dict[str, Annotated[tuple[Any, ...], _some]], _some] = setting(
         doc="values to try, by the run's dotted key; a value may be a group of keys"
     )
     runs: int | None = setting(
@@ -411,7 +388,7 @@ class Configuration(Settings):
     --config, merged in this order.
     """
 
-    preset: Annotated[Name, pydantic.AfterValidator(_no_folder)] | None = setting(
+    preset: Name | None = setting(
         None, doc="tables and figures go to results/PRESET/, not to results/"
     )
     seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
@@ -449,11 +426,6 @@ class Configuration(Settings):
     experiments: dict[Name, Experiment | None] = setting(
         {}, doc="papers by name; null removes a paper"
     )
-
-    @classmethod
-    def read(cls, values: Any, where: str = "") -> Self:
-        check_plain(values, where)
-        return super().read(values, where)
 
 
 def check_folder(folder: str | None) -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 from dpfedbench.config.messages import nearest
 from dpfedbench.config.part import Settings
 from dpfedbench.config.plugin_sources import digest_module
+from dpfedbench.data.images import KINDS
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
@@ -84,22 +85,13 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
 
 
 def _reader(name: str) -> ModuleType | None:
-    """Import a reader's module; None if a package that it imports is not installed.
-
-    Raises:
-        BenchError: the module has no function `read`.
-    """
+    """Import a reader's module; None if a package that it imports is not installed."""
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dpfedbench"):
             raise
         return None
-    if not callable(getattr(module, "read", None)):
-        raise BenchError(
-            f"{module.__file__} has no function read, which makes the data: write it"
-        )
-    return module
 
 
 def known_name(name: str, valid: Collection[str], where: str, what: str) -> None:
@@ -120,12 +112,6 @@ HELD = re.compile(
     r" (?P<shape>\d+x\d+x\d+))?)?"
 )
 """Contents of a data set, as written in `data.DATASETS_TABLE`."""
-CALLED = {
-    "classes": "classes of images",
-    "records": "labelled records",
-    "texts": "texts",
-}
-"""Kinds of data sets, in words."""
 
 
 def check_holdings(run: Method, holds: str) -> None:
@@ -149,8 +135,8 @@ def check_holdings(run: Method, holds: str) -> None:
     )
     if held["kind"] != needed:
         raise BenchError(
-            f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method}"
-            f" needs {CALLED[needed]} here: take another data set or stand-in"
+            f"the data set {run.dataset} holds {KINDS[held['kind']]}, but {run.method}"
+            f" needs {KINDS[needed]} here: take another data set or stand-in"
         )
     counts = [int(count) for count in (held["counts"] or "").split("/") if count]
     if needed == "classes" and counts:

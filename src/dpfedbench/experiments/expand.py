@@ -2,7 +2,6 @@
 cells (`cells`).
 """
 
-import keyword
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping
@@ -20,15 +19,12 @@ from dpfedbench.experiments.configuration import (
     TableSettings,
     explicit_values,
 )
-from dpfedbench.experiments.datasets import CALLED, known_name
+from dpfedbench.experiments.datasets import known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
-
-_OWN_TABLES = ("privacy", "answer")
-"""Tables that the workflow makes for each paper, without configuration."""
 
 
 def make_plan(
@@ -58,11 +54,6 @@ def make_plan(
         if experiment is not None
         for item in _items_of(known, paper, experiment)
     }
-    if not items:
-        raise BenchError(
-            "experiments has no table or figure left: leave at least one that is not"
-            " null"
-        )
     return Plan(items=items, runs=_with_references(items.values()))
 
 
@@ -92,26 +83,12 @@ def _check_names(known: Known) -> None:
         for name in getattr(configuration, key):
             known_name(name, known.methods, f"{key}.{name}", "method")
     for name, stand_in in configuration.stand_ins.items():
-        _check_stand_in(known, name, stand_in)
+        for dataset in filter(None, (name, stand_in)):
+            known.check_dataset(dataset, f"stand_ins.{name}")
     check_overlays(configuration, known.methods)
     for where, overlay, _ in overlays(configuration):
         if "dataset" in overlay:
             known.check_dataset(overlay["dataset"], f"{where}.dataset")
-
-
-def _check_stand_in(known: Known, name: str, stand_in: str | None) -> None:
-    """Refuse a stand-in that does not exist, or that holds other things."""
-    known.check_dataset(name, f"stand_ins.{name}")
-    if stand_in is None:
-        return
-    known.check_dataset(stand_in, f"stand_ins.{name}")
-    holds = known.holdings.get(name, "").partition(" ")[0]
-    stand_in_holds = known.holdings.get(stand_in, "").partition(" ")[0]
-    if holds and stand_in_holds and holds != stand_in_holds:
-        raise BenchError(
-            f"stand_ins.{name} is {stand_in}, which holds {CALLED[stand_in_holds]}, but"
-            f" {name} holds {CALLED[holds]}: take another, or null"
-        )
 
 
 # Items
@@ -121,12 +98,6 @@ def _items_of(
     known: Known, paper: str, experiment: Experiment
 ) -> Iterator[PlannedItem]:
     """Yield the tables and figures of a paper."""
-    target = paper.replace("-", "_")
-    if not target.isidentifier() or keyword.iskeyword(target):
-        raise BenchError(
-            f"experiments.{paper}: a paper is a target of the workflow, and {target}"
-            " cannot be one: let its name begin with a letter, and be no word of Python"
-        )
     for name in experiment.tables.keys() & experiment.figures.keys():
         if experiment.tables[name] and experiment.figures[name]:
             raise BenchError(
@@ -144,10 +115,6 @@ def _items_of(
 
 def _plan_item(item: ItemContext, name: str) -> PlannedItem:
     """Return a table or figure with its cells."""
-    if name in _OWN_TABLES:
-        raise BenchError(
-            f"{item.where}: the workflow makes a table of this name, choose another"
-        )
     spec = item.spec
     if isinstance(spec, TableSettings):
         kind = "table"
@@ -178,16 +145,12 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
         known_name(task, item.experiment.tasks, f"{item.where}.task_seeds", "task")
     if spec.share_of is not None:
         known_name(spec.share_of, item.series, f"{item.where}.share_of", "series")
-    points_of = {
-        name: points(series.search, f"{item.where}.series.{name}.search")
-        for name, series in item.series.items()
-    }
     compared = {name: _count_compared(item, name) for name in item.series}
     return [
         TableCell(item, task, name, series, point=point, tried=compared[name]).plan()
         for task in spec.tasks
         for name, series in item.series.items()
-        for point in points_of[name]
+        for point in points(series.search)
     ]
 
 
@@ -200,7 +163,7 @@ def _count_compared(item: ItemContext, name: str) -> int:
     if search is None:
         return 0
     where = f"{item.where}.series.{name}.search"
-    count = len(points(search, where))
+    count = len(points(search))
     if not search.follows:
         return count
     tables = item.experiment.tables
@@ -213,32 +176,19 @@ def _count_compared(item: ItemContext, name: str) -> int:
             f"{where}.follows is {search.follows}, which has no search of its own for"
             f" {name}: name a table that searches its settings first"
         )
-    return count + len(points(followed.search, where))
+    return count + len(points(followed.search))
 
 
-def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
+def points(search: SearchSpace | None) -> list[dict[str, Any]]:
     """Return the overlays that a search tries, in the order of the grid.
 
     Without a search, it is one empty overlay.
-
-    Raises:
-        BenchError: a key without values, or more combinations requested than exist.
     """
     if search is None:
         return [{}]
-    sizes = [len(values) for values in search.values.values()]
-    count = math.prod(sizes)
-    if not sizes or not count:
-        raise BenchError(
-            f"{where}.values is empty, or a key of it: give each key at least one value"
-        )
-    if search.runs is not None and search.runs > count:
-        raise BenchError(
-            f"{where}.runs is {search.runs}, but there are {count} combinations: set it"
-            " to that or null"
-        )
+    count = math.prod(map(len, search.values.values()))
     numbers: Collection[int] = range(count)
-    if search.runs is not None:
+    if search.runs is not None and search.runs < count:
         generator = random.Random(search.seed)
         numbers = sorted(generator.sample(range(count), search.runs))
     return [_point(search, number) for number in numbers]

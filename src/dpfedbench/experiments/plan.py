@@ -283,21 +283,10 @@ class Plan:
             for folder, size in sizes.items()
         }
 
-    def tables(self, paper: str | None = None) -> list[PlannedItem]:
-        """Return the tables of one paper, or of all."""
-        return [
-            item
-            for item in self.items.values()
-            if item.kind == "table" and paper in (None, item.paper)
-        ]
-
-    def figures(self, paper: str | None = None) -> list[PlannedItem]:
-        """Return the figures of one paper, or of all."""
-        return [
-            item
-            for item in self.items.values()
-            if item.kind != "table" and paper in (None, item.paper)
-        ]
+    def items_of(self, paper: str | None) -> list[PlannedItem]:
+        """Return the tables and figures of one paper, or of all."""
+        items = self.items.values()
+        return [item for item in items if paper in (None, item.paper)]
 
     def cell_records(
         self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None
@@ -309,15 +298,9 @@ class Plan:
         """
         return [
             record
-            for item in self._shown(paper)
+            for item in self.items_of(paper)
+            if item.kind != "account"
             for record in item.cell_records(audited_runs)
-        ]
-
-    def _shown(self, paper: str | None) -> list[PlannedItem]:
-        return [
-            item
-            for item in self.items.values()
-            if item.kind != "account" and paper in (None, item.paper)
         ]
 
     def private_runs(self, paper: str | None = None) -> dict[str, list[Method]]:
@@ -330,9 +313,9 @@ class Plan:
             they share.
         """
         configurations: dict[str, dict[int, Method]] = {}
-        for item in sorted(self._shown(paper), key=lambda item: item.kind != "table"):
+        for item in sorted(self.items_of(paper), key=lambda item: item.kind != "table"):
             for cell in item.cells:
-                if cell.runs[0].private:
+                if cell.runs[0].private and item.kind != "account":
                     folder = str(Path(cell.runs[0].folder).parent)
                     seeds = configurations.setdefault(folder, {})
                     seeds |= {run.seed: run for run in cell.runs}

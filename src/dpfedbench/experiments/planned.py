@@ -87,8 +87,11 @@ class Planned:
         They include the table of privacy and its figure.
         """
         folder = f"{paper}/" if paper else ""
-        tables = [f"{item.paper}/{item.name}" for item in self.plan.tables(paper)]
-        figures = [f"{item.paper}/{item.name}" for item in self.plan.figures(paper)]
+        tables: list[str] = []
+        figures: list[str] = []
+        for item in self.plan.items_of(paper):
+            names = tables if item.kind == "table" else figures
+            names.append(f"{item.paper}/{item.name}")
         if self.audited_runs[paper or ""]:
             tables += [f"{folder}answer", f"{folder}privacy"]
             figures.append(f"{folder}privacy")
@@ -133,8 +136,7 @@ class Planned:
         """Return the files of runs that a page shows, of one paper or of all."""
         runs = set(self.plan.runs)
         if paper is not None:
-            items = [item for item in self.plan.items.values() if item.paper == paper]
-            runs = {run for item in items for run in item.runs}
+            runs = {run for item in self.plan.items_of(paper) for run in item.runs}
         names = sorted([*_ACCOUNTED, "history.csv", "ledger.jsonl"])
         audits = self._audits_of(self.audited_runs[paper or ""])
         return _files_of(sorted(runs), *names) + audits

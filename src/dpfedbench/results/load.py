@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import checked_path, reading
+from dpfedbench.files import reading
 from dpfedbench.results.runs_table import CELLS_FILE, RUNS_FILE, collect_runs
 
 
@@ -28,7 +28,7 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder, or it holds no runs.
     """
-    results = Path(checked_path(results))
+    results = Path(results)
     runs_folder = results / "runs"
     if not runs_folder.is_dir() and results.is_dir():  # of a preset
         runs_folder = results.parent / "runs"
@@ -76,6 +76,6 @@ def load_cells(results: str | Path = "results") -> pd.DataFrame:
     Raises:
         BenchError: there is no such folder, or the workflow has not finished.
     """
-    path = Path(checked_path(results), CELLS_FILE)
+    path = Path(results, CELLS_FILE)
     with reading(path):
         return pd.read_parquet(path)

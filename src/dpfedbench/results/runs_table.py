@@ -1,6 +1,5 @@
 """Collect finished runs into one data frame, a row for each run."""
 
-import contextlib
 import json
 import math
 import types
@@ -50,8 +49,7 @@ def collect_runs(
     """
     rows = []
     for run in sorted(set(runs)):
-        with _naming(Path(results, "runs", run)):
-            row = _read_run(Path(results, "runs"), run, audited_runs.get(run) or run)
+        row = _read_run(Path(results, "runs"), run, audited_runs.get(run) or run)
         rows.append({**row, "paper": papers.get(row["method"], "")})
     settings = sorted({name for row in rows for name in row} - set(run_columns()))
     columns = {
@@ -59,22 +57,6 @@ def collect_runs(
         for name in [*run_columns(), *settings]
     }
     return pd.DataFrame(columns)
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the place of a result that lacks a value.
-
-    Raises:
-        BenchError: in place of an error about the value.
-    """
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BenchError(
-            f"a result of {path} lacks {error}: delete that folder and run the"
-            " workflow again"
-        ) from error
 
 
 def _read_run(runs: Path, run: str, audited_run: str) -> dict[str, Any]:
@@ -234,14 +216,6 @@ def collect_cells(
         test = dict[Any, Any](own_tests.loc[cell["run"]])
         if cell["test"]:
             folder = Path(results, "runs", cell["run"])
-            path = folder / "tests" / f"{cell['test']}.json"
-            with _naming(path):
-                test = _read_test(path)
-        rows.append(
-            {
-                **dict.fromkeys(names("cells")),
-                **cell,
-                **test,
-            }
-        )
+            test = _read_test(folder / "tests" / f"{cell['test']}.json")
+        rows.append({**dict.fromkeys(names("cells")), **cell, **test})
     return pd.DataFrame(rows).astype({"x": "float64", "test_count": "Int64"})

@@ -177,7 +177,7 @@ def interval_columns(name: str, values: Iterable[float]) -> dict[str, float]:
     values = [float(value) for value in values]
     if np.isnan(values).any():
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-    interval = mean_interval(values, over="seeds")
+    interval = mean_interval(values)
     return {
         name: interval.mean,
         f"{name}_low": interval.low,

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from dpfedbench.data import cifar
 from dpfedbench.data.cifar import (
     CLASSES,
     SPLIT_CLASSES,
@@ -20,6 +21,13 @@ from dpfedbench.data.cifar import (
 from .conftest import refusal, split_counts, write_files, write_tar, write_zip
 
 EXAMPLES = {"train": 5, "test": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_examples(monkeypatch):
+    monkeypatch.setattr(cifar, "EXAMPLES", EXAMPLES)
+
+
 # CIFAR-100's fine labels are in the order of their names (Krizhevsky 2009).
 NAMES = sorted(name for names in SPLIT_CLASSES.values() for name in names)
 
@@ -162,7 +170,7 @@ def test_cifar_10_pictures_are_read(tmp_path, form):
         }
         write_zip(local / "cifar-10-images.zip", members)
         shutil.rmtree(folder)
-    raw = read_cifar_10_jpeg(tmp_path / "local", tmp_path, examples=EXAMPLES)
+    raw = read_cifar_10_jpeg(tmp_path / "local", tmp_path)
     assert raw.train_images.shape == (50, 32, 32, 3)
     assert raw.test_images.shape == (20, 32, 32, 3)
     expected = 20.0 * raw.train_labels[:, None, None, None]
@@ -172,5 +180,5 @@ def test_cifar_10_pictures_are_read(tmp_path, form):
 def test_cifar_10_pictures_of_which_one_is_missing_are_refused(tmp_path):
     folder = draw_pictures(tmp_path / "cifar-10" / "cifar-10-images")
     (folder / "train" / "cat" / "0001.jpg").unlink()
-    message = refusal(read_cifar_10_jpeg, tmp_path, tmp_path, examples=EXAMPLES)
+    message = refusal(read_cifar_10_jpeg, tmp_path, tmp_path)
     assert "train/cat has 4" in message

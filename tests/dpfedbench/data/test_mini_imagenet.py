@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfedbench.data.mini_imagenet import SPLIT_CLASSES, read_mini_imagenet
+from dpfedbench.data import mini_imagenet
+from dpfedbench.data.mini_imagenet import SPLIT_CLASSES
 
 from .conftest import refusal
 
@@ -44,8 +45,12 @@ def write_folders(folder, *splits):
             picture.save(folder / name / f"{example}.png")
 
 
-def read(local):
-    return read_mini_imagenet(local, Path("unused"), classes=CLASSES, examples=4)
+@pytest.fixture
+def read(monkeypatch):
+    """Return a function that reads a copy of a few classes with four images each."""
+    monkeypatch.setattr(mini_imagenet, "SPLIT_CLASSES", CLASSES)
+    monkeypatch.setattr(mini_imagenet, "EXAMPLES", 4)
+    return lambda local: mini_imagenet.read_mini_imagenet(local, Path("unused"))
 
 
 def check_images(raw):
@@ -68,17 +73,17 @@ def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ():
 
 
 @pytest.mark.parametrize("validation", ["val", "validation"])
-def test_mini_imagenet_is_read_from_pickles(tmp_path, validation):
+def test_mini_imagenet_is_read_from_pickles(tmp_path, read, validation):
     write_pickles(tmp_path / "mini-imagenet", validation)
     check_images(read(tmp_path))
 
 
-def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path):
+def test_mini_imagenet_is_read_from_one_folder_of_classes(tmp_path, read):
     write_folders(tmp_path / "mini-imagenet", *CLASSES)
     check_images(read(tmp_path))
 
 
-def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path):
+def test_mini_imagenet_is_read_from_folders_of_splits(tmp_path, read):
     for split in CLASSES:
         write_folders(tmp_path / split, split)
     check_images(read(tmp_path))

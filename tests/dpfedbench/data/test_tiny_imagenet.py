@@ -6,14 +6,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfedbench.data import tiny_imagenet
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 
 from .conftest import refusal, split_counts, write_files, write_zip
 
 NAMES = ("n01", "n02", "n03", "n04", "n05")
-SMALL = {"count": 5, "examples": 12}
 EXPECTED = 20 + 40 * np.arange(5)[:, None] + 2 * np.arange(12)
 """Value of each image, by class and example."""
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch):
+    counts = dict.fromkeys(tiny_imagenet.COUNTS, (5, 12))
+    monkeypatch.setattr(tiny_imagenet, "COUNTS", counts)
 
 
 def jpeg(value, mode="RGB", size=64):
@@ -70,14 +76,14 @@ def check_images(raw, size=64):
 def test_tiny_imagenet_has_its_validation_images_last(tmp_path, zipped):
     folder = tmp_path / "tiny-imagenet"
     write_set(folder, "tiny-imagenet-200", release(), zipped)
-    check_images(read_tiny_imagenet(tmp_path, tmp_path / "download", **SMALL))
+    check_images(read_tiny_imagenet(tmp_path, tmp_path / "download"))
 
 
 @pytest.mark.parametrize(("zipped", "size"), [(True, 64), (False, 32)])
 def test_tiny_imagenet_subset_is_read(tmp_path, zipped, size):
     folder = tmp_path / "tiny-imagenet-100"
     write_set(folder, "tiny-imagenet-100", subset(), zipped)
-    check_images(read_tiny_imagenet_100(tmp_path, tmp_path, size=size, **SMALL), size)
+    check_images(read_tiny_imagenet_100(tmp_path, tmp_path, size=size), size)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +93,4 @@ def test_tiny_imagenet_subset_is_read(tmp_path, zipped, size):
 def test_tiny_imagenet_subset_with_other_content_is_refused(tmp_path, absent, message):
     files = {name: file for name, file in subset().items() if absent not in name}
     write_set(tmp_path, "tiny-imagenet-100", files)
-    assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path, **SMALL)
+    assert message in refusal(read_tiny_imagenet_100, tmp_path, tmp_path)

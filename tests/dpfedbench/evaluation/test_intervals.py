@@ -1,4 +1,4 @@
-"""Intervals: against an independent source, and over what they are."""
+"""Intervals, against an independent source."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import mean_interval, seeds_interval
+from dpfedbench.evaluation.intervals import mean_interval
 
 
 def test_mean_interval_is_scipys_t_interval() -> None:
@@ -16,25 +16,16 @@ def test_mean_interval_is_scipys_t_interval() -> None:
     interval = mean_interval(list(values))
     assert interval.mean == pytest.approx(values.mean())
     assert (interval.low, interval.high) == pytest.approx(expected)
-    assert interval.count == 25
-    assert interval.over == "tasks"
 
 
 def test_interval_over_three_seeds_by_hand() -> None:
     """Means 70, 72, 74: s = 2, t(0.975, 2) = 4.302653 (any t table), half = t * 2 /
     sqrt(3).
     """
-    interval = seeds_interval([[69, 71], [71, 73], [73, 75]])
+    interval = mean_interval([70, 72, 74])
     half = 4.302653 * 2 / math.sqrt(3)
     expected = pytest.approx((72, 72 - half, 72 + half), rel=1e-6)
     assert (interval.mean, interval.low, interval.high) == expected
-    assert interval.count == 3
-    assert interval.over == "seeds"
-
-
-def test_interval_of_one_seed_is_over_its_tasks() -> None:
-    values = [60.0, 80.0, 70.0]
-    assert seeds_interval([values]) == mean_interval(values, over="tasks")
 
 
 def test_interval_of_one_value_has_no_ends() -> None:

@@ -56,11 +56,7 @@ class TaskClients(PartitionScheme):
         if is_text(data_dir):
             return self.of_texts(load_texts(data_dir), seed=seed)
         dataset = load_dataset(data_dir)
-        check_task_sizes(
-            dataset,
-            ways=ways,
-            examples_per_class=self.examples_per_class,
-        )
+        check_task_sizes(dataset, "train", ways=ways, examples=self.examples_per_class)
         classes, examples = self.draw(dataset, ways=ways, seed=seed)
         settings = {
             key: value for key, value in self.own_values.items() if key != self.tag
