@@ -78,24 +78,6 @@ def test_joint_noise_multiplier_by_hand(thresholds, stds, multiplier):
     assert joint == pytest.approx(multiplier, rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    "noise, stds, claimed_ratio",
-    [
-        ("joint", (10.0, 10.0), 1.0),
-        ("equal-shares", (6 * math.sqrt(2), 8 * math.sqrt(2)), 1.0),
-        ("per-group", (6 * math.sqrt(2), 8 * math.sqrt(2)), math.sqrt(2)),
-    ],
-)
-def test_noise_stds_of_each_reading_by_hand(noise, stds, claimed_ratio):
-    """Thresholds 3 and 4, proven multiplier 2."""
-    groups = CoordinateGroups((0, 1, 3), noise)
-    noise_stds = groups.noise_stds((3.0, 4.0), 2.0)
-    assert noise_stds == pytest.approx(stds, rel=1e-14)
-    joint = joint_noise_multiplier((3.0, 4.0), noise_stds)
-    assert joint == pytest.approx(2.0, rel=1e-14)
-    assert groups.claimed_ratio == claimed_ratio
-
-
 def test_grouped_sum_adds_clipped_rows():
     groups = CoordinateGroups((0, 3, 4, 9))
     thresholds = (0.5, 2.0, 1.0)

@@ -38,7 +38,6 @@ rounds_allowed = functools.partial(calibration.rounds_allowed, claims=CLAIMS)
 calibrate = functools.partial(calibration.calibrate, claims=CLAIMS)
 
 DELTA = 1e-5
-PAPER_DELTA = 1e-6
 KINDS = ("one-pass", "balls-and-bins", "poisson")
 RATE_OF_LOTS = 78 / 6000
 
@@ -100,29 +99,6 @@ def lot_lines(count, multipliers=(1.1,), names=("gradient-sum",), rounds=100_000
 
 
 # Epsilon of a plan
-
-
-@pytest.mark.parametrize(
-    ("z", "claimed", "known", "secret", "unit"),
-    [
-        (1.0, 1.517, 4.887, 0.4525, 1e-4),
-        (2.0, 0.355, 2.254, 0.125, 1e-3),
-        (3.0, 0.238, 1.448, 0.078, 1e-3),
-    ],
-)
-def test_epsilon_after_has_the_one_pass_table(z, claimed, known, secret, unit):
-    """PRIVACY.md; balls-and-bins within a unit of the last digit printed."""
-
-    def epsilon_of(profile, kind):
-        sampler = sampler_of(kind, 400_000, 1600, 250)
-        return epsilon_after(profile, sampler, z, 250, PAPER_DELTA)
-
-    assert round(epsilon_of("claimed", "one-pass"), 3) == claimed
-    assert round(epsilon_of("proven", "one-pass"), 3) == known
-    for profile in ("claimed", "proven"):
-        epsilon = epsilon_of(profile, "balls-and-bins")
-        assert epsilon == pytest.approx(secret, abs=unit)
-    assert epsilon_of("proven", "poisson") < claimed
 
 
 @each_kind
@@ -565,14 +541,6 @@ def write_account(folder, lines, *overlays, **options):
     return json.loads((folder / "privacy.json").read_text())
 
 
-def test_account_of_a_run_is_that_of_its_ledger(tmp_path):
-    values = write_account(tmp_path, run_lines())
-    context = AccountContext(chosen=True)
-    account = accounts.account(run_lines(), claims=CLAIMS, delta=1e-3, context=context)
-    assert values == json.loads(json.dumps(account.to_json()))
-    assert "post-processing for training clients" in values["reasons"]["tuning"]
-
-
 def test_account_of_a_run_has_the_images_of_its_partition(tmp_path, federation):
     search = Search(runs=2, data="public")
     values = write_account(
@@ -584,13 +552,6 @@ def test_account_of_a_run_has_the_images_of_its_partition(tmp_path, federation):
     square = image_use(make_config(), federation[1]).worst_square([1.0] * 12)
     assert row["epsilon_high"] == gaussian_epsilon(square**-0.5, 1e-3)
     assert row["uses_max"] > 1
-
-
-def test_account_of_a_run_without_privacy_has_reasons_alone(tmp_path):
-    values = write_account(tmp_path, [], PLAIN)
-    assert values["profiles"] == {}
-    assert values["reason"]
-    assert list(values["reasons"]) == list(PROFILES)
 
 
 @pytest.mark.parametrize(

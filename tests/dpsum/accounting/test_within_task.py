@@ -16,7 +16,7 @@ from dpfedbench.audit.own_sums import one_run_of_examples
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.papers import gbml
 from dploss.gaussian import gaussian_epsilon
-from dpsum import DpsumError, participation
+from dpsum import participation
 from dpsum.accounting import account as accounts
 from dpsum.accounting.analyses import within_task
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
@@ -84,17 +84,6 @@ def test_account_of_two_kinds_of_releases_is_the_worse_of_both():
     assert (proven.epsilon_low, proven.epsilon_high) == (expected, expected)
     assert claimed.epsilon_high == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert claimed.status == "void"
-
-
-def test_account_without_a_claim_on_within_task():
-    """A claim on another sampler makes what is proven the claim."""
-    line = release("support-gradient-sum", 2.0, steps=4)
-    assert "claimed" not in profiles_of([line], {})
-    target = {"epsilon": 2.5, "delta": 1e-5, "profile": "claimed"}
-    with pytest.raises(DpsumError, match="claims no epsilon"):
-        within_task.calibrate({"a": make_sampler()}, **target, claims={})
-    profiles = profiles_of([line], {"one-pass": POISSON_MOMENTS})
-    assert profiles["claimed"] == profiles["proven"]
 
 
 def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
