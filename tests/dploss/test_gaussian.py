@@ -1,10 +1,23 @@
-"""Tails of the normal against mpmath: within the error that is stated."""
+"""Epsilon of one Gaussian by definition; tails of the normal against mpmath."""
+
+import math
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
-from dploss.gaussian import upper_tail
+from dploss.gaussian import gaussian_delta, gaussian_epsilon, upper_tail
 from tests.dploss.helpers import exact_tail, relative_errors
+
+
+def test_gaussian_epsilon_inverts_the_definition_of_delta():
+    """P(L > eps) - e^eps Q(L > eps), L = (x - 1/2) / z^2."""
+    for z, epsilon in ((0.5, 3.0), (1.0, 1.0), (4.0, 0.1)):
+        cut = 0.5 + epsilon * z**2
+        delta = ndtr(-(cut - 1) / z) - math.exp(epsilon) * ndtr(-cut / z)
+        assert gaussian_delta(z, epsilon) == pytest.approx(delta, rel=1e-9)
+        assert gaussian_epsilon(z, delta) == pytest.approx(epsilon, rel=1e-9)
+    assert gaussian_epsilon(1.0, 0.5) == 0.0  # the total variation distance is 0.383
 
 
 @pytest.mark.parametrize(("low", "high"), [(-8, 0), (0, 2), (2, 8), (8, 20), (20, 37)])

@@ -13,6 +13,7 @@ from dploss.groups import (
     known_draws_epsilon,
     squares_of_a_multinomial,
     squares_of_binomials,
+    squares_of_hypergeometrics,
 )
 
 
@@ -62,6 +63,18 @@ def test_squares_of_binomials_by_hand():
     for square, chance in expected.items():
         assert law[square] == pytest.approx(chance, rel=1e-9)
     assert law.sum() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_squares_of_hypergeometrics_by_hand():
+    """All cohorts of 3 of 7 with 4 marked units, two rounds."""
+    cohorts = itertools.combinations(range(7), 3)
+    counts = [sum(unit < 4 for unit in cohort) for cohort in cohorts]
+    pairs = itertools.product(counts, repeat=2)
+    expected = law_of_squares((len(counts) ** -2, pair) for pair in pairs)
+    law, missing = squares_of_hypergeometrics(4, 3, 7, 2)
+    assert missing < 1e-10
+    for square, chance in expected.items():
+        assert law[square] == pytest.approx(chance, abs=1e-12)
 
 
 def test_squares_of_a_multinomial_are_an_upper_end():

@@ -31,21 +31,16 @@ ONE_GAUSSIAN = Claim(
 )
 
 
-@pytest.fixture(name="make")
-def fixture_make(tmp_path):
+def make(*, threshold=0.5, z=1.0, **changes):
     """Make a mechanism over three coordinates and two known blocks of four clients."""
-
-    def make(name="ledger", *, threshold=0.5, z=1.0, **changes):
-        values = {
-            "dimension": 3,
-            "participation": dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
-            "clipping": dpsum.Constant(threshold),
-            "noise": dpsum.Gaussian(z),
-            "seed": 3,
-        }
-        return make_mechanism(ledger=tmp_path / name, **values | changes)
-
-    return make
+    values = {
+        "dimension": 3,
+        "participation": dpsum.OnePass(units=8, cohort=4, rounds=2, seed=1),
+        "clipping": dpsum.Constant(threshold),
+        "noise": dpsum.Gaussian(z),
+        "seed": 3,
+    }
+    return make_mechanism(ledger=[], **values | changes)
 
 
 def run_rounds(mechanism, rows=ROWS, rounds=2, first=0):
@@ -53,8 +48,8 @@ def run_rounds(mechanism, rows=ROWS, rounds=2, first=0):
 
 
 def profiles_of(mechanism, delta=1e-5, claims=None):
-    path = mechanism.ledger.path
-    return dpsum.account(path, delta=delta, claims=claims or {}).profiles
+    account = dpsum.account(mechanism.ledger, delta=delta, claims=claims or {})
+    return account.profiles
 
 
 def test_clip_groups_scales_each_group_to_its_own_threshold():
@@ -126,17 +121,13 @@ def test_grouped_sum_noise_has_a_deviation_for_each_group():
     ],
     ids=lambda rule: type(rule).__name__,
 )
-def test_one_group_has_the_bits_of_flat_clipping(make, clipping, noise):
-    flat = make("flat", clipping=clipping)
+def test_one_group_has_the_bits_of_flat_clipping(clipping, noise):
+    flat = make(clipping=clipping)
     groups = CoordinateGroups((0, 3), noise)
-    grouped = make("grouped", clipping=clipping, groups=groups)
+    grouped = make(clipping=clipping, groups=groups)
     assert np.array_equal(run_rounds(flat), run_rounds(grouped))
-    flat_lines, grouped_lines = (
-        dpsum.read_ledger(mechanism.ledger.path) for mechanism in (flat, grouped)
-    )
-    assert flat_lines == [
-        dataclasses.replace(line, groups=None) for line in grouped_lines
-    ]
+    grouped_lines = [dataclasses.replace(line, groups=None) for line in grouped.ledger]
+    assert flat.ledger == grouped_lines
     assert grouped.states[0]["groups"][0] == flat.states[0]
 
 
@@ -148,13 +139,11 @@ def test_one_group_has_the_bits_of_flat_clipping(make, clipping, noise):
         ("equal-shares", 1.0, None, [3 * math.sqrt(2), 4 * math.sqrt(2)]),
     ],
 )
-def test_account_of_groups_is_of_all_groups_together(
-    make, noise, proven, claimed, stds
-):
+def test_account_of_groups_is_of_all_groups_together(noise, proven, claimed, stds):
     groups = CoordinateGroups((0, 2, 3), noise, ("kernel", "bias"))
     mechanism = make(groups=groups, threshold=(3.0, 4.0))
     run_rounds(mechanism)
-    line, _ = dpsum.read_ledger(mechanism.ledger.path)
+    line, _ = mechanism.ledger
     assert line.noise_multiplier == pytest.approx(proven, rel=1e-14)
     assert line.claimed_multiplier == (claimed and pytest.approx(claimed, rel=1e-14))
     assert line.threshold == line.sensitivity == 5.0
@@ -162,7 +151,7 @@ def test_account_of_groups_is_of_all_groups_together(
     assert line.groups["names"] == ["kernel", "bias"]
     assert line.groups["noise_stds"] == pytest.approx(stds, rel=1e-14)
     claims = {"one-pass": ONE_GAUSSIAN}
-    account = dpsum.account(mechanism.ledger.path, delta=1e-5, claims=claims)
+    account = dpsum.account(mechanism.ledger, delta=1e-5, claims=claims)
     proven_epsilon = account.profiles["proven"].epsilon_high
     assert proven_epsilon == pytest.approx(gaussian_epsilon(proven, 1e-5))
     claimed_epsilon = account.profiles["claimed"].epsilon_high
@@ -172,7 +161,7 @@ def test_account_of_groups_is_of_all_groups_together(
 
 
 @pytest.mark.parametrize("kind", [dpsum.BallsAndBins, dpsum.Poisson, dpsum.FixedSize])
-def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind):
+def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(kind):
     """Noise of z = 2 in each of four groups is z = 1. A repair's sampling has no claim
     of a paper, so that its own account stands.
     """
@@ -180,7 +169,7 @@ def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind)
     values = {"dimension": 8, "participation": participation}
     groups = CoordinateGroups((0, 2, 4, 6, 8), "per-group")
     accounts = []
-    for mechanism in (make("grouped", z=2.0, groups=groups, **values), make(**values)):
+    for mechanism in (make(z=2.0, groups=groups, **values), make(**values)):
         run_rounds(mechanism, np.zeros((0, 8)), 10)
         profiles = profiles_of(mechanism, claims={"one-pass": ONE_GAUSSIAN})
         assert profiles["claimed"].epsilon_high == profiles["proven"].epsilon_high
@@ -193,7 +182,7 @@ def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(make, kind)
 @pytest.mark.parametrize(
     "tensors, proven", [(1, 4.88655411746221), (14, 24.1425924568805)]
 )
-def test_account_by_tensor_at_the_published_scale(make, tensors, proven):
+def test_account_by_tensor_at_the_published_scale(tensors, proven):
     """One Gaussian of mu = sqrt(tensors) at delta = 1e-6, whose epsilon mpmath solves
     from Theorem 8 of Balle and Wang (2018). The claim is that for one tensor.
     """
@@ -206,13 +195,13 @@ def test_account_by_tensor_at_the_published_scale(make, tensors, proven):
     assert round(profiles["claimed"].epsilon_high, 2) == 1.52
 
 
-def test_percentile_of_raw_norms_has_a_threshold_for_each_group(make):
+def test_percentile_of_raw_norms_has_a_threshold_for_each_group():
     rule = dpsum.PercentileOfRawNorms(
         9.0, window=1, percentile=100.0, never_rising=False
     )
     mechanism = make(clipping=rule, groups=TWO_GROUPS)
     run_rounds(mechanism, np.array([[3.0, 4.0, 1.0], [0.0, 0.1, 2.0]]))
-    _, second = dpsum.read_ledger(mechanism.ledger.path)
+    _, second = mechanism.ledger
     assert second.groups["thresholds"] == [5.0, 2.0]
     assert second.data_dependent_threshold
 
@@ -247,7 +236,7 @@ def test_private_quantile_of_groups_counts_each_group():
 
 
 @pytest.mark.parametrize(("noise", "proven"), [("joint", 1.0), ("per-group", 0.5**0.5)])
-def test_private_quantile_of_groups_shares_the_budget_of_the_sum(make, noise, proven):
+def test_private_quantile_of_groups_shares_the_budget_of_the_sum(noise, proven):
     """Noise of deviation 2 on two counts of 1/2: mu^2 = 2 / 16, so that the sum has z =
     (1 - 1/8)^(-1/2), and both together z = 1, as the paper claims. Noise by group proves
     less.
@@ -255,7 +244,7 @@ def test_private_quantile_of_groups_shares_the_budget_of_the_sum(make, noise, pr
     rule = dpsum.PrivateQuantile(0.5, count_noise=2.0)
     mechanism = make(clipping=rule, groups=CoordinateGroups((0, 2, 3), noise))
     run_rounds(mechanism, rounds=1)
-    total, count = dpsum.read_ledger(mechanism.ledger.path)
+    total, count = mechanism.ledger
     if noise == "joint":
         assert total.noise_multiplier == pytest.approx((7 / 8) ** -0.5)
     assert count.noise_multiplier == pytest.approx(8**0.5)
@@ -267,7 +256,7 @@ def test_private_quantile_of_groups_shares_the_budget_of_the_sum(make, noise, pr
 
 
 @pytest.mark.parametrize("noise", ["per-group", "joint"])
-def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
+def test_calibration_of_groups_meets_the_proven_epsilon(noise):
     mechanism = make(
         z=None,
         budget=dpsum.Budget(epsilon=1.0, delta=1e-5),
@@ -278,12 +267,10 @@ def test_calibration_of_groups_meets_the_proven_epsilon(make, noise):
     assert mechanism.epsilon_spent(2)["epsilon_proven"] <= 1.0
 
 
-def test_mechanism_of_groups_restarts_with_the_same_bits(make):
+def test_mechanism_of_groups_restarts_with_the_same_bits():
     rule = dpsum.PrivateQuantile(0.5, count_noise=2.0, never_rising=False)
-    expected = run_rounds(make("whole", clipping=rule, groups=TWO_GROUPS))[1]
-    before, after = (
-        make(name, clipping=rule, groups=TWO_GROUPS) for name in ("before", "after")
-    )
+    expected = run_rounds(make(clipping=rule, groups=TWO_GROUPS))[1]
+    before, after = (make(clipping=rule, groups=TWO_GROUPS) for _ in range(2))
     run_rounds(before, rounds=1)
     after.restore(before.state())
     assert np.array_equal(run_rounds(after, first=1)[0], expected)
@@ -317,7 +304,7 @@ ENCODER = dpsum.factorisations.scaled(
         ({"threshold": (1.0, 2.0, 3.0)}, "has 3 values"),
     ],
 )
-def test_mechanism_refuses_groups_without_an_analysis(make, changes, message):
+def test_mechanism_refuses_groups_without_an_analysis(changes, message):
     with pytest.raises(DpsumError, match=message):
         make(**{"groups": TWO_GROUPS} | changes)
 
@@ -331,11 +318,11 @@ def test_mechanism_refuses_groups_without_an_analysis(make, changes, message):
         ({"groups": {"boundaries": [0, 2, 3]}}, "lack"),
     ],
 )
-def test_ledger_refuses_groups_that_contradict_its_line(make, change, message):
+def test_ledger_refuses_groups_that_contradict_its_line(change, message):
     groups = CoordinateGroups((0, 2, 3), "per-group")
     mechanism = make(groups=groups, threshold=(3.0, 4.0))
     run_rounds(mechanism, rounds=1)
-    (line,) = dpsum.read_ledger(mechanism.ledger.path)
+    (line,) = mechanism.ledger
     assert parse(line.line(""), "here") == [line]
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(line, **change)

@@ -77,10 +77,7 @@ def test_private_sum_moves_by_the_threshold_at_most_for_a_huge_row(row):
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        *(
-            (np.array([[3, 4]], dtype=kind), [3.0, 4.0])
-            for kind in (np.float16, np.float32, np.longdouble, np.int64, np.uint8)
-        ),
+        (np.array([[3, 4]], np.uint8), [3.0, 4.0]),
         (np.full((1, 2), 65504, np.float16), [50**0.5, 50**0.5]),
         # Beyond double precision, so that the row counts as zero.
         (np.array([[np.longdouble("1e4000"), 1]]), [0.0, 0.0]),

@@ -468,19 +468,6 @@ def test_decaying_budget_refuses_what_no_filter_is_of(change, message):
         )
 
 
-@each_profile
-def test_account_of_decaying_noise_holds_by_the_filter_of_its_budget(profile):
-    profiles = decayed_profiles(profile)
-    proven = profiles["proven"]
-    assert proven.status == "proved"
-    assert "filter" in proven.explanation
-    assert proven.epsilon_low < 1.0
-    assert 1.99 < proven.epsilon_high <= 2.0 + 1e-9
-    assert profiles["image_level"].epsilon_high == proven.epsilon_high
-    assert profiles["replace_one"].epsilon_high >= 2 * proven.epsilon_high
-    assert profiles["claimed"].status == "as run"
-
-
 def test_account_of_decaying_noise_without_a_filter_that_covers_it_is_as_run():
     """Beyond its budget, free to fall, or with a release that the budget leaves out."""
     assert decayed_profiles("proven", 0.3)["proven"].status == "as run"

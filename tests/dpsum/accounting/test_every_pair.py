@@ -139,23 +139,6 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
         assert ends(profiles["image_level"]) == (doubled, doubled)
 
 
-@pytest.mark.parametrize(
-    ("kind", "cohort", "rounds"),
-    [
-        (dpsum.OnePass, 2, 3),
-        (dpsum.BallsAndBins, 6, 1),
-        (dpsum.Poisson, 6, 1),
-        (dpsum.ShuffledEpochs, 2, 3),
-        (dpsum.MinSeparation, 2, 3),
-    ],
-)
-def test_account_of_one_known_round_is_one_gaussian(kind, cohort, rounds):
-    plan = kind(units=6, cohort=cohort, rounds=rounds, seed=0)
-    profiles = account(draw(plan, dpsum.Gaussian(1.0)), delta=DELTA).profiles
-    assert ends(profiles["proven"]) == (exact(1.0), exact(1.0))
-    assert ends(profiles["replace_one"]) == (exact(2.0), exact(2.0))
-
-
 def test_account_of_everyone_with_correlated_noise_sums_all_columns():
     """Contributions that all point the same way move C S by C 1, of norm |C 1|."""
     participation = make_participation(dpsum.Everyone)

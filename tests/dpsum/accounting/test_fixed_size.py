@@ -14,7 +14,6 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from dploss import renyi
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
-from dploss.groups import squares_of_hypergeometrics
 from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
@@ -236,15 +235,3 @@ def test_fixed_size_of_an_image_of_several_clients():
 
     assert tuple(image(1)) == tuple(accountant.bracket(events, DELTA))
     assert image(1)[0] < image(3)[1] <= gaussian_epsilon(4 / 3 / 3**0.5, DELTA)
-
-
-def test_squares_of_hypergeometrics_by_hand():
-    """All cohorts of 3 of 7 with 4 marked units, two rounds."""
-    cohorts = itertools.combinations(range(7), 3)
-    counts = [sum(unit < 4 for unit in cohort) for cohort in cohorts]
-    expected = np.zeros(19)
-    for first, second in itertools.product(counts, repeat=2):
-        expected[first**2 + second**2] += len(counts) ** -2
-    law, missing = squares_of_hypergeometrics(4, 3, 7, 2)
-    assert law == pytest.approx(expected[: len(law)], abs=1e-12)
-    assert missing < 1e-10

@@ -15,7 +15,7 @@ from dpsum.accounting import analyses
 from dpsum.accounting.account import account
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.repeated_participation import heaviest, sensitivity
+from dpsum.accounting.repeated_participation import sensitivity
 from tests.dpsum.accounting.helpers import banded_square_root, correlated_releases
 from tests.dpsum.helpers import make_release, make_releases
 
@@ -57,21 +57,6 @@ def brute_force_sensitivity(gram, separation, participations):
 
 def gram_of(encoder):
     return encoder.T @ encoder
-
-
-def test_heaviest_set_of_rounds_by_brute_force():
-    rng = np.random.default_rng(1)
-    for _ in range(60):
-        separation, participations = map(int, rng.integers(1, 5, 2))
-        weights = rng.exponential(size=rng.integers(1, 11))
-        total, indices = heaviest(weights, separation, participations)
-        allowed = list(patterns(len(weights), separation, participations))
-        assert total == pytest.approx(
-            max(weights[at].sum() for at in allowed), rel=1e-12
-        )
-        assert weights[indices].sum() == pytest.approx(total, rel=1e-12)
-        assert list(indices) in allowed
-    assert heaviest(np.ones(4), 1, 0)[0] == 0.0
 
 
 def test_sensitivity_ends_enclose_brute_force():
