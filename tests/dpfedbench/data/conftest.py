@@ -14,19 +14,12 @@ from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
 from dpfedbench.errors import BenchError
 
 
-def make_raw_images(
-    train: int,
-    validation: int,
-    test: int,
-    examples: int,
-    size: int = 4,
-    channels: int = 1,
-) -> RawImages:
-    """Return images whose pixel value is (class * 7 + example) % 256."""
+def make_raw_images(train: int, validation: int, test: int, examples: int) -> RawImages:
+    """Return 4 x 4 images whose pixel value is (class * 7 + example) % 256."""
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256
     images = np.broadcast_to(
-        value[:, :, None, None, None], (classes, examples, size, size, channels)
+        value[:, :, None, None, None], (classes, examples, 4, 4, 1)
     )
     # Splits interleave, so that a class index is never a position within a split.
     splits = np.array(["train"] * train + ["validation"] * validation + ["test"] * test)

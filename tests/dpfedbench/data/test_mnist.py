@@ -1,8 +1,7 @@
-"""MNIST and Fashion-MNIST from IDX files, and the real set if it is available."""
+"""MNIST and Fashion-MNIST from IDX files."""
 
 import dataclasses
 import gzip
-import os
 import struct
 
 import numpy as np
@@ -11,8 +10,7 @@ from torchvision.datasets import FashionMNIST
 
 from dpfedbench.data import mnist
 from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
-from dpfedbench.data.records import load_records
-from dpfedbench.data.registry import DATASETS, prepare
+from dpfedbench.data.registry import prepare
 
 from .conftest import refusal, write_files
 
@@ -118,24 +116,3 @@ def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
     message = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
     assert message.startswith(f"{path} is damaged or not MNIST's (")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.skipif(
-    not os.environ.get("DPFEDBENCH_DATA"),
-    reason="real Fashion-MNIST is not available: set DPFEDBENCH_DATA to test it",
-)
-def test_real_fashion_mnist(tmp_path):
-    """A wide garment fills more of the picture than a sandal, which has much ground."""
-    prepare("fashion-mnist", tmp_path)
-    dataset = load_records(tmp_path)
-    assert dataset.images.shape == (70_000, 28, 28, 1)
-    sizes = {split: len(records) for split, records in dataset.splits.items()}
-    assert sizes == {"train": 60_000, "test": 10_000}
-    assert (np.bincount(dataset.labels[dataset.splits["train"]]) == 6000).all()
-    assert dataset.summary["stand_in"] is False
-    assert dataset.summary["sha256"] == DATASETS["fashion-mnist"].recorded_sha256
-    pullover, sandal = (
-        (dataset.images[dataset.labels == dataset.class_names.index(name)] > 50).mean()
-        for name in ("Pullover", "Sandal")
-    )
-    assert pullover > 1.5 * sandal

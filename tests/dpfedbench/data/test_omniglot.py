@@ -1,17 +1,13 @@
-"""Omniglot from zip files or folders, and the real set if it is available."""
+"""Omniglot from zip files or folders."""
 
 import io
-import os
 
 import numpy as np
-import PIL
 import pytest
 from PIL import Image
 
 from dpfedbench.data import omniglot
-from dpfedbench.data.images import load_dataset
 from dpfedbench.data.omniglot import read_omniglot
-from dpfedbench.data.registry import DATASETS, prepare
 
 from .conftest import refusal, write_files, write_zip
 
@@ -113,22 +109,3 @@ def test_omniglot_archive_with_other_content_is_refused(
     text = refusal(read_omniglot, write_zips(tmp_path, change), tmp_path / "download")
     assert str(tmp_path / "omniglot" / "images_background.zip") in text
     assert message in text
-
-
-@pytest.mark.skipif(
-    not os.environ.get("DPFEDBENCH_DATA"),
-    reason="real Omniglot is not available: set DPFEDBENCH_DATA to test it",
-)
-def test_real_omniglot(tmp_path):
-    """Every drawing has thin bright strokes on dark."""
-    prepare("omniglot", tmp_path)
-    dataset = load_dataset(tmp_path)
-    assert dataset.images.shape == (1623, 20, 28, 28, 1)
-    sizes = {split: len(classes) for split, classes in dataset.splits.items()}
-    assert sizes == {"train": 1150, "validation": 50, "test": 423}
-    assert dataset.summary["stand_in"] is False
-    bright = (dataset.images > 127).mean(axis=(2, 3, 4))
-    assert bright.min() > 0
-    assert 0.05 < bright.mean() < 0.12
-    if PIL.__version__ == "13.0.0":  # the version of the recorded checksum
-        assert dataset.summary["sha256"] == DATASETS["omniglot"].recorded_sha256

@@ -114,16 +114,6 @@ def test_text_folder_is_split_into_tasks(tmp_path):
     assert split_counts(read_folder(tmp_path, words=20, test=0.2)) == [7, 1, 2]
 
 
-def test_text_folder_leaves_out_hidden_files_and_links(tmp_path):
-    """So no text is in two tasks."""
-    names = [f"author{index:02}" for index in range(30)]
-    write_files(tmp_path, {f"{name}.txt": b"a b c d e" for name in names})
-    write_files(tmp_path, dict.fromkeys(("._author00.txt", ".hidden.txt"), b"\0\xff"))
-    (tmp_path / "twice.txt").symlink_to(tmp_path / "author00.txt")
-    raw = read_folder(tmp_path, words=5)
-    assert sorted(name for name, _ in raw.tasks) == names
-
-
 def test_text_folder_refuses_files_that_are_no_text(tmp_path):
     write_files(tmp_path, {"a.txt": b"words and \0 more", "b.txt": b"words " * 9})
     assert "a.txt is not a text file" in refusal(read_folder, tmp_path)

@@ -1,10 +1,12 @@
 """Steps of an optimiser on minibatches of a support set (Nichol et al. 2018)."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from dpfedbench.evaluation.fine_tuning import fine_tune, minibatches
+from dpfedbench.evaluation.fine_tuning import fine_tune
 from dpfedbench.models.choose import choose
 from dpsum.randomness import stream
 from tests.dpfedbench.training.conftest import make_config
@@ -14,16 +16,11 @@ from .conftest import descend, query_loss, random_weights, sampled_task, scores
 NICHOL = {"steps": 7, "rate": 0.02, "optimizer": "adam", "beta1": 0.0, "batch": 2}
 
 
-def test_minibatches_read_the_whole_set_once_in_each_pass():
-    """Ten steps of 4 of 10 examples are four passes. A step may belong to two."""
-    rng = np.random.default_rng(0)
-    positions = minibatches(rng, examples=10, size=4, steps=10)
-    assert positions.shape == (10, 4)
-    passes = positions.reshape(4, 10).tolist()
-    assert [sorted(order) for order in passes] == [list(range(10))] * 4
-    assert len(set(map(tuple, passes))) == 4
-    whole = minibatches(rng, examples=3, size=None, steps=2)
-    assert whole.tolist() == [[0, 1, 2], [0, 1, 2]]
+@pytest.fixture
+def start(dataset):
+    """Return the tested network, weights, and the first task of seed 3."""
+    net = make_config().tested_net(dataset.image_shape)
+    return net, random_weights(net, 2), sampled_task(dataset, 0, seed=3)
 
 
 def fine_tuned(run, net, theta, task, *, seed, dtype=torch.float32):
@@ -62,14 +59,12 @@ def tuned_by_torch(net, theta, task, positions, *, beta1):
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_fine_tune_takes_torchs_steps_of_adam(dataset, beta1):
+def test_fine_tune_takes_torchs_steps_of_adam(start, beta1):
     """At a rate of 0.02 the weights differ by less than a thousandth of a step. Another
     beta1 differs by more than a step.
     """
-    run = make_config({"seed": 3, "evaluation": NICHOL | {"beta1": beta1}})
-    net = run.tested_net(dataset.image_shape)
-    task = sampled_task(dataset, 0, seed=3)
-    theta = random_weights(net, 2)
+    net, theta, task = start
+    run = make_config({"evaluation": NICHOL | {"beta1": beta1}})
     tuned = fine_tuned(run, net, theta, task, seed=5, dtype=torch.float64)
     positions = nichol_positions(np.random.default_rng(5))
     expected = tuned_by_torch(net, theta, task, positions, beta1=beta1)
@@ -78,33 +73,21 @@ def test_fine_tune_takes_torchs_steps_of_adam(dataset, beta1):
     assert (tuned - with_wrong_beta).abs().max() > 0.02
 
 
-def test_meta_test_scores_what_fine_tune_makes(dataset):
+def test_meta_test_scores_what_fine_tune_makes(dataset, start):
+    net, theta, task = start
     run = make_config({"seed": 3, "evaluation": NICHOL})
-    net = run.tested_net(dataset.image_shape)
-    task = sampled_task(dataset, 0, seed=3)
-    theta = random_weights(net, 2)
     positions = nichol_positions(stream(3, "test-minibatches/meta-test", 0))
     weights = tuned_by_torch(net, theta, task, positions, beta1=0.0)
     loss = scores(run, dataset, [theta]).losses[0]
     assert loss == pytest.approx(query_loss(net, weights, task), rel=1e-3)
 
 
-def test_fine_tune_moves_the_adapted_tensors_alone(dataset):
-    run = make_config({"evaluation": NICHOL})
-    net = run.tested_net(dataset.image_shape)
-    task = sampled_task(dataset, 0, seed=0)
-    theta = random_weights(net, 2)
-    head = net.head
-
-    class HeadRun:
-        evaluation = run.evaluation
-
-        @staticmethod
-        def adapted(net):
-            return head
-
-    moved = fine_tuned(HeadRun(), net, theta, task, seed=0).numpy() != theta
-    size = sum(int(np.prod(net.shapes[name])) for name in head)
+def test_fine_tune_moves_the_adapted_tensors_alone(start):
+    net, theta, task = start
+    evaluation = make_config({"evaluation": NICHOL}).evaluation
+    head_run = SimpleNamespace(evaluation=evaluation, adapted=lambda net: net.head)
+    moved = fine_tuned(head_run, net, theta, task, seed=0).numpy() != theta
+    size = sum(int(np.prod(net.shapes[name])) for name in net.head)
     assert moved[-size:].mean() > 0.9
     assert not moved[:-size].any()
 
@@ -123,23 +106,20 @@ def test_name_of_the_test_differs_by_optimiser_and_minibatch():
     assert len({run.test_name for run in runs}) == len({run.key for run in runs}) == 7
 
 
-def test_fine_tune_lets_the_rate_fall_on_a_cosine(dataset):
+def test_fine_tune_lets_the_rate_fall_on_a_cosine(start):
     """Reference: plain descent at rates 0.2 (1 + cos(pi k / 4)) / 2."""
+    net, theta, task = start
     steps = {"steps": 4, "rate": 0.2, "schedule": "cosine"}
-    run = make_config({"seed": 3, "evaluation": steps})
-    net = run.tested_net(dataset.image_shape)
-    task = sampled_task(dataset, 0, seed=3)
-    theta = random_weights(net, 2)
+    run = make_config({"evaluation": steps})
     tuned = fine_tuned(run, net, theta, task, seed=0, dtype=torch.float64)
     rates = (0.2, 0.1 * (1 + 0.5**0.5), 0.1, 0.1 * (1 - 0.5**0.5))
     assert (tuned - descend(net, theta, task, rates)).abs().max() < 1e-6
 
 
-def test_best_step_scores_the_step_with_most_right_answers(dataset):
+def test_best_step_scores_the_step_with_most_right_answers(dataset, start):
     """Reference: tests of 0 to 7 steps, one by one. Adam's rate overshoots."""
+    _, theta, _ = start
     steps = {"optimizer": "adam", "rate": 0.05}
-    net = make_config().tested_net(dataset.image_shape)
-    theta = random_weights(net, 2)
 
     def accuracies(**evaluation):
         run = make_config({"evaluation": steps | evaluation})

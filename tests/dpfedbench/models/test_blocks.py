@@ -1,5 +1,7 @@
 """Named blocks of a network, and gradients of one of them by every implementation."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 from torch import nn
@@ -71,14 +73,10 @@ def test_head_of_a_network_with_blocks_is_in_its_first_block():
     "blocks", [{"a": ("factor.weight",)}, {"a": ("factor.bias", "factor.weight")}]
 )
 def test_blocks_have_to_name_all_parameters_in_order(blocks):
-    class Incomplete(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.factor = nn.Linear(128, 3)
-            self.blocks = blocks
-
-        def forward(self, x):
-            return self.factor(x.flatten(1))
+    def make():
+        module = nn.Sequential(OrderedDict(factor=nn.Linear(128, 3)))
+        module.blocks = blocks
+        return module
 
     with pytest.raises(BenchError, match="must name all its parameters in order"):
-        _ = of(Incomplete).blocks
+        _ = of(make).blocks

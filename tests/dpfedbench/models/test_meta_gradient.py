@@ -263,17 +263,19 @@ def test_first_order_reads_the_support_through_the_adapted_weights_alone():
 @pytest.mark.parametrize("net", [PLAIN, conv4(filters=6, normalisation="record")])
 @pytest.mark.parametrize("steps", [0, 2])
 def test_adaptation_is_plain_gradient_descent(net, path, steps):
+    """Tasks of other sizes follow: buffers of the sizes before must not be used."""
     theta = draw_theta(net)
-    parts = draw_tasks(5)
     adaptation = Adaptation(gradients_by(path, net))
-    logits = adaptation.logits(theta, *parts[:3], steps=steps, rate=RATE)
-    for row, sx, sy, qx in zip(logits, *parts[:3], strict=True):
-        weights = torch.tensor(theta, requires_grad=True)
-        for _ in range(steps):
-            loss = net.losses(weights, sx, sy).mean()
-            weights = weights - RATE * torch.autograd.grad(loss, weights)[0]
-        expected = net.logits(weights, qx).detach().numpy()
-        np.testing.assert_allclose(row, expected, atol=1e-9)
+    for support, query in ((5, 10), (5, 30), (5, 5), (1, 10), (10, 10)):
+        parts = draw_tasks(5, support=support, query=query)[:3]
+        logits = adaptation.logits(theta, *parts, steps=steps, rate=RATE)
+        for row, sx, sy, qx in zip(logits, *parts, strict=True):
+            weights = torch.tensor(theta, requires_grad=True)
+            for _ in range(steps):
+                loss = net.losses(weights, sx, sy).mean()
+                weights = weights - RATE * torch.autograd.grad(loss, weights)[0]
+            expected = net.logits(weights, qx).detach().numpy()
+            np.testing.assert_allclose(row, expected, atol=1e-9)
 
 
 def test_adaptation_takes_learnt_rates_in_place_of_its_own():
@@ -285,22 +287,3 @@ def test_adaptation_takes_learnt_rates_in_place_of_its_own():
     expected = plain.logits(theta, *parts, steps=5, rate=RATE)
     logits = learnt.logits(with_rates, *parts, steps=5, rate=9)
     np.testing.assert_allclose(logits, expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("sizes", [(5, 60), (5, 5), (1, 10), (10, 10)])
-def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
-    """Five images, then ten: buffers of another size must not be used."""
-    net = conv4(filters=3)
-    kernel = Adaptation(gradients_by("kernels", net, torch.float32))
-    torch_path = Adaptation(gradients_by("torch", net, torch.float32))
-    rng = np.random.default_rng(0)
-    theta = net.initial(rng)
-    step = {"steps": 1, "rate": 0.1}
-    for support, query in ((5, 10), sizes):
-        xs = rng.random((1, support, 28, 28, 1), dtype=np.float32)
-        xq = rng.random((1, query, 28, 28, 1), dtype=np.float32)
-        ys = np.arange(support)[None] % 5
-        logits = kernel.logits(theta, xs, ys, xq, **step)
-        expected = torch_path.logits(theta, xs, ys, xq, **step)
-        assert logits.shape == (1, query, 5)
-        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)

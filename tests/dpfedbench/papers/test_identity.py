@@ -73,24 +73,10 @@ BASES: dict[str, Method] = {
         clipping=kind("by-kernel", threshold=None),
     ),
 }
-NEIGHBOURS = {
-    "0" * 64: "1" * 64,
-    "own.net:Net": "own.net:Other",
-    "none": "quarter-turns",
-    "batch": "record",
-    "record": "batch",
-    "mean": "sum",
-    "full": "disjoint",
-    "server": "prefix",
-    "proven": "claimed",
-    "claimed": "proven",
-    "shared": "disjoint",
-    "relu": "leaky-relu",
-    "zero": "glorot",
-    "exact": "private",
-    "all": "layers",
-    "joint": "equal-shares",
-}
+WORDS = ["batch", "record", "mean", "sum", "full", "disjoint", "quarter-turns", "exact"]
+WORDS += ["prefix", "proven", "claimed", "leaky-relu", "glorot", "private", "layers"]
+WORDS += ["equal-shares", "own.net:Other", "1" * 64]
+"""Values of keys that take one of a few words, a checksum or a class."""
 
 
 def alternatives(value: Any) -> list[Any]:
@@ -105,7 +91,7 @@ def alternatives(value: Any) -> list[Any]:
         return [[2], list(value)[:-1], PAIR]
     if isinstance(value, dict):
         return [value | {"width": 4}, value | {"evaluation": {"tasks": 7}}]
-    return [NEIGHBOURS.get(value, f"{value}-other")]
+    return [f"{value}-other", *WORDS]
 
 
 def other_kinds(part: Any) -> Iterator[dict[str, Any]]:

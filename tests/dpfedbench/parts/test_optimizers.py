@@ -27,7 +27,6 @@ TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     ],
 )
 def test_optimizer_steps_are_those_of_torch(kind, options, reference_options):
-    """The fourth step comes after a restart."""
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn((6, 3, 50), generator=generator)
     parameter = torch.nn.Parameter(torch.ones((3, 50)))
@@ -38,13 +37,6 @@ def test_optimizer_steps_are_those_of_torch(kind, options, reference_options):
     for step, gradient in enumerate(gradients):
         rate = 0.1 / (1 + step)
         reference.param_groups[0]["lr"] = rate
-        if step == 3:
-            weights = weights.clone()
-            optimizer = kinds_of(Optimizer)[kind](**options)
-            state = {
-                name: value.clone() if isinstance(value, torch.Tensor) else value
-                for name, value in state.items()
-            }
         parameter.grad = gradient.clone()
         reference.step()
         optimizer.step(weights, gradient, state, rate)
