@@ -1,20 +1,29 @@
-"""Integrity of a finished run: readers refuse a changed file, in one line that names it."""
+"""Integrity of a finished run: readers refuse changed files and forged values, in one
+line that names the file.
+"""
 
 import dataclasses
 import itertools
 import json
+import math
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 import dpfedbench
 from dpfedbench import files
 from dpfedbench.errors import BenchError
+from dpfedbench.files import read_json, write_json
 from dpfedbench.manifests import checked, listed
+from dpfedbench.models.members import load_members
 from dpfedbench.training.accounts import ledger_of
 from dpfedbench.training.agreement import check_agrees
 from dpfedbench.verification import check_accounts, check_files
@@ -22,11 +31,13 @@ from dpsum.sums import CompositionGroup
 from tests.dpfedbench.training.conftest import LOTS, make_config, train
 from tests.dpsum.test_ledger import EVENT
 from tests.finished_run import (
+    RUN,
     RUN_FOLDER,
     FileList,
     account,
     audit,
     find_faults,
+    meta_test,
     rewrite_ledger,
     script_context,
     verify,
@@ -43,6 +54,7 @@ FILES = {
     "privacy.json": "account",
     "audit.json": "audit",
 }
+MANIFESTS = RUN_FOLDER / "manifest"
 
 
 def flipped(data: bytes) -> bytes:
@@ -63,26 +75,48 @@ def edited(data: bytes) -> bytes:
 
 
 def error_line(capsys: pytest.CaptureFixture[str], action: Callable[[], None]) -> str:
-    """Run a job that fails, and return its error line."""
+    """Run a job that fails, and return its error line without the rule's name."""
     with pytest.raises(SystemExit) as caught:
         action()
     lines = capsys.readouterr().err.splitlines()
     assert caught.value.code == 1, lines
     assert len(lines) == 1, lines
-    return lines[0]
+    return lines[0].partition(": ")[2]
+
+
+def reader(path: Path) -> None:
+    """Run a rule that reads a file and writes none."""
+    with rule_job(script_context("reader", FileList(path), FileList()), "reader"):
+        raise AssertionError("a damaged file was read")
+
+
+def read_all(run: Any) -> None:
+    """Read all files of a run as a notebook does, which has no property for the audit."""
+    for name in ("history", "metrics", "training", "ledger", "account", "trained"):
+        getattr(run, name)
+    checked(run.folder / "audit.json")
+
+
+def seal_files(rule: str) -> None:
+    """Write the manifest of a rule's files anew, so that it fits their changes."""
+    names = [name for name in FILES if FILES[name] == rule]
+    seal(rule, [RUN_FOLDER / name for name in names])
+
+
+# Files that do not fit their manifest
 
 
 def test_manifests_of_a_finished_run_name_every_file(results_copy: Path) -> None:
-    rules = {name: rule for name, (_, rule) in listed(RUN_FOLDER).items()}
-    assert rules == FILES
+    """Their format is that of `sha256sum --check`."""
+    assert {name: rule for name, (_, rule) in listed(RUN_FOLDER).items()} == FILES
     assert {path.name for path in RUN_FOLDER.iterdir() if path.is_file()} == set(FILES)
-    checks = list(check_files(Path("results")))
-    assert checks.count(None) == len(checks) >= len(FILES)
+    assert list(check_files(Path("results"))).count(None) >= len(FILES)
     assert list(check_accounts(Path("results"))) == [None]
-    # The format is that of `sha256sum -c`.
-    manifest = (RUN_FOLDER / "manifest" / "train-model.sha256").read_text()
-    digest = files.sha256(RUN_FOLDER / "model.safetensors")
-    assert manifest.startswith(f"{digest}  model.safetensors\n")
+    check = "sha256sum --quiet --check manifest/*"
+    assert subprocess.run(check, shell=True, cwd=RUN_FOLDER).returncode == 0
+    meta_test(code="0123456789ab")
+    text = (MANIFESTS / "meta_test-metrics.sha256").read_text()
+    assert "\n# code 0123456789ab\n" in text
 
 
 @pytest.mark.parametrize(
@@ -102,57 +136,45 @@ def test_changed_file_is_refused_by_every_reader(
     path.write_bytes(change(path.read_bytes()))
     # A rule that reads the file, the check of the whole folder, and a notebook.
     line = error_line(capsys, lambda: reader(path))
-    assert line.startswith(f"reader: {path} differs from what the rule {FILES[name]}")
+    assert line.startswith(f"{path} differs from what the rule {FILES[name]}")
     assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line
-    assert line.removeprefix("reader: ") in find_faults()
+    assert line in find_faults()
     with pytest.raises(BenchError, match=f"{name} differs from"):
         read_all(dpfedbench.open_run(RUN_FOLDER))
     assert path.exists()
 
 
-def reader(path: Path) -> None:
-    """Run a rule that reads a file and writes none."""
-    with rule_job(script_context("reader", FileList(path), FileList()), "reader"):
-        raise AssertionError("a damaged file was read")
-
-
-def read_all(run: Any) -> None:
-    """Read all files of a run as a notebook does."""
-    properties = ("history", "metrics", "training", "ledger", "account", "trained")
-    for name in properties:
-        getattr(run, name)
-    # A notebook has no property for the audit.
-    checked(run.folder / "audit.json")
-
-
 def test_verify_prints_each_fault(
     results_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder may lack a job's files, but has all files that a manifest names."""
+    """A folder may lack a job's files, but has all files that a manifest names. The
+    folder of runs may be a link.
+    """
+    runs = Path("results/runs")
+    runs.rename("elsewhere")
+    runs.symlink_to(Path("elsewhere").resolve())
     verify()
     assert "as written" in capsys.readouterr().err
     (RUN_FOLDER / "privacy.json").unlink()
-    (RUN_FOLDER / "manifest" / "account-privacy.sha256").unlink()
+    (MANIFESTS / "account-privacy.sha256").unlink()
     assert not find_faults()
     (RUN_FOLDER / "history.csv").unlink()
     (RUN_FOLDER / "metrics.json").write_text("{}")
     with pytest.raises(SystemExit) as caught:
         verify()
-    lines = capsys.readouterr().err.splitlines()
+    history, metrics, _ = capsys.readouterr().err.splitlines()
     assert caught.value.code == 1
-    assert len(lines) == 3
-    assert lines[0].startswith(f"verify: {RUN_FOLDER / 'history.csv'} is missing")
-    assert lines[1].startswith(f"verify: {RUN_FOLDER / 'metrics.json'} differs from")
+    assert history.startswith(f"verify: {RUN_FOLDER / 'history.csv'} is missing")
+    assert metrics.startswith(f"verify: {RUN_FOLDER / 'metrics.json'} differs from")
 
 
 def test_file_without_a_checksum_is_refused(
     results_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No rule wrote the first file; the manifests of the others are missing or damaged."""
-    manifests = RUN_FOLDER / "manifest"
     (RUN_FOLDER / "notes.txt").write_text("mine")
-    (manifests / "account-privacy.sha256").unlink()
-    (manifests / "meta_test-metrics.sha256").write_bytes(b"\xff\xfe no checksum\n")
+    (MANIFESTS / "account-privacy.sha256").unlink()
+    (MANIFESTS / "meta_test-metrics.sha256").write_bytes(b"\xff\xfe no checksum\n")
     names = ("metrics.json", "notes.txt", "privacy.json")
     unsealed = [fault.split(" has no checksum in")[0] for fault in find_faults()]
     assert unsealed == [f"{RUN_FOLDER / name}" for name in names]
@@ -173,20 +195,13 @@ def test_configuration_of_another_run_is_refused(
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    seal("configure", [path])
+    seal_files("configure")
     faults = find_faults()
-    error = error_line(capsys, account).removeprefix("account: ")
+    error = error_line(capsys, account)
     assert faults == [error]
     assert error.startswith(f"{path} is in the wrong folder: its values belong to ")
     with pytest.raises(BenchError, match="is in the wrong folder"):
         dpfedbench.open_run(RUN_FOLDER)
-
-
-def rewrite_sealed_ledger(change: Callable[[dict[str, Any]], Any], **more: Any) -> None:
-    """Change a ledger, and its manifest so that it fits."""
-    rewrite_ledger(RUN_FOLDER, change, **more)
-    names = ("model.safetensors", "history.csv", "ledger.jsonl", "training.json")
-    seal("train", [RUN_FOLDER / name for name in names])
 
 
 def doubled(line: dict[str, Any]) -> None:
@@ -213,49 +228,39 @@ def secret(line: dict[str, Any]) -> None:
     line["sampler"]["kind"] = "balls-and-bins"
 
 
-SUM = "query-gradient-sum"
-STD = "noise_std"
+SENSITIVITY = ("sensitivity", "noise_std")
 CHANGES = {
-    "all z doubled": (doubled, rf"in round 0 multipliers of {SUM} of \(2.0,\)"),
-    "another sampler": (secret, f"a sampler of {SUM}"),
-    "a hundredth of the rate": (rarer, "'rate': "),
-    "another unit": (replaced(unit="record"), f"a unit of {SUM} of record"),
-    "another observer": (replaced(observer="server"), f"observer of {SUM} of server"),
-    "another mechanism": (replaced(mechanism="laplace"), f"a mechanism of {SUM}"),
-    "another name": (replaced(name="gradient-sum"), f"rounds of {SUM} 0"),
-    "another threshold": (
-        halved("threshold", "sensitivity", STD),
-        rf"a first threshold of {SUM} of \{{0\.25\}}",
-    ),
-    "half the noise": (halved(STD), "a deviation of the noise of query-"),
-    "half the sensitivity": (
-        halved("sensitivity", STD),
-        rf"a sensitivity of {SUM} of 0\.25",
-    ),
-    "another seed": (
-        replaced(noise_stream="1/noise/0"),
-        r"a stream of \['1', 'noise'\]",
-    ),
+    "in round 0 multipliers of query-gradient-sum": doubled,
+    "a sampler of query-gradient-sum": secret,
+    "'rate': ": rarer,
+    "a unit of query-gradient-sum of record": replaced(unit="record"),
+    "observer of query-gradient-sum of server": replaced(observer="server"),
+    "a mechanism of query-gradient-sum": replaced(mechanism="laplace"),
+    "rounds of query-gradient-sum 0": replaced(name="gradient-sum"),
+    "a first threshold of query-gradient-sum": halved("threshold", *SENSITIVITY),
+    "a sensitivity of query-gradient-sum of 0.25": halved(*SENSITIVITY),
+    "a deviation of the noise of query-gradient-sum": halved("noise_std"),
+    "a stream of ['1', 'noise']": replaced(noise_stream="1/noise/0"),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("message", CHANGES)
 def test_ledger_of_another_mechanism_is_refused(
-    results_copy: Path, name: str, capsys: pytest.CaptureFixture[str]
+    results_copy: Path, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The account, the audit and the check of the folder refuse a ledger that the
-    configuration does not determine, although every checksum fits.
+    configuration does not determine, although every checksum and the chain fit.
     """
-    change, message = CHANGES[name]
-    rewrite_sealed_ledger(change)
+    rewrite_ledger(RUN_FOLDER, CHANGES[message])
+    seal_files("train")
     faults = find_faults()
-    line = error_line(capsys, account).removeprefix("account: ")
-    assert error_line(capsys, audit).removeprefix("audit: ") == line
+    line = error_line(capsys, account)
+    assert error_line(capsys, audit) == line
     assert line in faults
     assert all("made from" in fault for fault in faults if fault != line)
     assert line.startswith(f"{RUN_FOLDER / 'ledger.jsonl'}: ")
-    assert re.search(message, line)
-    with pytest.raises(BenchError, match=message):
+    assert message in line
+    with pytest.raises(BenchError, match=re.escape(message)):
         dpfedbench.open_run(RUN_FOLDER).ledger  # noqa: B018
 
 
@@ -278,11 +283,11 @@ def test_ledger_without_its_last_round_is_refused(
     configuration has the number too, where no budget stops the training.
     """
     path = RUN_FOLDER / "training.json"
-    training = json.loads(path.read_text()) | {"rounds_run": rounds_run}
-    path.write_text(json.dumps(training))
-    rewrite_sealed_ledger(
-        lambda line: None, lines_kept=3, update_training=update_training
+    path.write_text(json.dumps(read_json(path) | {"rounds_run": rounds_run}))
+    rewrite_ledger(
+        RUN_FOLDER, lambda line: None, lines_kept=3, update_training=update_training
     )
+    seal_files("train")
     for action in (account, audit):
         assert message in error_line(capsys, action)
 
@@ -380,7 +385,60 @@ def test_ledger_has_the_noise_that_the_budget_is_calibrated_to() -> None:
         check_agrees(run, ledger(1.01 * z), 12)
 
 
-# The manifest itself
+def test_forged_epsilon_is_found(results_copy: Path) -> None:
+    """One Gaussian release of z = 1: delta = F(1/2z - ez) - exp(e) F(-1/2z - ez)."""
+
+    def excess_delta(epsilon: float) -> float:
+        gain = math.exp(epsilon) * norm.cdf(-0.5 - epsilon)
+        return float(norm.cdf(0.5 - epsilon) - gain - 1e-3)
+
+    exact = brentq(excess_delta, 0, 20)
+    values = read_json(RUN_FOLDER / "privacy.json")
+    values["profiles"]["proven"]["epsilon_high"] = exact / 2
+    write_json(RUN_FOLDER / "privacy.json", values)
+    seal_files("account")
+    (line,) = find_faults()
+    numbers = re.search("epsilon_high proven of clients is (.*), .* gives (.*):", line)
+    assert numbers
+    stated, computed = map(float, numbers.groups())
+    assert stated == pytest.approx(exact / 2)
+    assert computed == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("training.json", {"rounds_run": math.inf}), ("privacy.json", {"profiles": [[]]})],
+)
+def test_verification_of_odd_values_ends_with_one_line(
+    results_copy: Path, name: str, change: dict[str, Any]
+) -> None:
+    path = RUN_FOLDER / name
+    write_json(path, read_json(path) | change)
+    seal_files(FILES[name])
+    assert any(str(path) in line for line in find_faults())
+
+
+# Readers that do not use a manifest, and the manifest itself
+
+
+def test_flipped_bit_of_a_model_is_refused(results_copy: Path) -> None:
+    """A model to start from has no manifest. One of the bits changes no value."""
+    path = RUN_FOLDER / "model.safetensors"
+    net = RUN.tested_net((16, 16, 1))
+    weights = np.concatenate(load_members(path, net))
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    positions = rng.integers(len(data), size=100)
+    bits = rng.integers(8, size=100)
+    refused = 0
+    for position, bit in zip(positions, bits, strict=True):
+        flipped_byte = bytes([data[position] ^ (1 << bit)])
+        path.write_bytes(data[:position] + flipped_byte + data[position + 1 :])
+        try:
+            assert np.array_equal(np.concatenate(load_members(path, net)), weights)
+        except BenchError:
+            refused += 1
+    assert refused >= 99
 
 
 def test_manifest_has_the_files_that_a_job_writes_beside_its_outputs(
@@ -390,14 +448,10 @@ def test_manifest_has_the_files_that_a_job_writes_beside_its_outputs(
     monkeypatch.chdir(tmp_path)
     folder = Path("results/x")
     outputs = FileList(folder / "a.csv", folder / "folder")
+    names = ("a.csv", "preview.csv", "folder/own/b.json")
+    unlisted = ("download/archive.zip", "checkpoint/state.pt")
     with rule_job(script_context("some_rule", FileList(), outputs), "x"):
-        for name in (
-            "a.csv",
-            "preview.csv",
-            "folder/own/b.json",
-            "download/archive.zip",
-            "checkpoint/state.pt",
-        ):
+        for name in (*names, *unlisted):
             files.write_text(folder / name, name)
     assert set(listed(folder)) == {"a.csv", "preview.csv"}
     assert set(listed(folder / "folder" / "own")) == {"b.json"}
