@@ -12,7 +12,9 @@ FIGURE = """
 experiments:
   mine:
     title: Mine
-    variants: {noisy: {noise: {multiplier: 5.0}, budget: {delta: 1.0e-7}}}
+    variants:
+      quiet: {noise: {multiplier: 4.0}, clipping: constant}
+      noisy: {noise: {multiplier: 5.0}, budget: {delta: 1.0e-7}}
     tasks: {letters: {dataset: glyphs}}
     figures:
       one:
@@ -25,14 +27,14 @@ experiments:
         y: {label: accuracy}
         series:
           plain: {method: maml}
-          own: {method: dp-agr, use: noisy, run: {budget: {delta: 1.0e-6}}, test: {steps: 1, shots: 8}}
+          own: {method: dp-agr, use: [quiet, noisy], run: {budget: {delta: 1.0e-6}}, test: {steps: 1, shots: 8}}
 """
 
 
 def test_cell_overlays_win_and_each_seed_has_its_run():
     """Tests: the figure's values, then the series', then the swept value.
 
-    Runs: the variant's values, then the series'.
+    Runs: the variants' values in order, then the series'.
     """
     excluded = ("method", "seed", "dataset")
     values = {key: value for key, value in RUN.items() if key not in excluded}
@@ -51,6 +53,7 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
             assert test.evaluation.steps == (1 if cell.series == "own" else 9)
             assert test.evaluation.rate == 0.3
     run = cells[2].runs[0]
+    assert run.clipping.kind == "constant"
     assert run.noise.multiplier == 5.0
     assert run.budget.delta == 1e-6
     assert len(plan.runs) == 6

@@ -100,7 +100,7 @@ def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypa
     others = [short.replace(seed=seed) for seed in (1, 2)]
     runs = [short, longer, make_config({"method": "random"}), *others]
     rows, lines = reported(runs, tmp_path, tmp_path, cores=4)
-    hours = f"{(3 * 12.0 + 90.0 + 60.0) / 3600:.6g}"
+    hours = str(round((3 * 12.0 + 90.0 + 60.0) / 3600, 5))
     assert [list(row.values()) for row in rows] == [
         ["maml", "4", "504", "0", hours],
         ["random", "1", "0", "0", "0"],
