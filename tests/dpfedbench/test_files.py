@@ -1,19 +1,13 @@
-"""Files are whole or absent, also after a writer was killed or the disk was full."""
+"""Files are whole or absent, also after a writer was killed."""
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from safetensors.numpy import save_file
 
-from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, write_text
+from dpfedbench.files import write_text
 
 KILLED = """
 import os, signal, sys
@@ -66,43 +60,3 @@ def test_written_files_have_the_mode_of_new_files(tmp_path: Path, mask: int) -> 
     subprocess.run(command, cwd=tmp_path, check=True)
     modes = [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()]
     assert modes == [0o666 & ~mask] * 2
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
-    """Make a folder on a disk of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    done = mount and subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
-        capture_output=True,
-    )
-    if not done or done.returncode:
-        pytest.skip("only root can make a small disk")
-    yield folder
-    # Lazy, because torch may still have the file open.
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-NUMBERS = np.zeros(1_000_000, np.float32)
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda path: torch.save({"a": torch.from_numpy(NUMBERS)}, path),
-        lambda path: save_file({"a": NUMBERS}, path),
-        lambda path: path.write_bytes(NUMBERS.tobytes()),
-    ],
-    ids=["torch", "safetensors", "bytes"],
-)
-def test_write_to_a_full_disk_is_one_line_with_the_file(
-    full: Path, write: Callable[[Path], None]
-) -> None:
-    """The libraries' own messages do not name the file."""
-    path = full / "runs" / "model.bin"
-    with pytest.raises(BenchError) as caught, atomic_path(path) as temporary:
-        write(temporary)
-    assert str(caught.value).startswith(f"no room to write {path}: ")
-    assert not list(path.parent.iterdir())

@@ -14,13 +14,9 @@ from typing import Any
 import yaml
 
 from dpfedbench.config.merge import leaves, set_key
-from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.configuration import Configuration
-from dpfedbench.experiments.datasets import known_datasets, read_holdings
-from dpfedbench.experiments.expand import make_plan
 from tests.calls import CallSnakemake
-from tests.dpfedbench.test_experiments import configuration
+from tests.dpfedbench.test_experiments import configuration, plan
 from tests.dpfedbench.training.conftest import LOTS, RUN, make_config, train
 
 NUMBERS = [0, 1, -1, 0.5, -0.0, 3.7, 1e-300, 1e300, -1e300, 10**30, 2**63]
@@ -69,14 +65,10 @@ def mutated(seed: int) -> dict[str, Any]:
 def error_of(values: dict[str, Any]) -> str:
     """Plan and describe a configuration; return its error, or "" if it is accepted."""
     try:
-        configuration = Configuration.read(values)
-        plan = make_plan(
-            configuration,
-            datasets=known_datasets(DATASETS_TABLE, configuration),
-            holdings=read_holdings(DATASETS_TABLE),
-        )
-        json.dumps([item.describe() for item in plan.items.values()], allow_nan=False)
-        plan.audited_runs()
+        planned = plan(values)
+        items = [item.describe() for item in planned.items.values()]
+        json.dumps(items, allow_nan=False)
+        planned.audited_runs()
     except BenchError as error:
         return str(error)
     return ""
@@ -129,11 +121,7 @@ def test_fuzzed_runs_that_are_accepted_end_with_files_or_one_line(
 ) -> None:
     """A run with one hostile value is refused, stops with one line, or ends."""
     ended = refused = stopped = 0
-    small = {
-        "participation": {"rounds": 2},
-        "validation": {"every": 1},
-        "evaluation": {"every": 0},
-    }
+    small = {"participation": {"rounds": 2}, "evaluation": {"every": 0}}
     for seed in range(60):
         rng = random.Random(seed)
         general, data = (RUN, federation) if seed % 2 else (LOTS, silos)

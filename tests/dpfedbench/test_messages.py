@@ -4,6 +4,7 @@
 the difference: each message is one line, with the key and its value.
 """
 
+import contextlib
 import copy
 import tempfile
 from pathlib import Path
@@ -40,13 +41,9 @@ def changed(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_file(text: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "faulty.yaml")
-        path.write_text(text, encoding="utf-8")
-        try:
-            read_file(path)
-        except BenchError as error:
-            raise BenchError(str(error).replace(f"{folder}/", "")) from error
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("faulty.yaml").write_text(text, encoding="utf-8")
+        read_file(Path("faulty.yaml"))
 
 
 REFUSE = {

@@ -4,7 +4,6 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json, write_text
-from dpfedbench.results.runs_table import collect_runs
 from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
 
 
@@ -24,7 +23,6 @@ def test_results_format_of_this_version_and_none_are_accepted(tmp_path):
             '{"format": "2.0", "written_by": "9.1"}',
             r"results of format 2\.0, written by dpfedbench 9\.1",
         ),
-        ('{"format": 4}', "results of format 4, .* move that folder aside"),
         ('{"format": null}', None),
         ("[]", None),
     ],
@@ -34,14 +32,3 @@ def test_results_format_that_is_another_or_damaged_is_refused(tmp_path, text, me
     with pytest.raises(BenchError, match=message):
         check_format(tmp_path)
     assert (tmp_path / NAME).exists()
-
-
-def test_run_of_a_newer_version_is_refused_with_its_folder(tmp_path):
-    name = "maml/glyphs/5way-1shot/0123456789/seed0"
-    run = tmp_path / "runs" / name
-    write_text(run / "config.yaml", "method: maml\n")
-    write_json(run / "metrics.json", {"accuracy": 1, "per_task": [1]})
-    write_json(run / "privacy.json", {"profiles": {}})
-    write_json(run / "training.json", {"format": "2.0"})
-    with pytest.raises(BenchError, match=rf"{name} has results of format 2\.0"):
-        collect_runs(tmp_path, [name])

@@ -37,7 +37,7 @@ configfile: "mine.yaml"
 
 module dpfedbench:
     snakefile:
-        SOURCE
+        github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")
     config:
         config
 
@@ -54,34 +54,6 @@ rule mine:
     shell:
         "cp {input} {output}"
 """
-
-
-def write_workflow(folder, source):
-    """Write a Snakefile with a module, and a configuration of its own."""
-    text = MAIN.replace("SOURCE", source)
-    (folder / "Snakefile").write_text(text, encoding="utf-8")
-    (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
-
-
-def test_module_takes_configuration_and_rules_of_another_snakefile(
-    tmp_path, drawn, call_snakemake
-):
-    """The Snakefile's configuration lies over that of config/config.yaml."""
-    write_workflow(tmp_path, f'"{SNAKEFILE}"')
-    done = call_snakemake("--cores", "2", "--directory", str(tmp_path), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
-        (row,) = csv.DictReader(handle)
-    assert row["method"] == "random"
-    assert row["dataset"] == "glyphs"
-    assert row["task"] == "3-way 1-shot"
-    runs = tmp_path / "results" / "runs" / "random"
-    (path,) = runs.glob("*/*/*/seed0/config.yaml")
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert config["evaluation"]["tasks"] == 4
-    defaults = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
-    model = yaml.safe_load(defaults)["run"]["model"]
-    assert config["model"] == {"kind": "conv4", **model, "filters": 4}
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +113,24 @@ def call_from_git(folder, host, *words):
 def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     git_host, tmp_path, drawn
 ):
-    """A second call neither clones nor runs anything. No rule of the tag made the data
-    set.
+    """The Snakefile's configuration lies over that of the tag. A second call neither
+    clones nor runs anything. No rule of the tag made the data set.
     """
-    source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
-    write_workflow(tmp_path, source)
+    (tmp_path / "Snakefile").write_text(MAIN, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
     triggers = ("--rerun-triggers", "mtime", "params", "input")
     done = call_from_git(tmp_path, git_host, *triggers)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
+    with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
+        (row,) = csv.DictReader(handle)
+    assert (row["method"], row["task"]) == ("random", "3-way 1-shot")
+    runs = tmp_path / "results" / "runs" / "random"
+    (path,) = runs.glob("*/*/*/seed0/config.yaml")
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert config["evaluation"]["tasks"] == 4
+    defaults = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+    model = yaml.safe_load(defaults)["run"]["model"]
+    assert config["model"] == {"kind": "conv4", **model, "filters": 4}
     repository = git_host / "someone" / "dpfedbench"
     command = ["git", "-C", str(repository), "rev-parse", "v1"]
     tag = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -163,15 +144,7 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
 
 
 def test_command_is_a_call_of_snakemake():
-    words = [
-        "run",
-        "all",
-        "--configfile",
-        "a.yaml",
-        "--cores",
-        "1",
-        "--preset",
-        "smoke",
-    ]
+    options = "--configfile a.yaml --cores 1 --preset smoke"
     expected = ["--configfile", SMOKE, "a.yaml", "--snakefile", SNAKEFILE, "all"]
-    assert command.snakemake_words(words) == [*expected, "--cores", "1"]
+    words = command.snakemake_words(["run", "all", *options.split()])
+    assert words == [*expected, "--cores", "1"]

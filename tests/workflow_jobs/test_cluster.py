@@ -14,13 +14,8 @@ from workflow_jobs.cluster import check_slurm
 NODES = "printf 'main*|(null)\\nfast|gpu:a100:2(S:0)\\n'"
 NO_DEFAULT = "printf 'main|(null)\\n'"
 ACCOUNTS = "printf 'physics\\nphysics\\nbio\\n'"
-NO_DATABASE = (
-    "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
-)
-DOWN = (
-    "echo 'slurm_load_partitions: Unable to contact slurm controller (connect"
-    " failure)' >&2; exit 1"
-)
+NO_DATABASE = "echo 'not running a supported accounting_storage plugin' >&2; exit 1"
+DOWN = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
 @pytest.fixture

@@ -35,16 +35,11 @@ def fail(log, capsys):
     return run_job
 
 
-def raising(error, cause=None):
-    """Return work that raises an error, from another where one is given."""
+def raising(error):
+    """Return work that raises an error, from another."""
 
     def work():
-        if cause is None:
-            raise error
-        try:
-            raise cause
-        except type(cause) as first:
-            raise error from first
+        raise error from KeyError("its cause")
 
     return work
 
@@ -59,25 +54,17 @@ def test_job_shows_and_logs_its_messages(log, capsys):
         assert text in log.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("cause", [None, ZeroDivisionError()])
-def test_job_reports_a_user_error_in_one_line_and_logs_its_cause(log, fail, cause):
-    lines = fail(raising(BenchError("no data:\nput it there"), cause))
+def test_job_reports_a_user_error_in_one_line_and_logs_its_cause(log, fail):
+    lines = fail(raising(BenchError("no data:\nput it there")))
     assert lines == ["test: no data: put it there"]
-    text = log.read_text(encoding="utf-8")
-    assert "no data" in text
-    assert ("ZeroDivisionError" in text) == (cause is not None)
+    assert "KeyError: 'its cause'" in log.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("fault", [ZeroDivisionError("x"), OSError(errno.EIO, "odd")])
-def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail, fault):
-    location, message = fail(raising(fault))
+def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail):
+    location, message = fail(raising(OSError(errno.EIO, "odd")))
     assert re.fullmatch(rf'test: File "{HERE}", line \d+, in work.*', location)
-    expected = f"test: {type(fault).__name__}: {fault} (the traceback is in {log})"
-    assert message == expected
+    assert message == f"test: OSError: [Errno 5] odd (the traceback is in {log})"
     assert "Traceback" in log.read_text(encoding="utf-8")
-
-
-NOT_CACHED = "cannot cache function 'f': no locator available for file 'f.py'"
 
 
 @pytest.mark.parametrize(
@@ -85,15 +72,12 @@ NOT_CACHED = "cannot cache function 'f': no locator available for file 'f.py'"
     [
         (MemoryError("Unable to allocate 3 TiB"), "not enough memory (Unable to alloc"),
         (RuntimeError("DefaultCPUAllocator: can't\nallocate"), "can't allocate): make"),
-        (RuntimeError(NOT_CACHED), "set NUMBA_CACHE_DIR to a"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "free some space"),
-        (OSError("Not enough free space to write 32000000 bytes"), "free some space"),
     ],
 )
 def test_job_reports_a_fault_of_the_machine_in_one_line(fail, fault, message):
     (line,) = fail(raising(fault))
     assert message in line
-    assert "(None)" not in line
 
 
 # A shell stands in between, as under Snakemake.
