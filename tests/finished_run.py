@@ -104,7 +104,7 @@ def train_run(run: Method = RUN, **changes: Any) -> None:
     run_script("train", inputs, outputs, **changes)
 
 
-def account(run: Method = RUN) -> None:
+def account(run: Method = RUN, search: dict[str, Any] | None = None) -> None:
     folder = folder_of(run)
     _, clients = inputs_of(run)
     shared = list(clients.values()) if run.client_data == "tasks" else []
@@ -115,7 +115,7 @@ def account(run: Method = RUN) -> None:
         clients=shared,
     )
     output = FileList(folder / "privacy.json")
-    run_script("account", inputs, output, params=Params(search=None))
+    run_script("account", inputs, output, params=Params(search=search))
 
 
 def meta_test(run: Method = RUN, **params: Any) -> None:

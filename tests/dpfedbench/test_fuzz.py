@@ -8,14 +8,10 @@ import copy
 import datetime
 import json
 import random
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from dpfedbench.config.merge import leaves, set_key
 from dpfedbench.errors import BenchError
-from tests.calls import CallSnakemake
 from tests.dpfedbench.test_experiments import configuration, plan
 from tests.dpfedbench.training.conftest import LOTS, RUN, make_config, train
 
@@ -84,40 +80,13 @@ def test_fuzzed_configurations_are_planned_or_refused_in_one_line() -> None:
     assert sum(bool(error) for error in errors.values()) > 120
 
 
-def test_workflow_prints_the_error_of_the_plan(
-    snakemake: CallSnakemake, tmp_path: Path
-) -> None:
-    # The YAML reader refuses a date before there is a plan.
-    seed = next(
-        number
-        for number in range(100)
-        if error_of(mutated(number)).startswith("run.")
-        and "2020-01-01" not in yaml.safe_dump(mutated(number))
-    )
-    path = tmp_path / "mutated.yaml"
-    values = mutated(seed)
-    for experiment in values["experiments"].values():
-        # The file is laid over the shipped one, which has the title.
-        experiment.pop("title")
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
-    lines = [
-        line
-        for line in done.stderr.splitlines()
-        if not line.startswith(("Using", "Config file"))
-    ]
-    assert done.returncode == 1, done.stderr
-    assert len(lines) == 1, done.stderr
-    assert lines[0] == f"configuration: {error_of(mutated(seed))}"
-
-
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}
 VALUES: list[Any] = [None, True, 0, 1, 2, -1, 0.5, 1e-20, 1e-9, 1e3, 1e6, 1e20, 1e300]
 VALUES += ["x", "", [], {}, "null", "2"]
 
 
 def test_fuzzed_runs_that_are_accepted_end_with_files_or_one_line(
-    federation: Any, silos: Any, tmp_path: Path
+    federation: Any, silos: Any, tmp_path: Any
 ) -> None:
     """A run with one hostile value is refused, stops with one line, or ends."""
     ended = refused = stopped = 0

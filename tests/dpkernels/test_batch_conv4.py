@@ -2,28 +2,16 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional
 
 from dpfedbench.models.choose import choose
 from dpfedbench.models.meta_gradient import MetaGradient
 from dpkernels.conv4_passes import Conv4Passes
 from tests.dpfedbench.models.nets import conv4
+from tests.dpkernels.autograd import differentiate_twice
 
 
 def perturbed_weights(net, rng):
     return net.initial(rng) + 0.05 * rng.standard_normal(net.dimension)
-
-
-def differentiate(net, theta, x, y, direction):
-    """Return loss, gradient and Hessian product by automatic differentiation."""
-    weights = torch.tensor(theta, requires_grad=True)
-    logits = net.logits(weights, torch.tensor(x))
-    loss = functional.cross_entropy(logits, torch.tensor(y))
-    (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
-    along = gradient @ torch.tensor(direction)
-    (product,) = torch.autograd.grad(along, weights)
-    return loss.item(), gradient.detach().numpy(), product.numpy()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +40,7 @@ def test_conv4_passes_equal_automatic_differentiation(shape, filters, batch):
     arguments = theta[None], prepared
     losses, _ = passes.gradients(*arguments, labels[None], points, gradient[None])
     passes.hessian_products(*arguments, direction[None], points, product[None])
-    expected = differentiate(net, theta, images, labels, direction)
+    expected = differentiate_twice(net, theta, images, labels, direction)
     assert losses.mean() == pytest.approx(expected[0], rel=1e-12)
     for values, exact in ((gradient, expected[1]), (product, expected[2])):
         np.testing.assert_allclose(values, exact, atol=1e-11 * np.abs(exact).max())

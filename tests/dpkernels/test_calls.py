@@ -26,11 +26,6 @@ def run_matmul(native, a, b, out):
 
 
 @compiled
-def run_transpose(matrices, out):
-    products.transpose(matrices, out)
-
-
-@compiled
 def run_functions(native, array, exponent, outputs):
     calls.elementwise(native, calls.EXP, array, outputs[0])
     calls.elementwise(native, calls.LOG, array, outputs[1])
@@ -70,14 +65,6 @@ def test_matmul_has_the_bits_of_numpy(native, number):
     a, b, out = draw((31, 7), (31, 9), (7, 9), number=number)
     run_matmul(native, a, b, out)
     assert (out == a.T @ b).all()
-
-
-@pytest.mark.parametrize("side", [3, 16, 48])
-def test_transpose_equals_numpy(number, side):
-    (matrices,) = draw((2, side, side), number=number)
-    out = np.empty_like(matrices)
-    run_transpose(matrices, out)
-    assert (out == matrices.transpose(0, 2, 1)).all()
 
 
 def batched_products(native, x, gradient, w):

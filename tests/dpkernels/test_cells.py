@@ -9,6 +9,7 @@ import torch
 from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 from dpsum.private_sum import PlainSum
+from tests.dpkernels.autograd import differentiate, relative_errors
 
 SMALL = {"filters": 4, "cells": 3, "nodes": 2}
 SKIPS = {
@@ -39,21 +40,6 @@ def make_records(name, dtype=np.float32):
     return net, theta.astype(dtype), images, rng.integers(0, 10, 5)
 
 
-def differentiate(net, theta, images, labels):
-    """Return each record's gradient in double precision, by a pass of its own."""
-    leaf = torch.from_numpy(theta.astype(np.float64)).requires_grad_()
-    gradients = []
-    for index in range(len(images)):
-        record = slice(index, index + 1)
-        loss = net.losses(leaf, images[record], labels[record]).sum()
-        gradients.append(torch.autograd.grad(loss, leaf)[0].numpy())
-    return np.stack(gradients)
-
-
-def relative_errors(rows, expected):
-    return np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
-
-
 @pytest.mark.parametrize(
     ("name", "kernels"), [*((name, True) for name in NETS), ("7x7 maps", False)]
 )
@@ -61,10 +47,8 @@ def test_cells_rows_equal_autograd(name, kernels):
     net, theta, images, labels = make_records(name, np.float64)
     gradients = choose(net, enabled=kernels, dtype=torch.float64).make()
     assert gradients.name == ("cells" if kernels else "torch")
-    expected = differentiate(net, theta, images, labels)
-    weights = torch.from_numpy(theta)
-    losses = net.losses(weights, images, labels).numpy()
-    correct = net.correct(weights, images, labels)[0].numpy()
+    losses, expected = differentiate(net, theta, images, labels)
+    correct = net.correct(torch.from_numpy(theta), images, labels)[0].numpy()
     for block, columns in {"": slice(0, net.dimension), **net.blocks}.items():
         rows = np.empty((5, gradients.width(block)))
         evaluation = gradients.record_gradients(
@@ -82,7 +66,7 @@ def test_cells_rows_in_single_precision(name):
     """
     net, theta, images, labels = make_records(name)
     gradients = choose(net).make()
-    expected = differentiate(net, theta, images, labels)
+    _, expected = differentiate(net, theta, images, labels)
     for block, columns in net.blocks.items():
         rows = np.empty((5, gradients.width(block)), np.float32)
         gradients.record_gradients(theta, images, labels, rows, block=block)

@@ -12,6 +12,7 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpkernels.lstm import FastLstm
 from dpsum.private_sum import PlainSum, PrivateSum
+from tests.dpkernels.autograd import differentiate
 from tests.dpsum.helpers import NO_NOISE
 
 WORDS = 23
@@ -62,18 +63,12 @@ def test_lstm_gradients_equal_autograd(tied, layers):
     """Unknown words have no gradient."""
     net = make_net(tied, layers)
     texts = make_records()
-    theta = torch.from_numpy(initial_weights(net)).requires_grad_()
-    expected = []
-    for text in texts[:, None]:
-        loss = net.losses(theta, text, text).sum()
-        expected.append(torch.autograd.grad(loss, theta)[0].numpy())
-    expected = np.stack(expected)
-    losses = net.losses(theta, texts, texts).detach().numpy()
-    right, of = net.correct(theta.detach(), texts, texts)
     weights = initial_weights(net)
-    for enabled, name in ((True, "lstm"), (False, "torch")):
+    losses, expected = differentiate(net, weights, texts, texts)
+    right, of = net.correct(torch.from_numpy(weights), texts, texts)
+    for enabled in (True, False):
         gradients = choose(net, enabled=enabled, dtype=torch.float64).make()
-        assert isinstance(gradients, FastLstm) == enabled, name
+        assert isinstance(gradients, FastLstm) == enabled
         rows = np.empty((COUNT, net.dimension))
         evaluation = gradients.record_gradients(weights, texts, texts, rows)
         np.testing.assert_allclose(rows, expected, atol=1e-12)
@@ -178,10 +173,9 @@ class OpacusLstm(nn.Module):
 
 def tensor_name(opacus_name):
     """Return the net's name of a tensor of Opacus's layers."""
-    layer = "0" if "l0" in opacus_name else "1"
-    if "bias" in opacus_name:
-        return f"bias{layer}"
-    return f"input{layer}" if "ih" in opacus_name else f"hidden{layer}"
+    kind = "hidden" if "hh" in opacus_name else "input"
+    kind = "bias" if "bias" in opacus_name else kind
+    return kind + ("0" if "l0" in opacus_name else "1")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -192,14 +186,16 @@ def test_lstm_untied_gradients_equal_opacus():
     theta = initial_weights(net)
     tensors = net.tensors(torch.from_numpy(theta))
     module = OpacusLstm().double()
+    parameters = [("embedding", module.embedding.weight)]
+    parameters.append(("softmax", module.softmax.weight))
+    for name, parameter in module.lstm.named_parameters():
+        parameters.append((tensor_name(name), parameter))
     with torch.no_grad():
-        module.embedding.weight.copy_(tensors["embedding"])
-        module.softmax.weight.copy_(tensors["softmax"])
+        for name, parameter in parameters:
+            parameter.copy_(tensors[name])
         for name, parameter in module.lstm.named_parameters():
             if "bias_hh" in name or "hh.bias" in name:
                 parameter.zero_()
-            else:
-                parameter.copy_(tensors[tensor_name(name)])
     words = torch.from_numpy(texts)
     logits = GradSampleModule(module, loss_reduction="sum")(words)
     losses = functional.cross_entropy(
@@ -209,14 +205,8 @@ def test_lstm_untied_gradients_equal_opacus():
     (losses.sum(1) / LENGTH).sum().backward()
     rows = np.empty((COUNT, net.dimension))
     choose(net, dtype=torch.float64).make().record_gradients(theta, texts, texts, rows)
-    samples = [
-        ("embedding", module.embedding.weight),
-        ("softmax", module.softmax.weight),
-    ]
-    for name, parameter in module.lstm.named_parameters():
-        samples.append((tensor_name(name), parameter))
     for index in range(COUNT):
         gradient = net.tensors(torch.from_numpy(rows[index]))
-        for name, parameter in samples:
+        for name, parameter in parameters:
             expected = parameter.grad_sample[index]
             np.testing.assert_allclose(gradient[name], expected, atol=1e-10)

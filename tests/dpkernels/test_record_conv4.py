@@ -1,5 +1,5 @@
-"""Conv-4 gradients of single records against Opacus and autograd; no record's gradient
-depends on another.
+"""Conv-4 gradients of single records against Opacus; no record's gradient depends on
+another. tests/dpfedbench/models/test_gradients.py compares them with autograd.
 """
 
 import warnings
@@ -13,6 +13,7 @@ from torch.nn import functional
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 from dpkernels.record_conv4 import RecordConv4
 from tests.dpfedbench.models.nets import conv4
+from tests.dpkernels.autograd import relative_errors
 
 NET = conv4(normalisation="record")
 RECORDS = 4
@@ -79,8 +80,7 @@ def test_record_conv4_gradients_equal_opacus():
     expected = opacus_rows(network)
     rows = np.empty((RECORDS, NET.dimension), np.float32)
     RecordConv4(NET).record_gradients(theta, images, labels, rows)
-    errors = np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    assert errors.max() < 1e-5
+    assert relative_errors(rows, expected).max() < 1e-5
 
 
 def test_record_conv4_gradient_has_no_bit_of_another_record():
@@ -92,26 +92,3 @@ def test_record_conv4_gradient_has_no_bit_of_another_record():
     passes.record_gradients(theta, images, labels, after)
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
     assert (before[2] != after[2]).any()
-
-
-def test_record_conv4_hessian_products_equal_automatic_differentiation():
-    """Each record is a task with its own weights and direction, in float64."""
-    theta, images, labels = make_records()
-    rng = np.random.default_rng(2)
-    weights = theta + 0.1 * rng.standard_normal((RECORDS, NET.dimension))
-    directions = rng.standard_normal((RECORDS, NET.dimension))
-    gradients, products = np.empty((2, RECORDS, NET.dimension))
-    passes = RecordConv4(NET, dtype=torch.float64)
-    tasks = images[:, None], labels[:, None]
-    point = passes.task_gradients(weights, *tasks, gradients, products=True)
-    point.product(directions, products)
-    for index in range(RECORDS):
-        leaf = torch.from_numpy(weights[index]).requires_grad_()
-        logits = NET.logits(leaf, torch.from_numpy(images[index : index + 1]).double())
-        label = torch.from_numpy(labels[index : index + 1])
-        loss = functional.cross_entropy(logits, label)
-        (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
-        along = gradient @ torch.from_numpy(directions[index])
-        (product,) = torch.autograd.grad(along, leaf)
-        np.testing.assert_allclose(gradients[index], gradient.detach(), atol=1e-12)
-        np.testing.assert_allclose(products[index], product, rtol=1e-9, atol=1e-9)

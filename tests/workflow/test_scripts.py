@@ -1,65 +1,48 @@
 """The scripts of the rules pass every value of their rule to the library."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
-from dpfedbench.files import read_json, write_text
-from tests.dpfedbench.training.conftest import make_config, train
-from tests.finished_run import FileList, Params, run_script
+from dpfedbench.files import read_json
+from tests.dpfedbench.training.conftest import make_config
+from tests.finished_run import (
+    MACHINE,
+    RUN,
+    RUN_FOLDER,
+    FileList,
+    Params,
+    account,
+    configure,
+    folder_of,
+    meta_test,
+    run_script,
+    train_run,
+)
 from tests.partitions import made_clients, make_partition
 
-
-def call(script: str, output: dict[str, Path], **values: Any) -> None:
-    """Run a rule's script as Snakemake does."""
-    inputs = FileList(**values.pop("input", {}))
-    params = Params(**values.pop("params", {}))
-    run_script(script, inputs, FileList(**output), params=params, **values)
+SEARCHED = make_config({"validation": {"every": 0}, "streams": "own"})
+"""A run of a search has streams of its own."""
 
 
-def make_folder(run, folder):
-    """Return the folder of a run, with its configuration."""
-    path = folder / "results" / "runs" / run.folder
-    write_text(path / "config.yaml", run.to_yaml())
-    return path
+@pytest.fixture
+def searched(results_copy):
+    """Configure the run of a search, and return its folder."""
+    configure(SEARCHED)
+    return folder_of(SEARCHED)
 
 
-@pytest.fixture(scope="module")
-def trained(federation, tmp_path_factory):
-    """Train a run of a search, which has streams of its own; return run and folder."""
-    run = make_config(
-        {"participation": {"rounds": 2}, "validation": {"every": 0}, "streams": "own"}
-    )
-    folder = make_folder(run, tmp_path_factory.mktemp("work"))
-    train(run, federation, folder)
-    return run, folder
-
-
-def test_account_script_passes_the_search_and_the_partition(
-    trained, federation, tmp_path
-):
-    _, folder = trained
-    ledger = {
-        "config": [folder / "config.yaml"],
-        "ledger": folder / "ledger.jsonl",
-        "training": folder / "training.json",
-    }
-    with_clients = ledger | {"clients": [federation[1] / "clients.npz"]}
-
-    def profiles_of(inputs, search):
-        path = tmp_path / str(search and search["runs"]) / "privacy.json"
-        params = {"search": search}
-        call("account", {"account": path}, input=inputs, params=params)
-        return read_json(path)["profiles"]
-
-    assert {"tuning", "image_level"}.isdisjoint(profiles_of(ledger, None))
-    few = profiles_of(with_clients, {"runs": 2, "data": "private"})
-    nine = profiles_of(with_clients, {"runs": 9, "data": "private"})
+def test_account_script_passes_the_search_and_the_partition(searched):
+    train_run(SEARCHED)
+    profiles = []
+    for search in (None, *({"runs": runs, "data": "private"} for runs in (2, 9))):
+        account(SEARCHED, search=search)
+        profiles.append(read_json(searched / "privacy.json")["profiles"])
+    alone, few, nine = profiles
+    assert "tuning" not in alone
     proven = few["proven"]["epsilon_high"]
     assert proven < few["tuning"]["epsilon_high"] < nine["tuning"]["epsilon_high"]
     assert few["image_level"]["epsilon_high"] > proven
@@ -67,11 +50,11 @@ def test_account_script_passes_the_search_and_the_partition(
 
 def test_partition_script_passes_sizes_and_seed(federation, tmp_path):
     clients = made_clients("shared", count=9, examples_per_class=4)
-    call(
+    run_script(
         "partition",
-        {"clients": tmp_path / "clients.npz"},
-        input={"images": federation[0] / "images.npy"},
-        params={"drawn_from": clients.drawn_from(3), "text": clients.text, "seed": 5},
+        FileList(images=federation[0] / "images.npy"),
+        FileList(clients=tmp_path / "clients.npz"),
+        params=Params(drawn_from=clients.drawn_from(3), text=clients.text, seed=5),
         wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
     )
     sizes = {"clients": 9, "ways": 3, "examples_per_class": 4}
@@ -82,54 +65,29 @@ def test_partition_script_passes_sizes_and_seed(federation, tmp_path):
     assert np.array_equal(partition.examples, expected.examples)
 
 
-def test_meta_test_script_passes_the_test_of_a_figure(trained, federation, tmp_path):
-    run, folder = trained
-    inputs = {
-        "config": [folder / "config.yaml"],
-        "images": federation[0] / "images.npy",
-        "model": folder / "model.safetensors",
-    }
-
-    def metrics_of(name, **params):
-        path = tmp_path / name / "metrics.json"
-        machine = {"machine": {"kernels": "off"}}
-        call(
-            "meta_test", {"metrics": path}, input=inputs, params=params, config=machine
-        )
-        return read_json(path)
-
+def test_meta_test_script_passes_the_test_of_a_figure(results_copy):
     test = {"shots": 2, "steps": 3, "rate": 0.2, "tasks": 5, "query_per_class": 4}
-    configured = {"shots": run.task.shots} | run.evaluation.plain()
-    for metrics, expected in (
-        (metrics_of("figure", test=test), test),
-        (metrics_of("own"), configured),
-    ):
+    configured = {"shots": RUN.task.shots} | RUN.evaluation.plain()
+    for params, expected in (({"test": test}, test), ({}, configured)):
+        meta_test(**params)
+        metrics = read_json(RUN_FOLDER / "metrics.json")
         for key in ("shots", "steps", "tasks", "query_per_class"):
             assert metrics[key] == expected[key]
 
 
-def test_train_script_passes_the_machines_settings(federation, tmp_path):
+def test_train_script_passes_the_machines_settings(searched):
     """The model of two processes has the same bits."""
-    run = make_config({"participation": {"rounds": 1}, "validation": {"every": 0}})
-    folder = make_folder(run, tmp_path)
-    inputs = {
-        "config": [folder / "config.yaml"],
-        "images": federation[0] / "images.npy",
-        "clients": federation[1] / "clients.npz",
-    }
-    output = {"model": folder / "model.safetensors"}
-    machine = {"checkpoint_seconds": 60, "device": "cpu", "kernels": "off"}
     models = []
     for settings, expected in (
         ({}, {"threads": 2, "device": "cpu"}),
         ({"threads": 1, "processes": 2}, {"threads": 1, "processes": 2}),
     ):
-        config = {"machine": machine | settings}
-        call("train", output, input=inputs, config=config, threads=2)
-        training = read_json(folder / "training.json")
-        expected |= {"gradients": "torch", "rounds_run": 1}
+        machine = MACHINE | {"kernels": "off"} | settings
+        train_run(SEARCHED, config={"machine": machine}, threads=2)
+        training = read_json(searched / "training.json")
+        expected |= {"gradients": "torch", "rounds_run": 12}
         assert training.items() >= expected.items()
-        models.append(output["model"].read_bytes())
+        models.append((searched / "model.safetensors").read_bytes())
     assert models[0] == models[1]
-    log = (folder / "logs" / "train-processes.log").read_text(encoding="utf-8")
+    log = (searched / "logs" / "train-processes.log").read_text(encoding="utf-8")
     assert "Traceback" not in log

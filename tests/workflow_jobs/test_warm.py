@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.workflow_jobs.test_jobs import wait_until
 from workflow_jobs.jobs import WORKFLOW, place
 from workflow_jobs.warm import WARM, _refuse_others
 
@@ -136,13 +137,6 @@ class Workflow:
             with contextlib.suppress(ValueError):  # its pipes are closed
                 job.process.communicate(timeout=60)
         wait_until(lambda: not self.processes(), SOON)
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def has_ended(process):
