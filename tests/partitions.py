@@ -1,5 +1,6 @@
 """Partitions for tests, made by the code that makes a run's clients."""
 
+import functools
 from typing import Any
 
 from dpfedbench.config.part import kinds_of
@@ -56,24 +57,5 @@ def make_records(
     )
 
 
-def make_fragments(
-    dataset: Any, *, clients: int, fragments: int, seed: int
-) -> RecordPartition:
-    """See `parts.partitions.fragments`."""
-    return make_records(
-        "fragments", dataset, clients=clients, fragments=fragments, seed=seed
-    )
-
-
-def make_dirichlet(
-    dataset: Any, *, clients: int, concentration: float, least: int, seed: int
-) -> RecordPartition:
-    """See `parts.partitions.dirichlet`."""
-    return make_records(
-        "dirichlet",
-        dataset,
-        clients=clients,
-        concentration=concentration,
-        least=least,
-        seed=seed,
-    )
+make_fragments = functools.partial(make_records, "fragments")
+make_dirichlet = functools.partial(make_records, "dirichlet")

@@ -262,13 +262,3 @@ def test_pages_are_audited_below_the_proven_epsilon(followed: Path) -> None:
     for row in rows:
         limit = 1.2 * float(row["epsilon_proven_high"])
         assert 0 <= float(row["epsilon_audited"]) < limit, row
-
-
-def test_tour_names_existing_files_and_functions() -> None:
-    text = read_page("tour.md")
-    rows = re.findall(r"^\| \d+ \| `(.+)` \| `(.+)` \|$", text, flags=re.MULTILINE)
-    assert len(rows) >= 10
-    for path, name in rows:
-        source = (ROOT / path).read_text(encoding="utf-8")
-        defined = re.findall(r"^ *(?:def|class) (\w+)", source, flags=re.MULTILINE)
-        assert set(name.split(".")) <= set(defined), f"{path} has no {name}"

@@ -405,19 +405,6 @@ def test_forged_epsilon_is_found(results_copy: Path) -> None:
     assert computed == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("training.json", {"rounds_run": math.inf}), ("privacy.json", {"profiles": [[]]})],
-)
-def test_verification_of_odd_values_ends_with_one_line(
-    results_copy: Path, name: str, change: dict[str, Any]
-) -> None:
-    path = RUN_FOLDER / name
-    write_json(path, read_json(path) | change)
-    seal_files(FILES[name])
-    assert any(str(path) in line for line in find_faults())
-
-
 # Readers that do not use a manifest, and the manifest itself
 
 

@@ -200,26 +200,6 @@ def test_plugin_with_a_fault_is_refused(work: Path, text: str, error: str) -> No
     assert re.search(error, output)
 
 
-USE_PLUGINS = f"""
-import dpfedbench
-from dpfedbench.papers import METHODS
-from dpsum.clipping import ClippingRule
-from dpfedbench.config.part import kinds_of
-before = set(kinds_of(ClippingRule)), set(METHODS)
-dpfedbench.use_plugins("dp_anil", "geometric")
-dpfedbench.use_plugins("yogi", "yogi")
-print(set(kinds_of(ClippingRule)) - before[0], set(METHODS) - before[1])
-{PRINT_IDENTITY}
-"""
-
-
-def test_use_plugins_works_after_methods_were_read(work: Path) -> None:
-    """A notebook calls `use_plugins` late: methods and families have been read."""
-    known, identity = run_code(USE_PLUGINS, folder=work).splitlines()
-    assert known == "{'geometric'} {'dp-anil'}"
-    assert identity == run_code(PRINT_IDENTITY, folder=work, plugins=PLUGINS)
-
-
 PARTITION = """
 import numpy as np
 from types import SimpleNamespace

@@ -54,19 +54,10 @@ def test_profile_has_a_dag_with_the_resources_of_the_rules(plan, name):
     assert not {"mpi", "tasks"} & set(resources["train"])
     trainings = [text for rule, text in rules_of(done.stdout) if rule == "train"]
     assert all("gpu=1" in text for text in trainings)
-    for rule, memory, minutes, threads, gpu in (
-        ("prepare", "4000", "120", "1", "0"),
-        ("partition", "2000", "30", "1", "0"),
-        ("train", "3000", "1440", "2", "1"),
-        ("meta_test", "3000", "240", "2", "0"),
-        ("account", "3000", "60", "1", "0"),
-        ("audit", "2000", resources["audit"]["runtime"], "1", "0"),
-        ("table", "1000", "10", "1", "0"),
-        ("figure", "1000", "10", "1", "0"),
-        ("provenance", "500", "5", "1", "0"),
-    ):
-        expected = {"mem_mb": memory, "runtime": minutes, "threads": threads}
-        assert resources[rule].items() >= (expected | {"gpu": gpu}).items(), rule
+    train = {"mem_mb": "3000", "runtime": "1440", "threads": "2", "gpu": "1"}
+    audit = {"mem_mb": "2000", "threads": "1", "gpu": "0"}
+    assert resources["train"].items() >= train.items()
+    assert resources["audit"].items() >= audit.items()
 
 
 def test_slurm_profile_trains_by_several_processes_as_one_job_of_tasks(plan):

@@ -1,35 +1,12 @@
-"""Provenance: versions, revision and the command."""
+"""Provenance: revision and the command. `use_conda.py` asks for the versions."""
 
-import ast
-import importlib.metadata
-import site
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from snakemake.cli import get_argument_parser
 
 from dpfedbench.config.yaml_files import dropped_words
 from workflow_jobs.provenance import revision
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_versions_are_known_where_the_package_is_not_installed():
-    """A rule's environment is such: -S reads no .pth."""
-    folders = [str(ROOT / "src"), *site.getsitepackages()]
-    code = (
-        f"import sys; sys.path[:0] = {folders!r}; "
-        f"from workflow_jobs.provenance import versions; print(versions({str(ROOT)!r}))"
-    )
-    command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    packages = ast.literal_eval(done.stdout)
-    expected = importlib.metadata.version("torch").split("+")[0]
-    assert packages["torch"].split("+")[0] == expected
-    assert packages["dpfedbench"][0].isdigit()
-    assert "not installed" not in packages.values()
 
 
 def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path):
