@@ -165,10 +165,3 @@ def test_cifar_10_pictures_are_read(tmp_path, form):
     assert raw.test_images.shape == (20, 32, 32, 3)
     expected = 20.0 * raw.train_labels[:, None, None, None]
     assert np.abs(raw.train_images - expected).max() <= 2
-
-
-def test_cifar_10_pictures_of_which_one_is_missing_are_refused(tmp_path):
-    folder = draw_pictures(tmp_path / "cifar-10" / "cifar-10-images")
-    (folder / "train" / "cat" / "0001.jpg").unlink()
-    message = refusal(read_cifar_10_jpeg, tmp_path, tmp_path)
-    assert "train/cat has 4" in message

@@ -24,6 +24,13 @@ def all_distinct(rows):
     return (ordered[..., 1:] != ordered[..., :-1]).all()
 
 
+def check_clients(partition, classes):
+    """Check that clients or tasks hold distinct images of distinct classes of these."""
+    assert np.isin(partition.classes, classes).all()
+    assert all_distinct(partition.classes)
+    assert all_distinct(partition.examples)
+
+
 def image_numbers(partition):
     """Return the number of each image that a client has: [clients, images per client]."""
     numbers = partition.classes[:, :, None].astype(int) * 1000 + partition.examples
@@ -48,9 +55,7 @@ def test_shared_clients_hold_distinct_training_images(small, clients, ways, exam
         small, clients=clients, ways=ways, examples_per_class=examples, seed=3
     )
     assert partition.examples.shape == (clients, ways, examples)
-    assert np.isin(partition.classes, small.splits["train"]).all()
-    assert all_distinct(partition.classes)
-    assert all_distinct(partition.examples)
+    check_clients(partition, small.splits["train"])
     assert set(partition.examples.ravel()) == set(range(small.examples_per_class))
 
 
@@ -66,8 +71,7 @@ def test_disjoint_clients_share_no_image_and_are_as_many_as_possible(
     partition = make_clients(small, clients=most, seed=1, **options)
     images = image_numbers(partition)
     assert len(np.unique(images)) == images.size
-    assert all_distinct(partition.classes)
-    assert np.isin(partition.classes, small.splits["train"]).all()
+    check_clients(partition, small.splits["train"])
     assert partition.summary["clients_per_image"]["max"] == 1
     message = refusal(make_clients, small, clients=most + 1, seed=1, **options)
     assert f"has images for {most} clients" in message
@@ -167,9 +171,7 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(small, tmp_pat
 def test_tasks_come_from_their_split_with_disjoint_support_and_query(small, split):
     tasks = draw_tasks(small, split, shots=5, query_per_class=7)
     assert len(tasks) == 40
-    assert np.isin(tasks.classes, small.splits[split]).all()
-    assert all_distinct(tasks.classes)
-    assert all_distinct(tasks.examples)
+    check_clients(tasks, small.splits[split])
 
 
 def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(small):

@@ -55,14 +55,6 @@ def test_records_are_consecutive_words_and_unknown_words_are_zero(texts, tmp_pat
     assert records[1].tolist() == known.tasks(tasks[:1])[0].tolist()
 
 
-def test_records_that_do_not_fit_the_texts_are_refused(texts, tmp_path):
-    message = refusal(KnownText, texts, Text(words=4, record=41))
-    assert "task.text.record is 41, but a task of tiny has 40 words" in message
-    clients = tmp_path / "clients"
-    message = refusal(TextTasks, tmp_path, clients, TEXT, support=6, query=3)
-    assert "are 6 and 3 records, but a task of tiny has 8" in message
-
-
 def test_private_vocabulary_has_clients_words_and_is_unaccounted(texts):
     text = TEXT.replace(words=10)
     public = KnownText(texts, text)

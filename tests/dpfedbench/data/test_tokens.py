@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpfedbench.data.tokens import cut_into_tasks, is_text, load_texts, words_of
+from dpfedbench.data.tokens import cut_into_tasks, is_text, words_of
 
-from .conftest import refusal, split_counts
+from .conftest import split_counts
 from .text import SECRET, raw_texts, tiny_texts
 
 
@@ -59,10 +59,3 @@ def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path):
         word = dataset.words.index(letter)
         assert dataset.public_counts[word] == counts[word] + in_short_text
     assert dataset.public_counts[dataset.words.index(SECRET)] == 0
-
-
-def test_texts_that_are_damaged_are_refused(tmp_path):
-    tiny_texts(tmp_path)
-    path = tmp_path / "words.csv"
-    path.write_text(path.read_text().replace("a,", "a,1", 1))
-    assert "words.csv is damaged" in refusal(load_texts, tmp_path)

@@ -88,16 +88,6 @@ def test_batch_statistics_are_those_of_torch_and_have_no_gradient():
     assert torch.allclose(variance, 0.9 + 0.1 * batch_variance, atol=1e-6)
 
 
-def test_batch_norm_ties_no_records_in_tests():
-    net = network()
-    theta = torch.from_numpy(initial(net))
-    images, _ = batch()
-    alone = net.logits(theta, images[:1])
-    assert torch.allclose(net.logits(theta, images)[:1], alone, atol=1e-6)
-    images[1:] = 255 - images[1:]
-    assert torch.allclose(net.logits(theta, images)[:1], alone, atol=1e-6)
-
-
 def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
     """A share of 0.2 of 40,000 records is zero (4.5 standard deviations of 0.002), and
     the rest is divided by 0.8.

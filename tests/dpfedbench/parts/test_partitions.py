@@ -50,8 +50,6 @@ def test_partition_is_read_from_its_description(kind):
     again, ways = PartitionScheme.from_settings(part.drawn_from(5))
     assert again.drawn_from(ways) == part.drawn_from(5)
     assert again.folder(ways) == part.folder(ways)
-    assert ways == (5 if part.holds == "tasks" else 1)
-    assert again.text == ""
 
 
 def test_alphabet_clients_hold_distinct_classes_and_depend_on_the_seed_alone():
