@@ -56,8 +56,6 @@ def test_space_entropy_is_that_of_the_softmax_in_nats():
     assert SMALL.entropy(halves)["normal"] == pytest.approx(math.log(2))
     shares = SMALL.weights(halves + 7.0)["normal"]
     assert shares == pytest.approx(np.tile([0.5, 0.5, 0.0], (5, 1)))
-    with pytest.raises(ValueError, match=r"\[30\]"):
-        SMALL.weights(np.zeros(29))
 
 
 def test_random_genotypes_are_uniform():
@@ -80,15 +78,11 @@ def test_random_genotypes_are_uniform():
     assert np.abs(shares[1:] - 1 / 7).max() < 0.023
 
 
-def test_genotype_is_read_back(tmp_path):
-    genotype = Space(nodes=3).random(np.random.default_rng(4))
-    write_json(tmp_path / "genotype.json", genotype.to_json())
-    assert read_genotype(tmp_path / "genotype.json") == genotype
-
-
-def test_genotype_sources_give_genotypes_of_the_space():
+def test_genotype_sources_give_genotypes_of_the_space(tmp_path):
     space = Space(nodes=2)
     random = RandomGenotype(seed=1).genotype_in(space)
+    write_json(tmp_path / "genotype.json", random.to_json())
+    assert read_genotype(tmp_path / "genotype.json") == random
     assert random == RandomGenotype(seed=1).genotype_in(space)
     assert random != RandomGenotype(seed=2).genotype_in(space)
     same = SameGenotype(operation="skip_connect").genotype_in(space)
