@@ -9,9 +9,6 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.audit.report import family_of
-from dpfedbench.files import write_json
-from dpfedbench.training.accounts import account_run, image_use
 from dploss.gaussian import (
     gaussian_epsilon,
     joint_multiplier,
@@ -19,7 +16,7 @@ from dploss.gaussian import (
 from dpsum import DpsumError
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
-from dpsum.accounting.account import PROFILES, Account
+from dpsum.accounting.account import Account
 from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import ONE_RELEASE
@@ -28,8 +25,6 @@ from dpsum.accounting.further_release import rest_multiplier
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
 from dpsum.budget import Budget
-from dpsum.ledger import Ledger
-from tests.dpfedbench.training.conftest import PLAIN, make_config
 from tests.dpsum.helpers import make_release
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
@@ -374,7 +369,6 @@ def test_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
         lambda: epsilon_after("claimed", sampler, 1, 1, DELTA, mechanism=mechanism),
         lambda: BudgetPlan(budget, **plan, mechanism=mechanism),
         lambda: profiles_of(lines),
-        lambda: family_of(lines),
     ):
         message = f"no analysis for {mechanism} noise with the sampler '{kind}'"
         with pytest.raises(DpsumError, match=message) as raised:
@@ -505,51 +499,3 @@ def test_account_of_noise_with_a_slowest_fall_takes_every_fall():
     for decay_step in ((0.99, 20), (0.5, 5)):
         profiles = profiles_of(lines, adaptive=True, decay_step=decay_step)
         assert profiles["proven"].status == "as run"
-
-
-# A run's folder to its privacy.json
-
-
-def run_lines(**changes):
-    """Return all rounds of the small federation, as its configuration plans them."""
-    return lines_of(
-        "one-pass", 12, sampler=sampler_of("one-pass", 48, 4, 12), **changes
-    )
-
-
-def write_account(folder, lines, *overlays, **options):
-    config = make_config(*overlays)
-    ledger = Ledger(folder / "ledger.jsonl")
-    for line in lines:
-        ledger.append(line)
-    training = {"rounds_run": config.participation.rounds, "ledger": ledger.chain}
-    write_json(folder / "training.json", training)
-    account_run(config, folder, folder / "privacy.json", **options)
-    return json.loads((folder / "privacy.json").read_text())
-
-
-def test_account_of_a_run_has_the_images_of_its_partition(tmp_path, federation):
-    search = Search(runs=2, data="public")
-    values = write_account(
-        tmp_path, run_lines(), clients_dir=federation[1], search=search
-    )
-    assert list(values["profiles"]) == list(PROFILES)
-    assert values["reasons"] == {}
-    row = values["profiles"]["image_level"]
-    square = image_use(make_config(), federation[1]).worst_square([1.0] * 12)
-    assert row["epsilon_high"] == gaussian_epsilon(square**-0.5, 1e-3)
-    assert row["uses_max"] > 1
-
-
-@pytest.mark.parametrize(
-    ("lines", "overlay", "message"),
-    [
-        ([], {}, "is empty, but dp-agr is private"),
-        (run_lines(), PLAIN, "has releases, but maml claims no privacy"),
-        (lines_of("one-pass", 12), {}, "a sampler of query-gradient-sum of "),
-    ],
-)
-def test_account_refuses_a_ledger_of_another_method(tmp_path, lines, overlay, message):
-    with pytest.raises(DpsumError, match=rf"ledger\.jsonl.*{message}"):
-        write_account(tmp_path, lines, overlay)
-    assert not (tmp_path / "privacy.json").exists()

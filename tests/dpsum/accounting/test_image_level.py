@@ -6,16 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import load_dataset
-from dpfedbench.training.accounts import image_use, used_images
 from dploss.gaussian import gaussian_epsilon
-from dpsum import DpsumError, participation
+from dpsum import participation
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.image_level import ImageUse
-from tests.dpfedbench.training.conftest import make_config
 from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
-from tests.partitions import make_partition
 
 DELTA = 1e-5
 
@@ -71,36 +67,6 @@ def test_image_of_own_updates_is_seen_in_each_update():
     assert bracket_of(secret, [1.0] * 2, sampler, 1e-6) == (0.0, two)
 
 
-def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation):
-    """Counted image by image; of four examples one of support and two of query are
-    used.
-    """
-    data, clients = federation
-    use = image_use(make_config(), clients)
-    with np.load(clients / "clients.npz") as arrays:
-        classes, examples = arrays["classes"], arrays["examples"]
-    users = {}
-    for client, way in itertools.product(range(48), range(3)):
-        for example in examples[client, way, :3]:
-            users.setdefault((classes[client, way], example), []).append(client)
-    assert sorted(use.counts()) == sorted(map(len, users.values()))
-    assert sorted(np.bincount(use.rounds)) == [4] * 12
-    squares = [(np.bincount(use.rounds[ids]) ** 2).sum() for ids in users.values()]
-    assert use.worst_square([1.0] * 12) == pytest.approx(max(squares))
-    assert max(squares) > 1
-    partition = make_partition(
-        load_dataset(data),
-        clients=4,
-        ways=3,
-        examples_per_class=4,
-        kind="disjoint",
-        seed=0,
-    )
-    disjoint = used_images(partition, used_per_class=3, rounds=np.array([0, 0, 1, 1]))
-    assert set(disjoint.counts()) == {1}
-    assert disjoint.worst_square([2.0, 2.0]) == 0.25
-
-
 def test_image_of_poisson_cohorts_by_monte_carlo():
     """3 clients, q = 0.2, 8 rounds, z = 2: 300,000 runs, 5 standard errors, 1e-6."""
     clients, q, rounds, z, delta = 3, 0.2, 8, 2.0, 1e-3
@@ -151,12 +117,3 @@ def test_image_of_balls_and_bins_by_monte_carlo(clients, z):
         assert mean <= delta + error
         mean, error = estimate_delta(losses, low, 5)
         assert mean >= delta - error
-
-
-def test_image_use_refuses_a_partition_of_another_run(federation):
-    sizes = {"examples_per_class": 6, "query_per_class": 5}
-    with pytest.raises(DpsumError, match="fewer than the 6"):
-        image_use(make_config({"clients": sizes}), federation[1])
-    run = make_config({"clients": {"count": 24}, "participation": {"rounds": 6}})
-    with pytest.raises(DpsumError, match="48 clients, but the run has 24"):
-        image_use(run, federation[1])
