@@ -44,16 +44,6 @@ def test_rank_leaves_out_what_is_not_proven_or_of_something_else():
     ) == ["good"]
 
 
-def test_rank_shows_baselines_below_the_private_methods():
-    public = {"unit": "", "proven_status": "none"}
-    assert ranked(
-        row("maml", 95, math.nan, method="maml", **public),
-        row("random", 30, math.nan, method="random", **public),
-        row("public", 70, math.nan, method="public-alone", **public),
-        row("private", 20, 1.0),
-    ) == ["private", "public", "random", "maml"]
-
-
 def test_load_configurations_equals_the_rows_of_the_plan(plan, results, tmp_path):
     cells = [cell for cell in plan.cell_records() if cell["item"] == "table2"]
     cells = [cell for cell in cells if (results / "runs" / cell["run"]).exists()]

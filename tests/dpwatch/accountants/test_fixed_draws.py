@@ -91,11 +91,3 @@ def test_fixed_draws_of_the_only_unit_are_one_gaussian():
     expected = gaussian_epsilon(10.0 / (8 * math.sqrt(3)), DELTA)
     ends = accountant.replaced(events, DELTA)
     assert ends == pytest.approx((expected, expected), rel=1e-9)
-
-
-def test_fixed_draws_cost_more_for_more_rounds_less_noise_and_more_draws():
-    base = upper_epsilon(((1.5, 6),), 50, 10, DELTA)
-    assert upper_epsilon(((1.5, 12),), 50, 10, DELTA) > 1.1 * base
-    assert upper_epsilon(((1.2, 6),), 50, 10, DELTA) > 1.1 * base
-    assert upper_epsilon(((1.5, 6),), 50, 20, DELTA) > 1.1 * base
-    assert base > fixed_size.upper_epsilon(((1.5, 6),), 0.2, DELTA)

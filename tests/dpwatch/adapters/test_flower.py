@@ -143,11 +143,6 @@ def test_flower_fixed_clipping_has_a_line_a_round(run_lines, strategy, mods):
         assert not line.data_dependent_threshold
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_flower_right_code_has_no_reason(run_lines, seed):
-    assert reasons(run_lines(seed=seed, rounds=5)) == [""] * 5
-
-
 def test_flower_account_of_known_cohorts_is_one_gaussian_below_the_claim(run):
     """A client may be in all of three rounds of z = 1.5. Flower uses Renyi divergences,
     which are above the exact value.

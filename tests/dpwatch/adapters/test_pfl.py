@@ -152,11 +152,6 @@ def test_pfl_minimize_reuse_is_known_rounds_that_are_apart(run_lines):
     assert reasons(lines) == [""] * ROUNDS
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_pfl_right_code_has_no_reason(run_lines, seed):
-    assert reasons(run_lines(make_backend(), seed=seed)) == [""] * ROUNDS
-
-
 def test_pfl_claim_names_noise_that_was_not_added(run):
     """A cohort of 10 simulates one of 100 with a tenth of the noise.
 
