@@ -639,12 +639,6 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the plain values of a run's config.yaml.
 
     Raises:
-        BenchError: the file is missing or is not YAML; names the remedy.
+        BenchError: the file is missing or is not YAML.
     """
-    text = text_of(path)
-    try:
-        return load_yaml(text, str(path))
-    except BenchError as error:
-        raise BenchError(
-            f"{path} is damaged ({error}): delete it and run the workflow again"
-        ) from error
+    return load_yaml(text_of(path), str(path))

@@ -215,15 +215,12 @@ class FinishedRun:
             BenchError: there is no such profile, or it has no number for this run; the
                 message gives the reason.
         """
-        if profile not in PROFILES:
-            raise BenchError(
-                f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}"
-            )
         account = self.account if delta is None else self.account_at(delta)
         if profile not in account.profiles:
+            unknown = f"choose one of {', '.join(PROFILES)}"
             raise BenchError(
                 f"{profile} has no epsilon for this run:"
-                f" {account.reasons.get(profile, 'no account')}"
+                f" {account.reasons.get(profile, unknown)}"
             )
         return account.profiles[profile]
 
@@ -307,13 +304,8 @@ class FinishedRun:
         """
         from dpfedbench.evaluation.predictor import trained
 
-        summary_path = self._results / "data" / self.settings.dataset / "summary.json"
-        if not summary_path.exists():
-            raise BenchError(
-                f"{summary_path} is missing: it has the shape of the model's inputs; run the"
-                " workflow again to make it"
-            )
-        summary = read_group(checked(summary_path))
+        data = self._results / "data" / self.settings.dataset
+        summary = read_group(checked(data / "summary.json"))
         path = checked(self.folder / "model.safetensors")
         return trained(self.settings, path, summary, self._references)
 

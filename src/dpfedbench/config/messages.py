@@ -65,13 +65,7 @@ def describe(error: pydantic.ValidationError, value: Any, where: str) -> str:
             return unknown_kind(name, first["input"], **context)
         case "no_group":
             return no_group(name or "the configuration", first["input"])
-    # A union reports one fault for each of its members.
-    reasons = dict.fromkeys(
-        _reason(fault)
-        for fault in faults
-        if fault["input"] is first["input"] and _name(fault, value, where) == name
-    )
-    reason = " or ".join(reasons)
+    reason = _reason(first)
     if isinstance(first["input"], Mapping) and not first["loc"]:
         return f"{name or 'the configuration'}: {reason}"
     return f"{name} is {shown(first['input'])}: {reason}"

@@ -30,7 +30,7 @@ from dpfedbench.config.kinds import (
     tag_of,
     with_kind,
 )
-from dpfedbench.config.messages import describe, dotted, nearest
+from dpfedbench.config.messages import describe, nearest
 
 REQUIRED: Any = object()
 """Placeholder for a missing default."""
@@ -341,18 +341,6 @@ def _unknown_key(
 
 
 def nearest_key(classes: Sequence[Model], key: str) -> str | None:
-    """Return the key of several sections that is most similar to an unknown key.
-
-    Without a similar one, it is the key of that name one level below.
-    """
-    names: dict[str, None] = {}
-    inner_names: dict[str, str] = {}
-    for cls in classes:
-        for name, accepted in keys_of(cls).items():
-            names[name] = None
-            for inner in accepted.classes:
-                inner_names |= {key: dotted(name, key) for key in fields_of(inner)}
-    if key == "kind":
-        tag = tag_of(classes)
-        return tag if tag != key else None
-    return nearest(key, names, cutoff=0.6) or inner_names.get(key)
+    """Return the key of several sections that is most similar to an unknown key."""
+    names = [name for cls in classes for name in fields_of(cls)]
+    return nearest(key, names, cutoff=0.6)

@@ -49,16 +49,12 @@ class Task(Section):
         """Refuse settings of a meta-test that do not apply to this task."""
         test = run.evaluation
         plain = test.optimizer == "sgd" and test.batch is None
-        if not plain and self.text is not None:
+        plain = plain and test.schedule == "constant" and not test.best_step
+        if self.text is not None and not plain:
             raise BenchError(
-                "evaluation.optimizer and evaluation.batch are for few-shot tasks of"
-                " images: leave them out for a text, of which a step reads"
+                "evaluation.optimizer, batch, schedule and best_step are for few-shot"
+                " tasks of images: leave them out for a text, of which a step reads"
                 " task.text.refine_batch records"
-            )
-        if self.text is not None and (test.schedule != "constant" or test.best_step):
-            raise BenchError(
-                "evaluation.schedule and evaluation.best_step are for few-shot tasks of"
-                " images: leave them out for a text"
             )
         support = self.ways * self.shots
         if test.batch is not None and self.shots and test.batch > support:

@@ -4,6 +4,7 @@ A fault gives one line, where Snakemake's own message is unclear or missing. Num
 that YAML does not read as they look are faults.
 """
 
+import argparse
 import contextlib
 import re
 import sys
@@ -17,13 +18,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-_OPTIONS = {
-    "--configfile": "--configfile",
-    "--configfiles": "--configfile",
-    "--config": "--config",
-    "-C": "--config",
-}
 
 _PLAIN_NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*|[0-9]*\.[0-9]+|[0-9]+\.)([eE][-+]?[0-9]+)?"
@@ -47,18 +41,12 @@ def option_words(arguments: Sequence[str]) -> dict[str, list[list[str]]]:
     Args:
         arguments: the arguments of Snakemake.
     """
-    groups: dict[str, list[list[str]]] = {"--configfile": [], "--config": []}
-    words: list[str] = []
-    for argument in arguments:
-        option, _, value = argument.partition("=")
-        if option in _OPTIONS:
-            words = [value] if value else []
-            groups[_OPTIONS[option]].append(words)
-        elif argument.startswith("-"):
-            words = []
-        else:
-            words.append(argument)
-    return groups
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for names in (("--configfile", "--configfiles"), ("--config", "-C")):
+        parser.add_argument(
+            *names, dest=names[0], nargs="*", action="append", default=[]
+        )
+    return vars(parser.parse_known_args(arguments)[0])
 
 
 def dropped_words(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:

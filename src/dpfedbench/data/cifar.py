@@ -143,7 +143,7 @@ def read_cifar_10_jpeg(
         raise BenchError(
             f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg"
             " and test/CLASS/*.jpg, and found neither: put one of them in"
-            f" {_CIFAR_10.place(local)}, or take the data set cifar-10, which is"
+            f" {_CIFAR_10.place}, or take the data set cifar-10, which is"
             " downloaded from its publisher"
         )
     files = by_class(
@@ -180,7 +180,7 @@ def _read_release(
     published = source.published
     copy = source.find(local, published.filename, published.base_folder)
     if copy is None:
-        copy = source.fetch(published.url, published.tgz_md5, download_dir, local)
+        copy = source.fetch(published.url, published.tgz_md5, download_dir)
     with tempfile.TemporaryDirectory() as unpacked, copy.judged():
         folder = copy.path.parent
         if copy.path.is_file():

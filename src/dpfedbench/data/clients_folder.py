@@ -1,4 +1,4 @@
-"""Folder of a client partition: clients.npz, summary.json and preview.csv."""
+"""Folder of a client partition: clients.npz and summary.json."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from dpfedbench.data.images import readable_file
 from dpfedbench.errors import BenchError
 from dpfedbench.files import (
     atomic_path,
-    defused,
     read_json,
     sha256,
     write_json,
-    write_table,
 )
 from dpfedbench.lazy import np
-
-PREVIEW = 20
-"""Number of clients in the preview."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +24,6 @@ class ClientsFolder:
 
     Attributes:
         summary: dataset, kind, seed and counts of the partition.
-        class_names: names of the data set's classes, for the preview; empty after
-            loading from a folder.
     """
 
     arrays: ClassVar[tuple[str, ...]]
@@ -39,22 +32,13 @@ class ClientsFolder:
     """Names of the attributes that clients.npz holds unless they are None."""
 
     summary: dict[str, Any]
-    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of clients."""
         return len(getattr(self, self.arrays[0]))
 
-    def preview(self) -> list[list[Any]]:
-        """Return the rows of preview.csv, starting with its header."""
-        raise NotImplementedError
-
-    def called(self, index: int) -> str:
-        """Return the name of a class, if it is known."""
-        return self.class_names[index] if self.class_names else ""
-
     def save(self, folder: Path | str) -> None:
-        """Write clients.npz, preview.csv with the first clients, and summary.json.
+        """Write clients.npz, and then summary.json.
 
         Each file is written completely or not at all.
 
@@ -73,10 +57,6 @@ class ClientsFolder:
             open(temporary, "wb") as handle,
         ):
             np.savez(handle, **stored)  # type: ignore[arg-type]
-        write_table(
-            folder / "preview.csv",
-            ([defused(cell) for cell in row] for row in self.preview()),
-        )
         write_json(
             folder / "summary.json",
             {**self.summary, "clients_sha256": sha256(folder / "clients.npz")},

@@ -115,7 +115,6 @@ def read_docstrings(
             test=0.1,
             validation=0.1,
             called="the installed packages",
-            unit="modules",
             versions={
                 package: importlib.metadata.version(package) for package in PACKAGES
             },

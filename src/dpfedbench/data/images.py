@@ -127,11 +127,6 @@ class Raw:
                     if name != "classes"
                 },
                 **counts,
-                **(
-                    {"mean_pixel": round(float(array.mean(dtype=np.float64)), 4)}
-                    if array.dtype == np.uint8
-                    else {}
-                ),
                 "made_with": self.versions,
             },
         )

@@ -134,7 +134,7 @@ def _read(
         if copy is None:
             url = wanted.published.mirrors[0] + packed
             md5 = dict(wanted.published.resources)[packed]
-            copy = wanted.fetch(url, md5, download_dir, local)
+            copy = wanted.fetch(url, md5, download_dir)
         with copy.judged():
             values = read_idx(copy.path)
         if field.endswith("images"):

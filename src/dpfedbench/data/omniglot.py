@@ -49,7 +49,7 @@ def read_omniglot(
         if copy is None:
             published = _SOURCE.published
             url = f"{published.download_url_prefix}/{part}.zip"
-            copy = _SOURCE.fetch(url, published.zips_md5[part], download_dir, local)
+            copy = _SOURCE.fetch(url, published.zips_md5[part], download_dir)
         classes = by_class(
             sorted(copy.files), r"(?:^|/)([^/]+/character\d+)/\d+_\d+\.png$"
         )

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpfedbench.data.clients_folder import (
-    PREVIEW,
     ClientsFolder,
     check_made_for,
     of_training,
 )
-from dpfedbench.data.images import SPLITS, ImageDataset
+from dpfedbench.data.images import ImageDataset
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
@@ -78,14 +77,6 @@ class Partition(ClientsFolder):
         """Number of images per class of a client."""
         return int(self.examples.shape[2])
 
-    def preview(self) -> list[list[Any]]:
-        rows: list[list[Any]] = [["client", "label", "class", "class_name", "examples"]]
-        for client in range(min(PREVIEW, len(self))):
-            for label, index in enumerate(self.classes[client]):
-                examples = " ".join(map(str, self.examples[client, label]))
-                rows.append([client, label, index, self.called(index), examples])
-        return rows
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPartition(ClientsFolder):
@@ -100,16 +91,6 @@ class RecordPartition(ClientsFolder):
     arrays: ClassVar[tuple[str, ...]] = ("records",)
 
     records: np.ndarray
-
-    def preview(self) -> list[list[Any]]:
-        rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
-        for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
-            rows += [
-                [client, label, self.called(label), count]
-                for label, count in enumerate(counts)
-                if count
-            ]
-        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +110,10 @@ class TaskBatch:
     support_y: np.ndarray
     query_x: np.ndarray
     query_y: np.ndarray
+
+    def select(self, tasks: slice) -> TaskBatch:
+        """Return the data of some of the tasks."""
+        return TaskBatch(**{name: values[tasks] for name, values in vars(self).items()})
 
 
 def partition_of(
@@ -164,7 +149,6 @@ def partition_of(
         **of_training(dataset, kind=kind, seed=seed, clients=clients),
         "ways": ways,
         "examples_per_class": examples_each,
-        "images_per_client": ways * examples_each,
         # A client holds an image at most once, so the uses of an image equal its
         # clients.
         "clients_per_image": {
@@ -174,11 +158,6 @@ def partition_of(
         },
         "images_used": int((used > 0).sum()),
         "images_available": int(used.size),
-        "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
-        "split_images": {
-            split: len(dataset.splits[split]) * dataset.examples_per_class
-            for split in SPLITS
-        },
         **own,
     }
     return Partition(
@@ -186,7 +165,6 @@ def partition_of(
         examples=examples.astype(_index_type(dataset.examples_per_class)),
         quarter_turns=quarter_turns,
         summary=summary,
-        class_names=dataset.class_names,
     )
 
 
@@ -223,9 +201,7 @@ def record_partition_of(
             sum(count > 0 for count in counts) for counts in histogram
         ],
     }
-    return RecordPartition(
-        records=padded, summary=summary, class_names=dataset.class_names
-    )
+    return RecordPartition(records=padded, summary=summary)
 
 
 def sample_tasks(

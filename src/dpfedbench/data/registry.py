@@ -134,14 +134,6 @@ def prepare(
     entry = lookup(name, own)
     out_dir = Path(out_dir)
     raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
-    names = (
-        "name",
-        "version",
-        "source",
-        "licence",
-        "stand_in",
-        "stands_in_for",
-        "recorded_sha256",
-    )
-    facts = {name: getattr(entry, name) for name in names}
+    facts = {**vars(entry), "stand_in": entry.stand_in}
+    del facts["read"]
     raw.save(out_dir, facts)

@@ -65,7 +65,7 @@ def read_shakespeare(
     if copy is None:
         raise BenchError(
             f"no plays found: put plays/*.txt from {SOURCE} (one file for each play),"
-            f" or LEAF's by_play_and_character/*.txt, in {_PLAYS.place(local)}"
+            f" or LEAF's by_play_and_character/*.txt, in {_PLAYS.place}"
         )
     texts: list[tuple[str, list[str]]] = []
     for name, text in with_progress(
@@ -84,7 +84,6 @@ def read_shakespeare(
         test=0.1,
         validation=0.1,
         called=f"{copy.path}",
-        unit="roles",
     )
 
 

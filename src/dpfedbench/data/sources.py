@@ -90,15 +90,14 @@ class Source:
                     return Copy(self, folder / name)
         return None
 
-    def place(self, local: Path | None) -> str:
-        """Return the folder for a local copy, for messages."""
-        if local:
-            return f"{local / self.folders[0]}"
+    @property
+    def place(self) -> str:
+        """The folder for a local copy, for messages."""
         return (
             f"FOLDER/{self.folders[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
         )
 
-    def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
+    def fetch(self, url: str, md5: str, download_dir: Path) -> Copy:
         """Download one file through torchvision.
 
         torchvision shows progress and checks the checksum. A file that already has the
@@ -108,7 +107,6 @@ class Source:
             url: address where the authors publish the file.
             md5: its checksum.
             download_dir: folder for downloads.
-            local: the local data folder in use, for the message.
 
         Raises:
             BenchError: there is no network, or the downloaded file has another
@@ -126,18 +124,13 @@ class Source:
                 stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
                 socket.setdefaulttimeout(TIMEOUT_S)
                 utils.download_url(url, str(download_dir), filename=name, md5=md5)
-        except RuntimeError as error:  # torchvision raises it for a wrong checksum
+        except (OSError, HTTPException, RuntimeError) as error:
+            # urllib's own errors are OSErrors; a wrong checksum is a RuntimeError.
             path.unlink(missing_ok=True)
             raise BenchError(
-                f"{name} as fetched from {url} does not have the published checksum"
-                f" (md5 {md5}); it was deleted: run again, or get the file another way"
-                f" and put it in {self.place(local)}"
-            ) from error
-        except (OSError, HTTPException) as error:  # urllib's own errors are OSErrors
-            path.unlink(missing_ok=True)
-            raise BenchError(
-                f"cannot download {name} ({error}): get it from {url} and put it in"
-                f" {self.place(local)}, or run on a machine with network access"
+                f"cannot download {name} with the published checksum ({error}): get it"
+                f" from {url} and put it in {self.place}, or run on a machine with"
+                " network access"
             ) from error
         return Copy(self, path)
 

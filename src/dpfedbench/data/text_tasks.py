@@ -9,12 +9,10 @@ from typing import Any, ClassVar
 from dpfedbench.config.text import Text
 from dpfedbench.config.vocabularies.vocabulary import SeenText
 from dpfedbench.data.clients_folder import (
-    PREVIEW,
     ClientsFolder,
     check_made_for,
     of_training,
 )
-from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
 from dpfedbench.errors import BenchError
@@ -35,13 +33,6 @@ class TextPartition(ClientsFolder):
 
     tasks: np.ndarray
 
-    def preview(self) -> list[list[Any]]:
-        tasks = enumerate(self.tasks[:PREVIEW])
-        return [
-            ["client", "task", "name"],
-            *([client, task, self.called(task)] for client, task in tasks),
-        ]
-
 
 def make_text_partition(
     dataset: TextDataset, *, clients: int, kind: str, seed: int
@@ -51,14 +42,8 @@ def make_text_partition(
     The random stream is (seed, "partition").
 
     Raises:
-        BenchError: there are more clients than training tasks, or the kind of partition
-            would share a task.
+        BenchError: there are more clients than training tasks.
     """
-    if kind != "disjoint":
-        raise BenchError(
-            f"clients.partition is {kind}, but each task of {dataset.name} belongs to"
-            " one client: set it to disjoint"
-        )
     pool = dataset.splits["train"]
     if not 1 <= clients <= len(pool):
         raise BenchError(
@@ -68,12 +53,8 @@ def make_text_partition(
     tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(
         np.int32
     )
-    summary = {
-        **of_training(dataset, kind=kind, seed=seed, clients=clients),
-        "words_per_client": int(dataset.tokens.shape[1]),
-        "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
-    }
-    return TextPartition(tasks=tasks, summary=summary, class_names=dataset.class_names)
+    summary = of_training(dataset, kind=kind, seed=seed, clients=clients)
+    return TextPartition(tasks=tasks, summary=summary)
 
 
 class KnownText:

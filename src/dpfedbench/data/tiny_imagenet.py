@@ -49,7 +49,7 @@ def read_tiny_imagenet(
             incomplete.
     """
     copy = _RELEASE.find(local, f"{RELEASE}.zip", RELEASE) or _RELEASE.fetch(
-        URL, MD5, download_dir, local
+        URL, MD5, download_dir
     )
     names = sorted(copy.files, key=_number)
     annotations = next((name for name in names if name.endswith(_ANNOTATIONS)), None)
@@ -89,7 +89,7 @@ def read_tiny_imagenet_100(
     if copy is None:
         raise BenchError(
             f"{SUBSET}.zip is missing, and is not downloaded automatically: put it in"
-            f" {_SUBSET.place(local)}, or take the data set tiny-imagenet, which is"
+            f" {_SUBSET.place}, or take the data set tiny-imagenet, which is"
             f" downloaded from {URL}"
         )
     classes = by_class(sorted(copy.files, key=_number), r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")

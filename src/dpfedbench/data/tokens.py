@@ -93,7 +93,6 @@ class RawTexts(Raw):
         tasks: names and first words of the tasks, the same number of words each.
         splits: one of "train", "validation", "test" per task.
         public: words and counts of the public text other than the validation tasks.
-        public_text: description of that text, for people.
     """
 
     kind: ClassVar[str] = "texts"
@@ -101,7 +100,6 @@ class RawTexts(Raw):
     tasks: tuple[tuple[str, tuple[str, ...]], ...]
     splits: tuple[str, ...]
     public: Mapping[str, int]
-    public_text: str
 
     def __post_init__(self) -> None:
         """Check lengths and names; an error here is a bug of the reader."""
@@ -127,8 +125,6 @@ class RawTexts(Raw):
             "examples_per_class": tokens.shape[1],
             "split_classes": {split: self.splits.count(split) for split in SPLITS},
             "words": len(known),
-            "public_text": f"{self.public_text}; and the validation tasks",
-            "public_words": sum(count > 0 for count in public.values()),
         }
         tables = {
             "classes": class_table([name for name, _ in self.tasks], split=self.splits),
@@ -202,9 +198,7 @@ def cut_into_tasks(
     test: float,
     validation: float,
     called: str,
-    unit: str = "texts",
     versions: dict[str, str] | None = None,
-    facts: dict[str, Any] | None = None,
 ) -> RawTexts:
     """Turn each text that is long enough into a task; shorter texts are public.
 
@@ -218,9 +212,7 @@ def cut_into_tasks(
         test: share of test tasks.
         validation: share of validation tasks among the rest.
         called: name of the data set, for the message.
-        unit: noun for the texts (roles, articles, ...), for people.
         versions: versions of the libraries that can change a word.
-        facts: further entries of summary.json.
 
     Raises:
         BenchError: there are too few tasks for the three splits.
@@ -244,7 +236,5 @@ def cut_into_tasks(
         tasks=tuple(tasks),
         splits=shuffled_splits(len(tasks), (trained, validated, tested)),
         public=public,
-        public_text=f"the {unit} of fewer than {words} words, which are no task",
         versions=versions or {},
-        facts=facts or {},
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedbench.data.images import Progress, with_progress
-from dpfedbench.data.sources import ENVIRONMENT, Source
+from dpfedbench.data.sources import Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
@@ -29,31 +29,26 @@ def read_wiki(
     """Read the articles. Articles with fewer words are public text.
 
     Raises:
-        BenchError: the articles are missing, one is empty or not UTF-8, or there are
-            too few. The message says which.
+        BenchError: the articles are missing, one is not UTF-8, or there are too few.
     """
     copy = _ARTICLES.find(local, *_NAMES[1:]) or _ARTICLES.find(local, _NAMES[0])
     if copy is None:
-        target = f"{local}" if local else f"a folder named by {ENVIRONMENT}"
         raise BenchError(
             f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files)"
-            f" from {SOURCE} in {target}"
+            f" from {SOURCE} in {_ARTICLES.place}"
         )
-    texts = []
-    for title, text in with_progress(
-        texts_of(copy), progress, "wiki-1600: reading the articles"
-    ):
-        texts.append((title, words_of(text)))
-        if not texts[-1][1]:
-            raise copy.damaged("it is empty", f"{title}.txt")
+    texts = [
+        (title, words_of(text))
+        for title, text in with_progress(
+            texts_of(copy), progress, "wiki-1600: reading the articles"
+        )
+    ]
     return cut_into_tasks(
         texts,
         words=WORDS,
         test=0.2,
         validation=0.1,
         called=f"{copy.path}",
-        unit="articles",
-        facts={"articles": len(texts)},
     )
 
 

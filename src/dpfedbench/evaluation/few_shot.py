@@ -207,13 +207,7 @@ def _logits(
     gradients = adaptation.gradients
     logits = []
     for index, rng in enumerate(rngs):
-        task_slice = slice(index, index + 1)
-        task = TaskBatch(
-            support_x=batch.support_x[task_slice],
-            support_y=batch.support_y[task_slice],
-            query_x=batch.query_x[task_slice],
-            query_y=batch.query_y[task_slice],
-        )
+        task = batch.select(slice(index, index + 1))
         if run.evaluation.best_step:
             logits.append(best_logits(gradients, theta, task, run, rng=rng))
             continue

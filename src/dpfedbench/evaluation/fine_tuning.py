@@ -84,10 +84,8 @@ def fine_tune(
     moves = torch.ones_like(weights)
     adapted = run.adapted(net)
     if adapted is not None:
-        sizes = zip(net.tensor_names, net.sizes, strict=True)
-        moves = torch.cat(
-            [torch.full((size,), float(name in adapted)) for name, size in sizes]
-        ).to(moves)
+        mask = net.mask(*adapted)[: net.weights]
+        moves = torch.from_numpy(mask).to(moves)
     state = optimizer.begin(weights)
     gradient = torch.empty_like(weights)[None]
     batches = minibatches(rng, examples=len(y), size=test.batch, steps=steps)

@@ -73,12 +73,10 @@ class Predictor:
         loaded = []
         for theta in self.members:
             module = copy.deepcopy(self.net.module)
-            tensors = self.net.tensors(
-                torch.from_numpy(theta[: self.net.weights].astype(np.float32))
+            weights = theta[: self.net.weights].astype(np.float32)
+            nn.utils.vector_to_parameters(
+                torch.from_numpy(weights), module.parameters()
             )
-            with torch.no_grad():
-                for name, parameter in module.named_parameters():
-                    parameter.copy_(tensors[name])
             loaded.append(module)
         return loaded
 

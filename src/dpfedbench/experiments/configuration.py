@@ -459,11 +459,9 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
     for path in (
         dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ()
     ):
-        experiments = read_file(path).get("experiments")
-        for name, experiment in (
-            experiments.items() if isinstance(experiments, Mapping) else ()
-        ):
-            if isinstance(experiment, Mapping) and "title" in experiment:
+        experiments = read_file(path).get("experiments") or {}
+        for name, experiment in experiments.items():
+            if "title" in (experiment or {}):
                 if name in file_of:
                     first_name = file_of[name].name
                     raise BenchError(

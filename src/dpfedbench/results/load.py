@@ -26,7 +26,7 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
         the configurations, and `folder`, the path of the run's folder.
 
     Raises:
-        BenchError: there is no such folder, or it holds no runs.
+        BenchError: there is no such folder.
     """
     results = Path(results)
     runs_folder = results / "runs"
@@ -51,22 +51,13 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
 
 
 def finished_runs(runs_folder: Path) -> list[str]:
-    """Return the runs that have been tested and accounted for, below a folder `runs`.
-
-    Raises:
-        BenchError: there is none.
-    """
+    """Return the runs that have been tested and accounted for, below a folder `runs`."""
     folders = [path.parent for path in runs_folder.glob("*/*/*/*/seed*/metrics.json")]
     runs = [
         folder.relative_to(runs_folder).as_posix()
         for folder in folders
         if (folder / "privacy.json").exists()
     ]
-    if not runs:
-        raise BenchError(
-            f"{runs_folder} has no finished run yet: give the results folder of a"
-            " workflow"
-        )
     return sorted(runs)
 
 

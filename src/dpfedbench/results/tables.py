@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from dpfedbench.errors import BenchError
 from dpfedbench.results.audits import mark_rows
 from dpfedbench.results.formats import Listing, notice_sentences, plural, span
 from dpfedbench.results.items import Item
@@ -98,7 +97,7 @@ def read(
         runs: the frame of its runs, where it has been collected already.
 
     Raises:
-        BenchError: a file is missing or damaged, or a run has no value to show.
+        BenchError: a file is missing or damaged.
     """
     rows = read_rows(results, item.cells, runs=runs)
     if audit_count is not None:
@@ -110,17 +109,12 @@ def read(
     else:
         ends = [quantity, f"{quantity}_low", f"{quantity}_high"]
         values = rows[ends].set_axis(["value", "value_low", "value_high"], axis=1)
-    for folder in rows.loc[values["value"].isna(), "folder"]:
-        raise BenchError(
-            f"{item.paper} {item.name} shows {quantity}, which runs of {folder} do not"
-            " have: leave out private runs with secret cohorts, or delete that folder"
-            " and run the workflow again"
-        )
     rows = pd.concat([rows, values], axis=1)
     printed = read_published(published, item.paper, item.name)
     rows = _with_published(rows, printed, is_time=quantity == "milliseconds")
-    best = rows.groupby(["series", "dataset", "task"])["value"].idxmax()
-    rows["chosen"] = rows.index.isin(best) & (rows["searched"] > 0)
+    searched = rows[rows["searched"] > 0]
+    best = searched.groupby(["series", "dataset", "task"])["value"].idxmax()
+    rows["chosen"] = rows.index.isin(best)
     return Table(
         item=item,
         rows=rows,

@@ -61,16 +61,16 @@ def url(tmp_path):
 def test_fetch_checks_a_download_and_keeps_it(tmp_path, url):
     site = write_files(tmp_path / "site", {"set.zip": b"published"})
     download = write_files(tmp_path / "download", {"set.zip": b"half a download"})
-    copy = SET.fetch(url, MD5, download, None)
+    copy = SET.fetch(url, MD5, download)
     assert copy.path.read_bytes() == b"published"
     (site / "set.zip").unlink()
-    assert SET.fetch(url, MD5, download, None) == copy
+    assert SET.fetch(url, MD5, download) == copy
 
 
 def test_fetch_keeps_nothing_that_has_another_checksum(tmp_path, url):
     write_files(tmp_path / "site", {"set.zip": b"another"})
-    message = refusal(SET.fetch, url, MD5, tmp_path / "download", None)
-    assert "not have the published checksum" in message
+    message = refusal(SET.fetch, url, MD5, tmp_path / "download")
+    assert "with the published checksum" in message
     assert not list((tmp_path / "download").iterdir())
 
 

@@ -35,8 +35,6 @@ def test_text_partition_gives_each_client_a_training_task_of_its_own(texts, tmp_
     assert set(tasks) <= set(texts.splits["train"])
     too_many = {"clients": 10, "kind": "disjoint", "seed": 1}
     assert "9 training tasks" in refusal(make_text_partition, texts, **too_many)
-    shared = {"clients": 2, "kind": "shared", "seed": 1}
-    assert "belongs to one" in refusal(make_text_partition, texts, **shared)
 
 
 def test_records_are_consecutive_words_and_unknown_words_are_zero(texts, tmp_path):
