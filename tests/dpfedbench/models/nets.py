@@ -38,8 +38,10 @@ def gradients_by(path, net, dtype=torch.float64):
     """Return the gradients of a network by one of `PATHS`."""
     if path in ("kernels", "torch"):
         return choose(net, enabled=path == "kernels", dtype=dtype).make()
-    device = "cuda" if path.startswith("cuda") else "cpu"
-    gradients = AtOnce(net, device=device, dtype=dtype)
+    if path.startswith("cuda"):
+        gradients = TorchGradients(net, device="cuda", dtype=dtype)
+    else:
+        gradients = AtOnce(net, dtype=dtype)
     gradients.as_products = path.endswith("products")
     return gradients
 

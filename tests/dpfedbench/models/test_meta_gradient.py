@@ -3,6 +3,7 @@ hand, in float64.
 """
 
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -202,15 +203,11 @@ def test_contributions_in_one_call_have_the_bits_of_step_by_step(
             parts = (sx.astype(np.float32), sy, qx.astype(np.float32), qy)
             yield contributions(gradients, theta, parts, **options)
 
-    calls = []
-
-    def watched(*args, **options):
-        calls.append(1)
-        return in_one_call(*args, **options)
-
-    monkeypatch.setattr(BatchConv4, "through_steps", watched)
-    whole = list(results())
-    assert len(calls) == 3
+    with mock.patch.object(
+        BatchConv4, "through_steps", autospec=True, side_effect=in_one_call
+    ) as watched:
+        whole = list(results())
+    assert watched.call_count == 3
     monkeypatch.setattr(BatchConv4, "through_steps", lambda *_, **__: None)
     for array, by_steps in zip(whole, results(), strict=True):
         assert np.array_equal(array, by_steps)

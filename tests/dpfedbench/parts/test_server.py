@@ -5,15 +5,14 @@ import math
 import pytest
 import torch
 
-from dpfedbench.models.torch_sums import add_to
-from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
+from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.schedules.schedule import (
     ConstantRate,
     Cosine,
     Exponential,
     Linear,
 )
-from dpfedbench.parts.server.server_step import Average, Step
+from dpfedbench.parts.server.server_step import Step
 
 
 @pytest.mark.parametrize(
@@ -45,28 +44,3 @@ def test_server_step_goes_down_the_mean_at_the_schedules_rate():
         assert mean.item() == 2.0
         server.step(theta, mean, server.begin(theta), index=index, rounds=4)
         assert theta.item() == pytest.approx(expected, abs=1e-7)
-
-
-def test_server_step_needs_only_its_state_and_the_round_after_a_restart():
-    def make():
-        return Step(rate=0.01, optimizer=Adam(), schedule=Cosine(final_rate=0.001))
-
-    whole = torch.zeros(3)
-    stopped = torch.zeros(3)
-    server = make()
-    states = [server.begin(whole), server.begin(stopped)]
-    for index in range(8):
-        server.step(whole, torch.ones(3), states[0], index=index, rounds=8)
-        make().step(stopped, torch.ones(3), states[1], index=index, rounds=8)
-    assert torch.equal(whole, stopped)
-
-
-def test_average_is_the_mean_of_the_models():
-    server = Average()
-    total = server.plain_sum(2)
-    add_to(total, torch.tensor([[1.0, 2.0]]))
-    add_to(total, torch.tensor([[3.0, 6.0], [5.0, 4.0]]))
-    theta = torch.zeros(2)
-    mean = server.mean(torch.from_numpy(total.release()), 3.0)
-    server.step(theta, mean, {}, index=0, rounds=1)
-    assert theta.tolist() == [3.0, 4.0]
