@@ -7,12 +7,12 @@ dpfedbench compare A B      prints what differs between two archives or results 
 dpfedbench where            prints the path of the Snakefile, for `module` in another
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpfedbench.config.messages import nearest
 from dpfedbench.errors import BenchError
 from dpsum.terminal import write_utf8, written
 
@@ -25,7 +25,6 @@ USAGE = (
     " log finished runs; compare A B prints what differs between two results.zip or"
     " results folders"
 )
-_FILES = ("--configfile", "--configfiles")
 
 
 def workflow_folder() -> Path:
@@ -38,37 +37,22 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of Snakemake for the arguments of `dpfedbench run`.
 
     Raises:
-        BenchError: there is no such preset, or the command is not `run`.
+        BenchError: the command is not `run`.
+        SystemExit: there is no such preset.
     """
     if not arguments or arguments[0] != "run":
         raise BenchError(USAGE)
     root = workflow_folder()
-    words = list[str]()
-    files = list[str]()
-    preset = ""
-    waiting = list(arguments[1:])
-    while waiting:
-        word = waiting.pop(0)
-        option, equals, value = word.partition("=")
-        if option == "--preset":
-            preset = value if equals else waiting.pop(0) if waiting else ""
-        elif option in _FILES:
-            files += [value] * bool(equals)
-            while not equals and waiting and not waiting[0].startswith("-"):
-                files.append(waiting.pop(0))
-        else:
-            words.append(word)
-    if preset or "--preset" in arguments:
-        known = {
-            path.stem: path
-            for path in sorted((root / "config" / "presets").glob("*.yaml"))
-        }
-        if preset not in known:
-            raise BenchError(
-                f"there is no preset {preset!r}: there are {', '.join(known)}, the"
-                f" nearest is {nearest(preset, known)}"
-            )
-        files.insert(0, str(known[preset]))
+    presets = {path.stem: path for path in (root / "config/presets").glob("*.yaml")}
+    parser = argparse.ArgumentParser("dpfedbench run", add_help=False)
+    parser.add_argument("--preset", choices=sorted(presets))
+    parser.add_argument(
+        "--configfile", "--configfiles", nargs="+", action="extend", default=[]
+    )
+    known, words = parser.parse_known_args(arguments[1:])
+    files = known.configfile
+    if known.preset:
+        files = [str(presets[known.preset]), *files]
     # --configfile takes every argument up to the next option, so that it has to stand
     # before the targets.
     return [

@@ -20,7 +20,7 @@ from dpfedbench.data.images import (
     with_progress,
 )
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import datasets, decoded_image, listed
+from dpfedbench.data.sources import datasets, decoded_image
 from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
@@ -131,12 +131,14 @@ def read(
             splits=shuffled_splits(len(files), (train, validation, test)),
             **facts,
         )
-    labels = [np.full(count, label) for label, count in enumerate(counts.values())]
+    train_pictures = [pictures[test_images:] for pictures in pixels]
+    test_pictures = [pictures[:test_images] for pictures in pixels]
+    labels = np.arange(len(files))
     return RawRecords(
-        train_images=np.concatenate([pictures[test_images:] for pictures in pixels]),
-        train_labels=np.concatenate([pictures[test_images:] for pictures in labels]),
-        test_images=np.concatenate([pictures[:test_images] for pictures in pixels]),
-        test_labels=np.concatenate([pictures[:test_images] for pictures in labels]),
+        train_images=np.concatenate(train_pictures),
+        train_labels=labels.repeat([len(pictures) for pictures in train_pictures]),
+        test_images=np.concatenate(test_pictures),
+        test_labels=labels.repeat([len(pictures) for pictures in test_pictures]),
         **facts,
     )
 
@@ -203,7 +205,7 @@ def _read_all(
     if unreadable:
         raise BenchError(
             f"{len(unreadable)} of the {len(paths)} pictures in {root} cannot be read: "
-            f"{listed(unreadable)}: replace or remove them"
+            f"{', '.join(unreadable[:3])}: replace or remove them"
         )
     return pixels, sizes
 

@@ -96,7 +96,6 @@ class RawRecords(Raw):
             "classes": classes,
             "image_shape": list(self.train_images.shape[1:]),
             "split_records": {split: len(labels) for split, _, labels in self.blocks()},
-            "class_records": class_records,
         }
         return (
             np.concatenate(ordered),
@@ -185,19 +184,16 @@ def load_records(folder: Path | str) -> RecordDataset:
     """
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))
-    with readable_file(folder / "summary.json", "does not describe a data set"):
-        counts = {
-            split: np.array(summary["class_records"][split], dtype=np.int64)
-            for split in SPLITS
-        }
-        if len(images) != sum(int(count.sum()) for count in counts.values()):
-            raise ValueError("its record counts do not add up")
-        labels = np.concatenate(
-            [np.repeat(np.arange(len(count)), count) for count in counts.values()]
-        )
     with readable_file(folder / "classes.csv") as path:
-        names = tuple(row["name"] for row in read_table(path))
-    train = int(counts["train"].sum())
+        rows = read_table(path)
+        names = tuple(row["name"] for row in rows)
+        counts = [[int(row[split]) for row in rows] for split in SPLITS]
+        labels = np.concatenate(
+            [np.repeat(np.arange(len(rows)), each) for each in counts]
+        )
+        if len(images) != len(labels):
+            raise ValueError("its record counts do not add up")
+    train = sum(counts[0])
     splits = {"train": np.arange(train), "test": np.arange(train, len(images))}
     return RecordDataset(
         name=summary["name"],

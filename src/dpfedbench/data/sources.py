@@ -12,7 +12,7 @@ import re
 import socket
 import tarfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -224,7 +224,7 @@ class Copy:
         ]
         if wrong:
             raise self.damaged(
-                f"not every class has {examples} images: {listed(wrong)}"
+                f"not every class has {examples} images: {', '.join(wrong[:3])}"
             )
 
     def pictures(
@@ -297,13 +297,6 @@ def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
         if match := re.search(pattern, name):
             classes.setdefault(match[1], []).append(name)
     return dict(sorted(classes.items()))
-
-
-def listed(names: Collection[str], most: int = 3) -> str:
-    """Return the first names and the number of further names, as text."""
-    return ", ".join([*names][:most]) + (
-        f" and {len(names) - most} more" if len(names) > most else ""
-    )
 
 
 def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:

@@ -97,27 +97,24 @@ class Predictor:
         gradients = choose(self.net).make()
         steps = run.evaluation.steps if steps is None else steps
         rate = run.evaluation.rate if rate is None else rate
-        if (text := run.task.text) is not None:
-            members = [
-                refined(
-                    gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate
-                )
-                for theta in self.members
-            ]
-            return Predictor(self.net, members)
-        if not is_plain(run):
-            rng = stream(run.seed, "own-minibatches")
-            tuned = [
-                fine_tune(gradients, theta, x, y, run, rng=rng, steps=steps, rate=rate)
-                for theta in self.members
-            ]
-            return Predictor(self.net, [np.asarray(weights[0]) for weights in tuned])
+        text = run.task.text
+        rng = stream(run.seed, "own-minibatches")
         adaptation = Adaptation(gradients, adapted=run.adapted(self.net))
-        adapted = [
-            adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate)
-            for theta in self.members
-        ]
-        return Predictor(self.net, [np.asarray(weights[0]) for weights in adapted])
+
+        def adapt(theta: np.ndarray) -> np.ndarray:
+            if text is not None:
+                batch = text.refine_batch
+                return refined(gradients, theta, x, batch=batch, steps=steps, rate=rate)
+            if not is_plain(run):
+                return np.asarray(
+                    fine_tune(
+                        gradients, theta, x, y, run, rng=rng, steps=steps, rate=rate
+                    )[0]
+                )
+            weights = adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate)
+            return np.asarray(weights[0])
+
+        return Predictor(self.net, [adapt(theta) for theta in self.members])
 
     def predict(self, x: Array) -> np.ndarray:
         """Return class probabilities [n, classes] of images [n, H, W, C].

@@ -46,16 +46,12 @@ class Known:
         methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes.
-        shared_values: cache of `TableCell.shared_values`.
     """
 
     configuration: Configuration
     methods: Methods
     datasets: Collection[str] | None
     holdings: Mapping[str, str]
-    shared_values: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
-        default_factory=dict
-    )
 
     def check_dataset(self, name: str, where: str) -> None:
         """Refuse a data set that does not exist."""
@@ -220,17 +216,14 @@ class TableCell:
         known = self.item.known
         experiment = self.item.experiment
         method = self.series.method
-        key = (self.item.paper, method, self.task)
-        if key not in known.shared_values:
-            known.shared_values[key] = merge(
-                known.configuration.run,
-                experiment.run,
-                experiment.tasks[self.task],
-                known.methods[method].defaults,
-                known.configuration.methods.get(method),
-                experiment.methods.get(method),
-            )
-        return known.shared_values[key]
+        return merge(
+            known.configuration.run,
+            experiment.run,
+            experiment.tasks[self.task],
+            known.methods[method].defaults,
+            known.configuration.methods.get(method),
+            experiment.methods.get(method),
+        )
 
     def overlay(self, method: type[Method]) -> dict[str, Any]:
         """Return the merged overlays of this cell alone. They have to fit the method.

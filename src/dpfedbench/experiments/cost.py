@@ -30,6 +30,7 @@ from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
+from dpfedbench.results.summary import each_row
 from dpfedbench.training.rounds import Rounds
 from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise
@@ -212,41 +213,37 @@ class Clock:
 
     def rate(self, run: Method) -> Rate:
         """Return the rate of the run's kind of work."""
-        tasks = (
-            min(run.validation.tasks, 4 * self.threads)
-            if run.client_data == "tasks"
-            else run.validation.tasks
-        )
+        by_task = run.client_data == "tasks"
+        tasks = run.validation.tasks
+        if by_task:
+            tasks = min(tasks, 4 * self.threads)
         # Noise that clients share is complete only with the whole cohort.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums())
-        cohort = (
-            min(run.participation.cohort, _MOST) if whole else run.participation.cohort
-        )
-        changes = {
-            "participation": dataclasses.replace(run.participation, cohort=cohort)
-        }
+        cohort = run.participation.cohort
+        if whole:
+            cohort = min(cohort, _MOST)
         rounds = self._rounds(
-            run, seed=_SEED, validation=run.validation.replace(tasks=tasks), **changes
+            run,
+            seed=_SEED,
+            validation=run.validation.replace(tasks=tasks),
+            participation=dataclasses.replace(run.participation, cohort=cohort),
         )
-        # Start in the middle: the first rounds of some methods take longer.
         lot = rounds.clients.work(np.arange(1))
         plan = rounds.plan
+        # Start in the middle: the first rounds of some methods take longer.
         indices = itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
             if lot is None:  # the round's work is counted in clients
                 rounds.plan = cast(Participation, _FirstClients(plan, clients))
             index = next(indices) % max(rounds.planned, 1)
-            rounds.restore(
-                rounds.state()
-            )  # a round can be repeated only as after a restart
+            # A round can be repeated only as after a restart.
+            rounds.restore(rounds.state())
             return self._seconds(lambda: rounds.round(index))
 
-        count = (
-            cohort
-            if whole or lot
-            else min(cohort, self.threads if self.device == "cpu" else 256)
-        )
+        count = cohort
+        if not whole and not lot:
+            count = min(cohort, self.threads if self.device == "cpu" else 256)
         seconds(count)  # compiles functions, or reads them from numba's cache
         while (elapsed := seconds(count)) < _LONG and count < cohort:
             count = min(cohort, max(2 * count, int(count * _LONG / elapsed)))
@@ -254,25 +251,16 @@ class Clock:
         while sum(spent) < _LONG:
             spent.append(seconds(count))
         theta = rounds.theta.numpy()
-        measures = rounds.measures
-        seconds_each = float(np.mean(spent)) / (lot or count)
-
-        def validate() -> object:
-            return measures.validate(theta)
-
-        def test() -> object:
-            return measures.test(theta)
-
-        validation = (
-            self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1)
-            if run.validation.every
-            else 0.0
-        )
-        tested = self._seconds(test, 2) if run.evaluation.every else 0.0
+        validation = 0.0
+        if run.validation.every:
+            validation = self._seconds(lambda: rounds.measures.validate(theta), 2)
+        test = 0.0
+        if run.evaluation.every:
+            test = self._seconds(lambda: rounds.measures.test(theta), 2)
         return Rate(
-            seconds_per_unit=seconds_each,
-            validation=validation,
-            test=tested,
+            seconds_per_unit=float(np.mean(spent)) / (lot or count),
+            validation=validation / (tasks if by_task else 1),
+            test=test,
             lot=lot,
             unit=rounds.clients.served,
         )
@@ -358,38 +346,39 @@ def report(
     table.loc["total"] = table.sum()
     table = table.astype(columns)
     cells = []
-    for name, row in zip(table.index, table.to_dict("records"), strict=True):
-        served = [
-            f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]
-        ]
+    for row in each_row(table):
+        served = {"clients": row.clients, "records": row.records}
+        trained_on = [f"{count:,} {unit}" for unit, count in served.items() if count]
         cells.append(
-            [name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])]
+            [
+                row.Index,
+                f"{row.runs:,}",
+                ", ".join(trained_on) or "-",
+                _time(row.hours),
+            ]
         )
-    jobs = max(1, cores // clock.threads)
     hours = float(table["hours"].iloc[-1])
-    where = (
-        f"{formats.plural(clock.threads, 'CPU thread')} each"
-        if clock.device == "cpu"
-        else "one GPU"
-    )
     notes = [
-        (
-            f"- The time of all trainings on {where}, one after the other, by rates"
-            f" measured on {processor()}."
-        ),
-        f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the"
-        " clock." * (clock.device == "cpu"),
-        (
-            "- On a CPU that is the time of the processor, as on a machine that does"
-            " nothing else. Meta-tests, audits, data sets and about a second for the"
-            " start of each job are not in it. Where noise may fall while a run trains,"
-            " its budget is spent sooner than this counts."
-        ),
+        "- The time of all trainings, one after the other, by rates measured on"
+        f" {processor()}, {formats.plural(clock.threads, 'CPU thread')} each or one"
+        " GPU."
     ]
+    if clock.device == "cpu":
+        jobs = max(1, cores // clock.threads)
+        notes.append(
+            f"- On {cores} cores {jobs} run side by side: {_time(hours / jobs)} by the"
+            " clock."
+        )
+    notes.append(
+        "- On a CPU that is the time of the processor, as on a machine that does"
+        " nothing else. Meta-tests, audits, data sets and about a second for the"
+        " start of each job are not in it. Where noise may fall while a run trains,"
+        " its budget is spent sooner than this counts."
+    )
     lines = [
         *formats.markdown_table(("method", "runs", "trained on", "time"), cells),
         "",
-        *filter(None, notes),
+        *notes,
     ]
     write_text(
         folder / "cost.csv", formats.csv_text(table.reset_index().round({"hours": 5}))

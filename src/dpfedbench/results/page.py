@@ -89,7 +89,7 @@ def make(
     papers: Mapping[str, Mapping[str, str]],
     datasets: Sequence[Mapping[str, str]],
     made: str,
-    provenance: str | Path | None = None,
+    provenance: str | Path,
 ) -> str:
     """Return the page's HTML.
 
@@ -102,7 +102,7 @@ def make(
         papers: for each paper's name, its `title` and `source`.
         datasets: the rows of `data.DATASETS_TABLE`.
         made: when the page was made, for readers.
-        provenance: what made the results; None for provenance.json in the folder.
+        provenance: the file of what made the results.
 
     Raises:
         BenchError: a file that the page shows is missing or damaged.
@@ -153,7 +153,7 @@ def make(
         seconds=rows["seconds"].sum(),
         papers=papers,
         datasets=datasets,
-        provenance=read_json(provenance or folder / "provenance.json"),
+        provenance=read_json(provenance),
         made=made,
         products=products,
     )

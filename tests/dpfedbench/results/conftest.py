@@ -327,6 +327,7 @@ def site(tmp_path_factory, plan, results, published, configuration, described):
         "papers": papers,
         "datasets": datasets,
         "made": "today",
+        "provenance": folder / "provenance.json",
     }
     site = Site(folder, [product], arguments)
     write_text(site.page, page.make(site.products, **arguments))
