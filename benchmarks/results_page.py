@@ -72,6 +72,7 @@ def main() -> None:
             },
             datasets=[],
             made="now",
+            provenance=results / "provenance.json",
         )
         size = len(html.encode()) / 1e6
         print(f"page: {size:.2f} MB in {time.perf_counter() - start:.1f} s")

@@ -66,22 +66,6 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def check_readable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file or folder that cannot be opened.
-
-    Call this first, so that an unreadable file is not reported as a file with bad
-    content.
-
-    Raises:
-        BenchError: as `reading`.
-    """
-    with reading(path):
-        if os.path.isdir(path):
-            os.listdir(path)
-        else:
-            open(path, "rb").close()
-
-
 def text_of(path: str | os.PathLike[str]) -> str:
     """Return the content of a text file.
 

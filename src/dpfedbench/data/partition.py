@@ -156,8 +156,6 @@ def partition_of(
             "min": int(used.min()),
             "max": int(used.max()),
         },
-        "images_used": int((used > 0).sum()),
-        "images_available": int(used.size),
         **own,
     }
     return Partition(

@@ -8,6 +8,7 @@ ones: their facts, and a module of this package or of a plugin whose `read` make
 import csv
 import importlib
 import pkgutil
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,6 @@ from dpfedbench import data
 from dpfedbench.data.images import Progress, Raw
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
-from dpfedbench.errors import BenchError
 
 Reader = Callable[[Path | None, Path, Progress | None], Raw]
 """Function that makes a data set.
@@ -42,14 +42,6 @@ class DatasetEntry:
     version: str = "1"
     stands_in_for: str | None = None
     recorded_sha256: str | None = None
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether the data set is a stand-in.
-
-        Results on a stand-in say nothing about a published number.
-        """
-        return self.stands_in_for is not None
 
 
 def _shipped() -> Iterator[DatasetEntry]:
@@ -78,7 +70,7 @@ DATASETS = {entry.name: entry for entry in _shipped()}
 
 
 def lookup(
-    name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None
+    name: str, own: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
 ) -> DatasetEntry:
     """Return the entry of a data set.
 
@@ -87,16 +79,10 @@ def lookup(
         own: the configuration's `datasets`. The plan has checked their readers and
             options.
 
-    Raises:
-        BenchError: no data set has this name.
     """
     if name in DATASETS:
         return DATASETS[name]
-    values = (own or {}).get(name)
-    if values is None:
-        raise BenchError(
-            f"there is no data set {name!r}: choose one of {', '.join(DATASETS)}"
-        )
+    values = own[name]
     module = importlib.import_module(reader_modules()[values["reader"]])
     return DatasetEntry(
         name=name,
@@ -113,7 +99,7 @@ def prepare(
     local_dir: Path | str | None = None,
     progress: Progress | None = None,
     *,
-    own: Mapping[str, Mapping[str, Any] | None] | None = None,
+    own: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
 ) -> None:
     """Write images.npy, classes.csv and summary.json of a data set.
 
@@ -128,12 +114,12 @@ def prepare(
         own: the configuration's `datasets`, in addition to those of dpfedbench.
 
     Raises:
-        BenchError: the name is unknown, there is neither data nor a network, data are
-            damaged, or the folder cannot be written to.
+        BenchError: there is neither data nor a network, data are damaged, or the folder
+            cannot be written to.
     """
     entry = lookup(name, own)
     out_dir = Path(out_dir)
     raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
-    facts = {**vars(entry), "stand_in": entry.stand_in}
+    facts = {**vars(entry), "stand_in": entry.stands_in_for is not None}
     del facts["read"]
     raw.save(out_dir, facts)

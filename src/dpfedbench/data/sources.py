@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from dpfedbench.data.folder_files import data_files, is_by_product
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_readable
 from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
@@ -77,16 +76,12 @@ class Source:
 
         `folders` are searched first, then the local folder itself. None: there is no
         copy.
-
-        Raises:
-            BenchError: the copy, or a folder above it, cannot be read.
         """
         if local is None:
             return None
         for folder in (*[local / folder for folder in self.folders], local):
             for name in names:
                 if (folder / name).exists():
-                    check_readable(folder / name)
                     return Copy(self, folder / name)
         return None
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json
+from dpfedbench.files import atomic_path, read_json, reading, sha256, write_json
 from dpfedbench.manifests import mend
 from dpfedbench.method import Method
 
@@ -77,7 +77,7 @@ def features_of(
     """
     path = (files or {}).get(FEATURES)
     if path is not None:
-        features = _opened(path, _of(run, dataset), len(dataset.images))
+        features = _opened(path, _of(run, dataset))
         return [features[rows] for rows in places]
     public = _public(run, dataset)
     return [
@@ -108,8 +108,8 @@ def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
     }
 
 
-def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
-    """Open the features of `records` records, mapped into memory."""
+def _opened(path: Path, of: Mapping[str, Any]) -> np.ndarray:
+    """Open the features of all records, mapped into memory."""
     summary = dict(read_json(path.with_name(SUMMARY)))
     digest = summary.pop("sha256", None)
     if summary != of:
@@ -117,9 +117,7 @@ def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
             f"{path} was made from other data or settings than this run has:"
             f" {mend(path, 'features')}"
         )
-    features = np.load(path, mmap_mode="r", allow_pickle=False)
-    if len(features) != records or sha256(path) != digest:
-        raise BenchError(
-            f"{path} differs from {SUMMARY} beside it: {mend(path, 'features')}"
-        )
-    return np.asarray(features)
+    with reading(path):
+        if sha256(path) != digest:
+            raise BenchError(f"{path} is damaged: {mend(path, 'features')}")
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

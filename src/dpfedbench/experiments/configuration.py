@@ -13,7 +13,6 @@ from dpfedbench.config.messages import LONGEST_NAME, LOWER_CASE
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.config.yaml_files import read_file
 from dpfedbench.errors import BenchError
-from dpfedbench.files import check_readable
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run. The methods define the allowed keys
@@ -429,7 +428,7 @@ class Configuration(Settings):
 
 
 def check_folder(folder: str | None) -> None:
-    """Refuse a folder of experiments that is missing or cannot be read.
+    """Refuse a folder of experiments that is missing.
 
     Raises:
         BenchError: names the folder.
@@ -438,8 +437,6 @@ def check_folder(folder: str | None) -> None:
         raise BenchError(
             f"experiments_folder is {folder}, but {Path.cwd()} has no such folder"
         )
-    if folder is not None:
-        check_readable(folder)
 
 
 def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, check_readable
+from dpfedbench.files import atomic_path
 from dpfedbench.models.net import Net
 
 
@@ -99,7 +99,6 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
 
 def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
     """Read the named tensors of each member, and the words of a language model."""
-    check_readable(path)
     try:
         tensors = load_file(path)
         with safe_open(path, "np") as file:

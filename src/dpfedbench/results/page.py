@@ -20,7 +20,7 @@ import jinja2
 import pandas as pd
 from PIL import Image
 
-from dpfedbench.files import check_readable, read_json
+from dpfedbench.files import read_json
 from dpfedbench.results import answer, privacy, tables
 from dpfedbench.results.audits import count_audits, mark_rows
 from dpfedbench.results.configurations import read_configurations
@@ -108,8 +108,6 @@ def make(
         BenchError: a file that the page shows is missing or damaged.
     """
     folder = Path(folder)
-    for product in products:
-        check_readable(folder / product.path)
     items = [product.item for product in products if product.item is not None]
     of_items = [cell for item in items for cell in item.cells if cell["run"]]
     runs = collect_runs_of(results, [*cells, *of_items])

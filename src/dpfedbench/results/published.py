@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import reading
 
 _KEYS = ["dataset", "task", "method", "variant"]
 _NUMBERS = ["x", "value", "spread"]
@@ -22,10 +21,9 @@ def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
         figure's axis, or NaN), value and spread (the printed ±, or NaN).
 
     Raises:
-        BenchError: the file is missing, or has two numbers for one thing.
+        BenchError: the file has two numbers for one thing.
     """
-    with reading(path):
-        table = pd.read_csv(path, dtype=str).fillna("")
+    table = pd.read_csv(path, dtype=str).fillna("")
     of_item = (table["paper"] == paper) & (table["item"] == item)
     numbers = table[of_item & (table["quantity"] == "")].reset_index(drop=True)
     numbers[_NUMBERS] = numbers[_NUMBERS].apply(pd.to_numeric).astype(float)
