@@ -4,23 +4,17 @@ docs/fidelity.md has the settings that the texts state (tests/test_fidelity.py).
 """
 
 import math
-from collections.abc import Sequence
 
 from scipy.special import logsumexp
 
-from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
 from tests.dpfedbench.test_experiments import planned
 
 
-def cells_of(paper: str, item: str) -> Sequence[PlannedCell]:
-    """Return the cells of a table or figure of the paper preset."""
-    return planned("paper").items[paper, item].cells
-
-
 def runs_of(paper: str, item: str) -> dict[str, Method]:
     """Return the first seed's run of each series of a table or figure."""
-    return {cell.series: cell.runs[0] for cell in cells_of(paper, item)}
+    cells = planned("paper").items[paper, item].cells
+    return {cell.series: cell.runs[0] for cell in cells}
 
 
 def rounds_of_theorem_1(sigma: float) -> int:
@@ -61,23 +55,6 @@ def test_adap_dp_fl_trains_until_its_budget_is_spent():
                 assert run.budget.delta == 1e-5
     assert max(needed.values()) == 33495
     assert len(needed) > 15
-
-
-def test_gbml_on_omniglot_passes_over_all_tasks_once():
-    """Nichol et al. 2018, Section 6.1: the outer rate falls to 0. Li et al. 2020,
-    Section 4: 10^6 tasks. A client has as many examples as x says.
-    """
-    for cell in cells_of("dp-meta-learning-gbml", "figure3"):
-        run = cell.runs[0]
-        if not run.trained:
-            continue
-        plan = run.participation
-        assert plan.cohort * plan.rounds == run.clients.count == 10**6
-        assert run.clients.support_per_class + run.clients.query_per_class == cell.x
-        assert run.client_update.optimizer.beta1 == 0.0
-        assert run.server.rate == 1.0
-        last = run.server.schedule.rate(1.0, plan.rounds, plan.rounds)
-        assert last == 0.0
 
 
 def test_dp_fnas_trains_the_found_cells_as_darts():

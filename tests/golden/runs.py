@@ -135,9 +135,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
 # A case from its training to its audit
 
 
-def files_of(
-    name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, threads: int = 1
-) -> None:
+def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path) -> None:
     """Train, account for, test and (if private) audit a case.
 
     Args:
@@ -145,7 +143,6 @@ def files_of(
         data: from `make_data`.
         folder: gets model.safetensors, ledger.jsonl, history.csv, metrics.json,
             privacy.json and audit.json.
-        threads: for training and test.
     """
     case = CASES[name]
     config = config_of(name)
@@ -153,7 +150,7 @@ def files_of(
     options: dict[str, Any] = {
         "data_dir": images,
         "clients_dir": clients,
-        "threads": threads,
+        "threads": 1,
     }
     references = {}
     for file, reference in config.references.items():
@@ -168,7 +165,7 @@ def files_of(
         data_dir=images,
         model_path=model,
         out_path=folder / "metrics.json",
-        threads=threads,
+        threads=1,
     )
     account_run(
         config,

@@ -7,7 +7,6 @@ and why. The command prints the changes, case by case.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,41 +20,30 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 
 def read() -> dict[str, Any]:
-    """Return the content of golden.json, or no cases where the file is missing."""
-    if not GOLDEN.exists():
-        return {"machine": {}, "cases": {}}
+    """Return the content of golden.json."""
     content: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
     return content
 
 
 def main() -> None:
     """Run all cases and write their hashes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--check", action="store_true", help="print the differences, and write nothing"
-    )
-    arguments = parser.parse_args()
-    before = read()
+    before = read()["cases"]
     cases = {}
     with tempfile.TemporaryDirectory() as root:
         data = runs.make_data(Path(root) / "data")
         for number, name in enumerate(runs.CASES):
             folder = Path(root) / str(number)
             with contextlib.redirect_stderr(io.StringIO()):
-                runs.files_of(name, data, folder, threads=arguments.threads)
+                runs.files_of(name, data, folder)
             cases[name] = runs.found_of(folder)
-            if name not in before["cases"]:
-                print(f"{name}: new")
-                continue
-            lines = runs.differences(before["cases"][name], cases[name])
-            if lines:
-                print(f"{name}: " + "\n".join(lines))
-    for name in before["cases"].keys() - cases.keys():
-        print(f"{name}: removed")
-    if not arguments.check:
-        content = {"machine": runs.machine(), "cases": cases}
-        GOLDEN.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            if name in before:
+                lines = runs.differences(before[name], cases[name])
+                if lines:
+                    print(f"{name}: " + "\n".join(lines))
+    for name in sorted(before.keys() ^ cases.keys()):
+        print(f"{name}: {'new' if name in cases else 'removed'}")
+    content = {"machine": runs.machine(), "cases": cases}
+    GOLDEN.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
