@@ -140,13 +140,7 @@ class Method(Settings):
         """
         if self.trained:
             compatibility.check_parts(self)
-            check_plan(
-                self,
-                client=self.client,
-                participation=self.participation,
-                sums=self.sums(),
-                own=self.client_sums,
-            )
+            check_plan(self)
         compatibility.check_reading(self)
 
     @property

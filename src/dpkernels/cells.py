@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Norm
+from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Norm
 from dpfedbench.models.darts import CellNet, SearchNet
 from dpfedbench.models.gradients import Measured, concatenate_measures
 from dpfedbench.models.net import Array, Net, tensor_of
@@ -60,7 +60,7 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
@@ -89,9 +89,10 @@ class _Depthwise(torch.autograd.Function):
             ctx.sink.write(layer, taps[0, :, :side, :side].reshape(len(x), -1))
         back = None
         if ctx.needs_input_grad[0]:
-            if layer.stride > 1:
+            down, right = layer.stride
+            if down > 1:
                 spread = torch.zeros_like(x)
-                spread[:, :, :: layer.stride, :: layer.stride] = g
+                spread[:, :, ::down, ::right] = g
                 g = spread
             back = functional.conv2d(
                 g,
@@ -110,7 +111,7 @@ class _Pointwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
     ) -> torch.Tensor:
         parts = x.reshape(len(x), layer.groups, -1, x.shape[2] * x.shape[3])
         matrices = weight.reshape(layer.groups, -1, weight.shape[1])
@@ -140,9 +141,10 @@ class _First(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
     ) -> torch.Tensor:
-        windows = functional.unfold(x, weight.shape[-1], padding=layer.padding)
+        side = weight.shape[-1]
+        windows = functional.unfold(x, side, padding=side // 2)
         ctx.save_for_backward(windows)
         ctx.layer = layer
         ctx.sink = sink
@@ -341,18 +343,19 @@ def _forward(
     """
     if isinstance(layer, nn.Linear):
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
-    if isinstance(layer, Norm) and layer.affine:
+    if isinstance(layer, Norm) and layer.scale is not None:
         return lambda self, x: _Scaled.apply(
             _normed(self, x), self.scale, self.shift, self, sink
         )
-    if not isinstance(layer, Convolution):
+    if not isinstance(layer, nn.Conv2d):
         return None
     if layer is module.stem:
         return lambda self, x: _First.apply(x, self.weight, self, sink)
     if layer.weight.shape[-1] > 1:
         return lambda self, x: _Depthwise.apply(x, self.weight, self, sink)
+    down, right = layer.stride
     return lambda self, x: _Pointwise.apply(
-        x[:, :, :: self.stride, :: self.stride], self.weight, self, sink
+        x[:, :, ::down, ::right], self.weight, self, sink
     )
 
 

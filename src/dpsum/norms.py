@@ -61,7 +61,6 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     | form | test |
     |---|---|
     | `dpsum.private_sum.add_rows` | `dpsum/test_clipping_forms.py` |
-    | `dpfedbench.models.kernels._add_rows_by_numpy` | `dpsum/test_clipping_forms.py` |
     | `dpfedbench.models.torch_sums.add_on_device` | `dpsum/test_clipping_forms.py` |
     | `dpkernels.clipped_sum.add_rows` | `dpsum/test_clipping_forms.py` |
     | `dpsum.group_clipping.clip_groups` | `dpsum/test_clipping_forms.py` |

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.models.kernels import _add_rows_by_numpy
 from dpfedbench.models.torch_sums import add_on_device
 from dpkernels.clipped_sum import add_rows as add_compiled
 from dpsum.group_clipping import CoordinateGroups, clip_groups
@@ -19,7 +18,6 @@ def add_on(device):
 
 FORMS = [
     pytest.param(add_rows, id="dpsum"),
-    pytest.param(_add_rows_by_numpy, id="numpy"),
     pytest.param(add_compiled, id="compiled"),
     pytest.param(add_on("cpu"), id="device"),
     pytest.param(add_on("cuda"), id="cuda", marks=pytest.mark.cuda),

@@ -13,34 +13,22 @@ STATISTICS_MOMENTUM = 0.1
 """Weight of a batch in the running statistics, torch's default."""
 
 
-class Convolution(nn.Module):
-    """Convolution without bias.
+def convolution(
+    channels: int,
+    out: int,
+    side: int = 1,
+    *,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+) -> nn.Conv2d:
+    """Return a convolution without bias.
 
     It keeps the sides of a map, or divides them by the stride. The weight is
     [out, in, k, k].
     """
-
-    def __init__(
-        self,
-        channels: int,
-        out: int,
-        side: int = 1,
-        *,
-        stride: int = 1,
-        dilation: int = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(out, channels // groups, side, side))
-        self.stride = stride
-        self.dilation = dilation
-        self.groups = groups
-        self.padding = dilation * (side // 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(
-            x, self.weight, None, self.stride, self.padding, self.dilation, self.groups
-        )
+    padding = dilation * (side // 2)
+    return nn.Conv2d(channels, out, side, stride, padding, dilation, groups, bias=False)
 
 
 class Norm(nn.Module):
@@ -52,15 +40,12 @@ class Norm(nn.Module):
     def __init__(self, channels: int, groups: int, affine: bool) -> None:
         super().__init__()
         self.groups = groups
-        self.affine = affine
-        if affine:
-            self.scale = nn.Parameter(torch.ones(channels))
-            self.shift = nn.Parameter(torch.zeros(channels))
+        self.scale = nn.Parameter(torch.ones(channels)) if affine else None
+        self.shift = nn.Parameter(torch.zeros(channels)) if affine else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, shift = (self.scale, self.shift) if self.affine else (None, None)
         return functional.group_norm(
-            x, self.groups, scale, shift, eps=NORMALISATION_EPSILON
+            x, self.groups, self.scale, self.shift, eps=NORMALISATION_EPSILON
         )
 
 
@@ -83,17 +68,14 @@ class BatchNorm(nn.Module):
 
     def __init__(self, channels: int, affine: bool) -> None:
         super().__init__()
-        self.affine = affine
         self.uses_batch = False
         self.running: tuple[torch.Tensor, torch.Tensor] | None = None
         self.mean = nn.Parameter(torch.zeros(channels))
         self.variance = nn.Parameter(torch.ones(channels))
-        if affine:
-            self.scale = nn.Parameter(torch.ones(channels))
-            self.shift = nn.Parameter(torch.zeros(channels))
+        self.scale = nn.Parameter(torch.ones(channels)) if affine else None
+        self.shift = nn.Parameter(torch.zeros(channels)) if affine else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, shift = (self.scale, self.shift) if self.affine else (None, None)
         mean = self.mean.detach()
         variance = self.variance.detach()
         if self.uses_batch:
@@ -104,8 +86,8 @@ class BatchNorm(nn.Module):
             x,
             mean,
             variance,
-            scale,
-            shift,
+            self.scale,
+            self.shift,
             training=self.uses_batch,
             momentum=STATISTICS_MOMENTUM,
             eps=NORMALISATION_EPSILON,
@@ -148,7 +130,7 @@ class Preparation(nn.Module):
 
     def __init__(self, channels: int, out: int, norm: Normalisation) -> None:
         super().__init__()
-        self.pointwise = Convolution(channels, out)
+        self.pointwise = convolution(channels, out)
         self.norm = norm.layer(out)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -168,8 +150,8 @@ class Halving(nn.Module):
     ) -> None:
         super().__init__()
         self.targets = targets
-        self.even = Convolution(channels, targets * (out // 2), stride=2)
-        self.odd = Convolution(channels, targets * (out - out // 2), stride=2)
+        self.even = convolution(channels, targets * (out // 2), stride=2)
+        self.odd = convolution(channels, targets * (out - out // 2), stride=2)
         self.norm = norm.layer(targets * out, targets)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -213,7 +195,7 @@ class Separable(nn.Module):
         self.times = times
         out = targets * channels
         for time in range(times):
-            depthwise = Convolution(
+            depthwise = convolution(
                 out,
                 out,
                 side,
@@ -222,7 +204,7 @@ class Separable(nn.Module):
                 groups=out,
             )
             self.add_module(f"depthwise{time}", depthwise)
-            self.add_module(f"pointwise{time}", Convolution(out, out, groups=targets))
+            self.add_module(f"pointwise{time}", convolution(out, out, groups=targets))
             self.add_module(f"norm{time}", norm.layer(out, targets))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -263,9 +245,9 @@ class AuxiliaryHead(nn.Module):
 
     def __init__(self, channels: int, classes: int, norm: Normalisation) -> None:
         super().__init__()
-        self.pointwise = Convolution(channels, 128)
+        self.pointwise = convolution(channels, 128)
         self.norm1 = norm.layer(128)
-        self.corner = Convolution(128, 768, 2)
+        self.corner = convolution(128, 768, 2)
         self.norm2 = norm.layer(768)
         self.classifier = nn.Linear(768, classes)
 

@@ -29,7 +29,6 @@ from torch.nn import functional
 from dpfedbench.errors import BenchError
 from dpfedbench.models.cell_layers import (
     AuxiliaryHead,
-    Convolution,
     DropPath,
     HalvedPreparation,
     Halving,
@@ -37,6 +36,7 @@ from dpfedbench.models.cell_layers import (
     Pooling,
     Preparation,
     Separable,
+    convolution,
 )
 from dpfedbench.models.genotype import NONE, Genotype, Space, edge
 
@@ -281,7 +281,7 @@ class CellNet(nn.Module):
                 " model.reductions"
             )
         wide = STEM * filters
-        self.stem = Convolution(channels, wide, 3)
+        self.stem = convolution(channels, wide, 3)
         self.stem_norm = replace(norm, affine=True).layer(wide)
         inputs = (wide, wide)
         shrink = False

@@ -106,18 +106,12 @@ class Space:
         Raises:
             ValueError: the number of weights is not `size`.
         """
-        if np.shape(architecture) != (self.size,):
-            raise ValueError(
-                f"architecture weights must be [{self.size}], not"
-                f" {list(np.shape(architecture))}"
-            )
+        from scipy.special import softmax
+
         logits = np.asarray(architecture, np.float64).reshape(
             len(self.kinds), self.edges, len(self.operations)
         )
-        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return dict(
-            zip(self.kinds, shares / shares.sum(axis=-1, keepdims=True), strict=True)
-        )
+        return dict(zip(self.kinds, softmax(logits, axis=-1), strict=True))
 
     def entropy(self, architecture: np.ndarray) -> dict[str, float]:
         """Return the mean entropy of an edge's operation shares, for each kind of cell.
@@ -207,22 +201,15 @@ class Genotype:
             state), ordered by state.
 
     Raises:
-        BenchError: the search space does not have this genotype.
+        BenchError: the kinds of cells, the number of nodes, an operation or an edge is
+            not of the space.
     """
 
     space: Space
     cells: Mapping[str, tuple[tuple[Edge, ...], ...]] = field(hash=False)
 
     def __post_init__(self) -> None:
-        self.check(self.space)
-
-    def check(self, space: Space) -> None:
-        """Refuse a genotype that the search space does not have.
-
-        Raises:
-            BenchError: the kinds of cells, the number of nodes, an operation or an edge
-                is not of the space.
-        """
+        space = self.space
         for kind in space.kinds:
             nodes = self.cells.get(kind, ())
             if len(nodes) != space.nodes:
@@ -242,7 +229,7 @@ class Genotype:
                     )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `from_json` reads back."""
+        """Return plain values, which `read_genotype` reads back."""
         return {
             "operations": list(self.space.operations),
             "nodes": self.space.nodes,
@@ -251,26 +238,6 @@ class Genotype:
                 for kind, nodes in self.cells.items()
             },
         }
-
-    @classmethod
-    def from_json(cls, values: Any) -> Genotype:
-        """Return the genotype of plain values.
-
-        Raises:
-            BenchError: the values are not those of a genotype.
-        """
-        try:
-            cells = {
-                str(kind): plain_cell(nodes) for kind, nodes in values["cells"].items()
-            }
-            kinds = tuple(kind for kind in KINDS if kind in cells)
-            space = Space(tuple(values["operations"]), int(values["nodes"]), kinds)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BenchError(
-                f"this is not a genotype ({type(error).__name__}: {error}): give"
-                " operations, nodes and cells"
-            ) from error
-        return cls(space, cells)
 
 
 def plain_cell(
@@ -289,13 +256,21 @@ def read_genotype(path: Path | str) -> Genotype:
     """Read a genotype from its file.
 
     Raises:
-        BenchError: the file is missing, damaged or of another kind. The message says
-            what to do.
+        BenchError: the file is missing, damaged or of another kind.
     """
+    values = read_json(path)
     try:
-        return Genotype.from_json(read_json(Path(path)))
-    except BenchError as error:
-        raise BenchError(f"{path}: {error}") from error
+        cells = {
+            str(kind): plain_cell(nodes) for kind, nodes in values["cells"].items()
+        }
+        kinds = tuple(kind for kind in KINDS if kind in cells)
+        space = Space(tuple(values["operations"]), int(values["nodes"]), kinds)
+        return Genotype(space, cells)
+    except (BenchError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BenchError(
+            f"{path} is not a genotype ({type(error).__name__}: {error}): give"
+            " operations, nodes and cells"
+        ) from error
 
 
 def _ordered(nodes: Sequence[tuple[Edge, ...]]) -> tuple[tuple[Edge, ...], ...]:

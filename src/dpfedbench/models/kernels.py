@@ -17,6 +17,7 @@ import torch
 
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
+from dpsum import private_sum
 
 
 def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
@@ -50,25 +51,10 @@ def add_rows(
 @functools.cache
 def _row_adder() -> Callable[[np.ndarray, float, np.ndarray, np.ndarray], None]:
     if not is_installed():
-        return _add_rows_by_numpy
+        return private_sum.add_rows
     from dpkernels.clipped_sum import add_rows as add_compiled
 
     return add_compiled
-
-
-def _add_rows_by_numpy(
-    rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray
-) -> None:
-    for i, row in enumerate(rows):
-        values = row.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            norms[i] = np.sqrt(values @ values)
-        if not np.isfinite(norms[i]):
-            continue
-        if norms[i] <= limit:
-            total += values
-        else:
-            total += (limit / norms[i]) * values
 
 
 def processor() -> str:

@@ -45,10 +45,7 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
         BenchError: the file is missing, damaged or of another network.
     """
     members, _ = _read(path)
-    return [
-        net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
-        for tensors in members
-    ]
+    return [net.flatten(tensors) for tensors in members]
 
 
 def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
@@ -94,7 +91,7 @@ def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
             after[0] = before[0]
             after[len(net.words) + 1 :] = before[len(words) + 1 :]
             tensors[name] = after
-    return net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
+    return net.flatten(tensors)
 
 
 def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:

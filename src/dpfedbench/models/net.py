@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,9 +55,7 @@ class _Call(nn.Module):
     def forward(self, method: str, *arguments: torch.Tensor) -> Any:
         if method == "measures":
             return self._measures(*arguments)
-        return (self.module if method == "forward" else getattr(self.module, method))(
-            *arguments
-        )
+        return getattr(self.module, method)(*arguments)
 
     def _measures(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return losses [n], right answers [n] and numbers of answers [n]."""
@@ -182,11 +179,20 @@ class Net:
 
         Empty if the module defines no blocks.
         """
-        slices = {}
+        blocks = self.named_blocks
+        return dict(zip(blocks, self._slices(blocks.values()), strict=True))
+
+    def _slices(self, groups: Iterable[Sequence[str]]) -> list[slice]:
+        """Return each group's slice of the flat vector.
+
+        Args:
+            groups: names of the tensors of each group, all tensors in order.
+        """
+        slices = []
         start = 0
-        for block, names in self.named_blocks.items():
-            stop = start + sum(math.prod(self._own[name]) for name in names)
-            slices[block] = slice(start, stop)
+        for names in groups:
+            stop = start + sum(math.prod(self.shapes[name]) for name in names)
+            slices.append(slice(start, stop))
             start = stop
         return slices
 
@@ -243,43 +249,34 @@ class Net:
                 together, also the scale and shift of the normalisation behind it.
             noise: meaning of the noise multiplier, as for `CoordinateGroups`.
         """
-        names = list(self.shapes)
-        stops = np.cumsum([math.prod(shape) for shape in self.shapes.values()])
-        starts = [0, *stops[:-1].tolist()]
-        firsts = range(len(names)) if kind == "tensors" else self._first_of_layers()
-        groups = {}
-        for first, following in itertools.zip_longest(firsts, firsts[1:]):
-            last = len(names) if following is None else following
-            name = names[first]
-            if last - first > 1:
-                name = name.rpartition(".")[0] or name
-            groups[name] = slice(starts[first], int(stops[last - 1]))
-        return CoordinateGroups.from_slices(groups, self.dimension, noise=noise)
+        groups = [[name] for name in self.shapes]
+        if kind == "layers":
+            groups = self._layer_tensors()
+        labels = [
+            names[0].rpartition(".")[0] or names[0] if len(names) > 1 else names[0]
+            for names in groups
+        ]
+        slices = dict(zip(labels, self._slices(groups), strict=True))
+        return CoordinateGroups.from_slices(slices, self.dimension, noise=noise)
 
-    def _first_of_layers(self) -> list[int]:
-        """Return the index of the first tensor of each layer.
+    def _layer_tensors(self) -> list[list[str]]:
+        """Return the names of the tensors of each layer.
 
         A layer is a module that has a tensor of two dimensions or more. Tensors outside
         of modules belong together by the number at the end of their names. Modules of
         vectors alone (normalisation) belong to the layer before them.
         """
-        keys = [_layer_key(name) for name in self.shapes]
-        vectors = {
-            key: all(
-                len(shape) < 2
-                for layer, shape in zip(keys, self.shapes.values(), strict=True)
-                if layer == key
-            )
-            for key in keys
-        }
-        firsts = [0]
-        for index in range(1, len(keys)):
-            is_extra = index >= len(self._own)
-            if keys[index] != keys[index - 1] and (
-                is_extra or not vectors[keys[index]]
-            ):
-                firsts.append(index)
-        return firsts
+        keys = {name: _layer_key(name) for name in self.shapes}
+        matrices = {keys[name] for name, shape in self.shapes.items() if len(shape) > 1}
+        layers = list[list[str]]()
+        key = None
+        for name in self.shapes:
+            starts_layer = name in self.extra or keys[name] in matrices
+            if not layers or (keys[name] != key and starts_layer):
+                layers.append([])
+            layers[-1].append(name)
+            key = keys[name]
+        return layers
 
     def with_rates(self, steps: int, first: float) -> Net:
         """Return the network with a learnt rate per step and tensor (MAML++).
@@ -303,23 +300,15 @@ class Net:
 
         The state of torch's global generator does not change.
         """
-        if hasattr(self.module, "initial"):
-            tensors = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
+        draw = getattr(self.module, "initial", None)
+        if draw is not None:
+            weights = draw(rng)
         else:
             with _own_generator(int(rng.integers(2**62))):
-                tensors = [
-                    value.detach().float().numpy().ravel()
-                    for value in self.build().parameters()
-                ]
-        return np.concatenate(
-            [
-                *tensors,
-                *(
-                    np.asarray(value, np.float32).ravel()
-                    for value in self.extra.values()
-                ),
-            ]
-        )
+                parameters = self.build().parameters()
+            weights = nn.utils.parameters_to_vector(parameters).detach().numpy()
+        extra = [value.ravel() for value in self.extra.values()]
+        return np.concatenate([weights, *extra]).astype(np.float32)
 
     def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the flat vector [d] as named tensors (views).
@@ -338,21 +327,19 @@ class Net:
     def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
         """Return named tensors as a flat vector, float32 [d].
 
+        Tensors that this network does not have are left out.
+
         Raises:
-            BenchError: names or shapes do not fit this network.
+            BenchError: a tensor is missing, or has another shape.
         """
-        if {
-            name: tuple(tensor.shape) for name, tensor in tensors.items()
-        } != self.shapes:
+        own = [tensors[name] for name in self.shapes if name in tensors]
+        if [tuple(tensor.shape) for tensor in own] != [*self.shapes.values()]:
             raise BenchError(
                 "the tensors of the model file do not fit this network: delete the"
                 " run's folder and run again"
             )
         return np.concatenate(
-            [
-                np.asarray(tensors[name], dtype=np.float32).ravel()
-                for name in self.shapes
-            ]
+            [np.asarray(tensor, np.float32).ravel() for tensor in own]
         )
 
     def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
@@ -373,12 +360,7 @@ class Net:
             for name, tensor in old.tensors(torch.from_numpy(theta)).items()
         }
         fresh = {name: np.zeros(self.shapes[name], theta.dtype) for name in self.head}
-        return self.flatten(
-            {
-                name: (body | self.extra | fresh).get(name, np.empty(0))
-                for name in self.shapes
-            }
-        )
+        return self.flatten(body | self.extra | fresh)
 
     # The function, differentiable by torch
 
@@ -595,21 +577,14 @@ class Net:
                 for name, layer in named
             ]
             try:
-                losses = hasattr(self.module, "losses")
-                outputs.append(
-                    (
-                        "",
-                        (
-                            self.apply("losses", theta, x, y)
-                            if losses
-                            else self.apply("forward", theta, x)
-                        ),
-                    )
-                )
+                if hasattr(self.module, "losses"):
+                    last = self.apply("losses", theta, x, y)
+                else:
+                    last = self.apply("forward", theta, x)
             finally:
                 for hook in hooks:
                     hook.remove()
-        return outputs
+        return [*outputs, ("", last)]
 
 
 def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:

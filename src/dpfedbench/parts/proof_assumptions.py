@@ -13,39 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.results_format import NORMS
-from dpfedbench.training.client_updates.client_update import Clients, ClientUpdate
-from dpsum.participation import Participation
+from dpfedbench.training.client_updates.client_update import Clients
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
 
 
-def check_plan(
-    run: Method,
-    *,
-    client: ClientUpdate,
-    participation: Participation,
-    sums: Sequence[SumSpec],
-    own: Sequence[SumSpec],
-) -> None:
+def check_plan(run: Method) -> None:
     """Refuse a run whose parts do not satisfy the assumptions of its sums' proofs.
-
-    Args:
-        run: the run, for its other settings.
-        client: the client update.
-        participation: the participation of clients in rounds.
-        sums: all sums of the run.
-        own: the sums that each client takes over its own records.
 
     Raises:
         BenchError: names the assumption and the property.
     """
-    private = [sum_ for sum_ in sums if sum_.private]
+    private = [sum_ for sum_ in run.sums() if sum_.private]
     if not private:
         return
-    _check_client_state(client, participation, private)
-    _check_columns(client, run)
+    _check_client_state(run, private)
+    _check_columns(run)
     for sum_ in private:
         if sum_.noise.follows_loss and not run.validation.public:
             raise BenchError(
@@ -53,9 +38,8 @@ def check_plan(
                 " validation.public is false, and no account covers a loss on"
                 " private records: take public records, or noise.kind fixed"
             )
-    for sum_ in own:
         alone = sum_.unit == "client" and sum_.within_task is not None
-        if sum_.private and alone and sum_.adjacency != "replace-one":
+        if alone and sum_.adjacency != "replace-one":
             raise BenchError(
                 f"{sum_.name} is a sum over each client's own update, which every"
                 f" client sends, but its adjacency is {sum_.adjacency}: set adjacency"
@@ -63,28 +47,18 @@ def check_plan(
             )
 
 
-def check_clients(
-    clients: Clients,
-    *,
-    client: ClientUpdate,
-    participation: Participation,
-    server: SumSpec,
-    own: Iterable[SumSpec],
-    taken: Iterable[str],
-) -> None:
+def check_clients(run: Method, clients: Clients, taken: Iterable[str]) -> None:
     """Refuse clients, once they are created, that violate an assumption of the proofs.
 
     Args:
-        clients: the clients of the run.
-        client: the update that created them.
-        participation: the participation of clients in rounds.
-        server: the server's sum.
-        own: the sums that each client should take over its own records.
+        run: the run.
+        clients: the clients that its client update created.
         taken: names of the sums that have a mechanism.
 
     Raises:
         BenchError: names the assumption and the property.
     """
+    server = run.server_sum
     over_clients = server.private and server.unit == "client"
     if over_clients and clients.contributions_per_client != 1:
         raise BenchError(
@@ -95,12 +69,12 @@ def check_clients(
     keeps = clients.keeps_state
     if keeps is None:
         keeps = type(clients).state is not Clients.state
-    if over_clients and keeps and not participation.allows_client_state:
-        raise BenchError(_state_message(client, participation.kind, "save a state"))
-    missing = {sum_.name for sum_ in own if sum_.private} - set(taken)
+    if over_clients and keeps and not run.participation.allows_client_state:
+        raise BenchError(_state_message(run, "save a state"))
+    missing = {sum_.name for sum_ in run.client_sums if sum_.private} - set(taken)
     if missing:
         raise BenchError(
-            f"client_update.kind {client.kind} does not take {min(missing)}, the sum"
+            f"client_update.kind {run.client.kind} does not take {min(missing)}, the sum"
             " that protects what its clients send: take it by setup.create_mechanism, or take"
             " another client update"
         )
@@ -139,36 +113,35 @@ def declared(part: Any, name: str, made_by: str) -> Any:
     return getattr(part, name) if declares <= makes else None
 
 
-def _check_client_state(
-    client: ClientUpdate, participation: Participation, private: Sequence[SumSpec]
-) -> None:
-    keeps = declared(client, "keeps_state", "clients")
+def _check_client_state(run: Method, private: Sequence[SumSpec]) -> None:
+    keeps = declared(run.client, "keeps_state", "clients")
     if keeps is False:
         return
     verb = "keep state" if keeps else "may keep state"
     if any(sum_.unit == "record" for sum_ in private):
         raise BenchError(
-            f"the clients of client_update.kind {client.kind} {verb}, but the account"
+            f"the clients of client_update.kind {run.client.kind} {verb}, but the account"
             " of a record assumes that each record's contribution depends on that"
             " record and on releases alone: set keeps_state = False on the class if"
             " this is true, or protect clients"
         )
     over_clients = any(sum_.within_task is None for sum_ in private)
-    if over_clients and not participation.allows_client_state:
-        raise BenchError(_state_message(client, participation.kind, verb))
+    if over_clients and not run.participation.allows_client_state:
+        raise BenchError(_state_message(run, verb))
 
 
-def _state_message(client: ClientUpdate, participation: str, what: str) -> str:
+def _state_message(run: Method, what: str) -> str:
     return (
-        f"the clients of client_update.kind {client.kind} {what}, but"
-        f" participation.kind is {participation}, whose account needs contributions"
+        f"the clients of client_update.kind {run.client.kind} {what}, but"
+        f" participation.kind is {run.participation.kind}, whose account needs contributions"
         " that do not depend on earlier rounds: take poisson, balls-and-bins or a"
         " participation with known rounds, or set keeps_state = False on the class"
         " if its clients keep nothing"
     )
 
 
-def _check_columns(client: ClientUpdate, run: Method) -> None:
+def _check_columns(run: Method) -> None:
+    client = run.client
     columns = client.columns(run)
     if columns and not declared(client, "columns_are_released", "columns"):
         raise BenchError(

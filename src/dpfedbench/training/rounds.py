@@ -148,16 +148,8 @@ class Rounds:
         )
         self.clients = clients or run.client.clients(setup)
         if clients is None:
-            proof_assumptions.check_clients(
-                self.clients,
-                client=run.client,
-                participation=run.participation,
-                server=run.server_sum,
-                own=run.client_sums,
-                taken=[
-                    mechanism.spec.name for mechanism in self.composition.mechanisms
-                ],
-            )
+            taken = [mechanism.spec.name for mechanism in self.composition.mechanisms]
+            proof_assumptions.check_clients(run, self.clients, taken)
         self.server = self._create_server_mechanism(setup)
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.

@@ -1,1 +1,1 @@
-"""Sources of a network's cells, one file each, found by their folder."""
+"""Sources of a network's cells, found by their folder."""

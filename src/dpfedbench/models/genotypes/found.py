@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, read_genotype
-from dpfedbench.models.genotypes.random import RandomGenotype
-from dpfedbench.models.genotypes.source import GenotypeSource
-from dpfedbench.models.genotypes.stated import StatedGenotype
+from dpfedbench.models.genotypes.source import (
+    GenotypeSource,
+    RandomGenotype,
+    StatedGenotype,
+)
 from dpfedbench.models.references import reference
 
 if TYPE_CHECKING:

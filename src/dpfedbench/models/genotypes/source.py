@@ -1,16 +1,20 @@
-"""Base of genotype sources: settings, and the genotype that they describe."""
+"""Sources of a network's cells: settings, and the genotype that they describe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dpfedbench.config.part import Part
-from dpfedbench.models.genotype import Genotype, Space
+from dpfedbench.config.part import Part, setting
+from dpfedbench.errors import BenchError
+from dpfedbench.models.genotype import Genotype, Space, plain_cell
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
+
+CellOperations = tuple[tuple[tuple[str | int, ...], ...], ...]
 
 
 class GenotypeSource(Part):
@@ -50,9 +54,56 @@ class GenotypeSource(Part):
         raise NotImplementedError
 
 
-def space_of(run: Method) -> Space:
-    """Return the search space of the network that a run trains."""
-    space: Space = getattr(  # noqa: B009
-        run.model, "space"
-    )  # `models.zoo.darts` defines it and imports this module
-    return space
+class RandomGenotype(GenotypeSource):
+    """Genotype whose inputs and operations are drawn uniformly for each node: a
+    baseline for searches.
+    """
+
+    kind: Literal["random"] = "random"
+    seed: int = setting(
+        0, ge=0, doc="seed of the drawing, independent of the run's seed"
+    )
+
+    def genotype_in(self, space: Space) -> Genotype:
+        return space.random(stream(self.seed, "random-genotype"))
+
+
+class SameGenotype(GenotypeSource):
+    """Genotype whose nodes all read the two inputs of their cell by the same operation:
+    a baseline without a search.
+    """
+
+    kind: Literal["same"] = "same"
+    operation: str = setting(
+        "sep_conv_3x3", doc="operation of all edges; one of model.operations"
+    )
+
+    def genotype_in(self, space: Space) -> Genotype:
+        return space.same(self.operation)
+
+
+class StatedGenotype(GenotypeSource):
+    """Genotype in the configuration.
+
+    Each kind of cell lists two edges [operation, state] per node. States 0 and 1 are
+    the cell's inputs.
+    """
+
+    kind: Literal["stated"] = "stated"
+    normal: CellOperations = setting(
+        (), doc="the normal cell; [] if the network has none"
+    )
+    reduction: CellOperations = setting((), doc="the reduction cell")
+
+    def genotype_in(self, space: Space) -> Genotype:
+        cells = {"normal": self.normal, "reduction": self.reduction}
+        try:
+            return Genotype(
+                space,
+                {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes},
+            )
+        except (TypeError, ValueError) as error:
+            raise BenchError(
+                f"model.genotype: an edge is not [operation, state] ({error}): write"
+                " e.g. [sep_conv_3x3, 0]"
+            ) from error

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import KINDS, OPERATIONS, Space
-from dpfedbench.models.genotypes.random import RandomGenotype
-from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.models.genotypes.source import GenotypeSource, RandomGenotype
 from dpfedbench.models.zoo.model import ZooModel
 
 if TYPE_CHECKING:
@@ -159,6 +158,10 @@ class DartsCells(CellModel):
         paper="true",
     )
 
+    def check(self, run: Method) -> None:
+        super().check(run)
+        self.genotype.without_references().genotype_in(self.space)
+
     @property
     def record_level(self) -> bool:
         return not self.batch_normalisation
@@ -175,10 +178,8 @@ class DartsCells(CellModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
 
-        genotype = self.genotype.genotype_in(self.space)
-        genotype.check(self.space)
         return GenotypeNet(
-            genotype=genotype,
+            genotype=self.genotype.genotype_in(self.space),
             affine=self.affine,
             batch=self.batch_normalisation,
             auxiliary=self.auxiliary,
