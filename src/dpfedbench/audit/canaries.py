@@ -163,6 +163,11 @@ def audit_seed(run: Method, *indices: int) -> int:
     return int(stream(run.seed, f"audit/{run.key}", *indices).integers(2**62))
 
 
+def draw_coins(seed: int, *shape: int) -> np.ndarray:
+    """Return the secret coins of an audit's canaries, bool [shape]."""
+    return stream(seed, "audit-coins").integers(2, size=shape).astype(bool)
+
+
 def run_rounds(
     run: Method,
     source: ClientSource | RecordSource,
@@ -259,6 +264,39 @@ def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
     return [line for line in releases if line.name in (sum_.name, extra and extra.name)]
 
 
+def _units_of(
+    run: Method,
+    sum_: SumSpec,
+    present: Sequence[np.ndarray],
+    counts: Sequence[int],
+    *,
+    norm: float,
+) -> list[Units]:
+    """Return the units of each holder: canaries, and `counts` units in total.
+
+    Args:
+        run: the run, with the audit's seed.
+        sum_: the audited sum.
+        present: for each holder, whether each of its canaries is present.
+        counts: number of units of each holder.
+        norm: median norm of an ordinary unit's gradient.
+    """
+    units = []
+    for holder, row in enumerate(present):
+        count = counts[holder]
+        places = np.arange(count)
+        if sum_ in run.client_sums:
+            places = run.client.record_subset(
+                sum_, seed=run.seed, client=holder, records=count
+            )
+        units.append(
+            canary_units(
+                count, row, norm=norm, seed=run.seed, holder=holder, places=places
+            )
+        )
+    return units
+
+
 def one_run(
     run: Method,
     sum_: SumSpec,
@@ -310,19 +348,16 @@ def one_run(
     is_client_sum = sum_ in own_sums
     holders = 1
     canaries_each = canaries
-    sizes = [records] * clients if isinstance(records, int) else list(records)
+    sizes = [records] * clients if isinstance(records, int) else records
     if is_client_sum:
         lots = rounds * steps
         holders = 1 if added else min(clients, max(1, _STEPS // lots))
-        holders = holders if isinstance(records, int) else len(sizes)
+        if not isinstance(records, int):
+            holders = len(records)
         canaries_each = min(
             min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4
         )
-    coins = (
-        stream(seed, "audit-coins")
-        .integers(2, size=(holders, canaries_each))
-        .astype(bool)
-    )
+    coins = draw_coins(seed, holders, canaries_each)
     net = Coordinates(
         ordinary=ORDINARY,
         reserved=canaries_each,
@@ -334,31 +369,10 @@ def one_run(
     # A record is in one part of its client's records, and the sum is over one part.
     parts = len({own_sum.part for own_sum in own_sums})
     counts = [size * parts for size in sizes] if is_client_sum else [clients]
-
-    def units_of(
-        row: np.ndarray, holder: int, places: np.ndarray | None = None
-    ) -> Units:
-        return canary_units(
-            counts[holder], row, norm=threshold, seed=seed, holder=holder, places=places
-        )
-
-    def places(holder: int) -> np.ndarray | None:
-        return (
-            run.client.record_subset(
-                sum_, seed=seed, client=holder, records=counts[holder]
-            )
-            if is_client_sum
-            else None
-        )
-
-    units = [
-        units_of(row & inserted, holder, places(holder))
-        for holder, row in enumerate(coins)
-    ]
-    units += [
-        units_of(np.zeros(0, bool), holder)
-        for holder in range(1, clients if added else 1)
-    ]
+    present = list(coins & inserted)
+    if added:
+        present += [np.zeros(0, bool)] * (clients - 1)
+    units = _units_of(run, sum_, present, counts, norm=threshold)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: CanaryScores

@@ -18,6 +18,7 @@ import torch
 from dpfedbench.audit.canaries import (
     CanaryExperiment,
     ClientSource,
+    draw_coins,
     gradients_of,
     nothing,
 )
@@ -35,7 +36,6 @@ from dpsum.audit.ideal import gaussian, secret
 from dpsum.composition import Composition
 from dpsum.ledger import Release
 from dpsum.mechanism import Mechanism
-from dpsum.randomness import stream
 
 Show = Callable[[Mechanism, Accumulator, np.ndarray], None]
 """Callback with a mechanism, one client's total, and the client's release."""
@@ -162,17 +162,14 @@ def one_run_of_examples(
     support = ways * shape.support_per_class
     examples = ways * (shape.support_per_class + shape.query_per_class)
     clients = max(1, canaries // examples)
-    coins = (
-        stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
-    )
+    coins = draw_coins(seed, clients, examples)
     net = Coordinates(ordinary=1, reserved=examples, groups=groups)
-    source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
+    source = TaskSource(net, support, coins & inserted)
     scores = np.zeros(coins.shape)
     shown = np.zeros(coins.shape, bool)
-    squares, drawn = (
-        np.zeros(coins.shape),
-        dict[float, list[float]](),
-    )  # sums of z^-2 over known releases; z of secret releases by sampling rate
+    # Sums of z^-2 over known releases, and z of secret releases by sampling rate.
+    squares = np.zeros(coins.shape)
+    drawn = dict[float, list[float]]()
 
     def show(mechanism: Mechanism, total: Accumulator, released: np.ndarray) -> None:
         # The observer does not know which examples were sampled secretly.
@@ -234,7 +231,7 @@ def one_run_of_updates(
     C along a coordinate, or -C, which is the largest possible difference. Unless
     `inserted`, every update is -C, whatever its coin (a null experiment).
     """
-    coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
+    coins = draw_coins(seed, canaries)
     net = Coordinates(ordinary=1, reserved=1)
     scores = np.zeros(canaries)
     squares = np.zeros(canaries)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import importlib.metadata
 import math
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
 from dpfedbench.method import Method
+from dpfedbench.models.kernels import versions_of
 from dpfedbench.papers import read_run_file
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.training.accounts import ledger_of
@@ -151,10 +150,7 @@ def audit(
             than the code's.
     """
     started = time.monotonic()
-    names = ("torch", "numpy", "scipy", "numba")
-    versions = {name: importlib.metadata.version(name) for name in names} | {
-        "python": platform.python_version()
-    }
+    versions = versions_of("torch", "numpy", "scipy", "numba")
     nothing: dict[str, Any] = {
         "epsilon": None,
         "method": None,
@@ -343,15 +339,16 @@ def _audit_served(
     steps = int(first.sampler["rounds"]) // run.participation.rounds
     threshold = float(np.atleast_1d(first.threshold)[0])
     records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
-    every = sum(records) if isinstance(records, list) else records * run.clients.count
+    units = run.clients.count
+    if is_client_sum:
+        units = sum(records) if isinstance(records, list) else records * units
     # There should be ordinary clients or records beside the canaries.
-    most = every if is_client_sum else run.clients.count
-    dimension = (
-        first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
-    )
-    canaries_each = min(
-        canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY
-    )
+    canaries_each = min(canaries, 3 * units // 4)
+    dimension = None
+    if sum_.noise is not None and sum_.noise.by_dimension:
+        dimension = first.dimension
+        canaries_each = min(canaries_each, dimension - ORDINARY)
+    clients_added = others(releases).get(observer, 0)
     groups = _groups_in(first)
     if groups > 1:  # a canary has one coordinate in each group
         canaries_each = min(canaries_each, max(_LEAST, canaries_each // groups))
@@ -373,7 +370,7 @@ def _audit_served(
             threshold=threshold,
             records=records,
             steps=steps,
-            added=others(releases).get(observer, 0),
+            added=clients_added,
             multipliers=[_charged(sum_, threshold, events) for events in rounds][
                 ::steps
             ],
@@ -395,11 +392,7 @@ def _audit_served(
     )
     check_same_mechanism(releases, experiment.releases)
     if observer:
-        releases = [
-            seen_by(event, others(releases)[observer], observer) for event in releases
-        ]
-        first = releases[0]
-        rounds = rounds_of(releases)
+        releases = [seen_by(event, clients_added, observer) for event in releases]
         experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
     bounds = bounds_of(
@@ -418,7 +411,7 @@ def _audit_served(
         )
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
     proven = family.epsilon(1.0, delta) if rule.private else math.inf
-    return _entry(bounds, first, proven, delta=delta, confidence=confidence) | {
+    return _entry(bounds, releases[0], proven, delta=delta, confidence=confidence) | {
         "canaries": len(experiment.coins),
         "rounds": len(rounds),
         "clients_audited": experiment.holders if is_client_sum else None,

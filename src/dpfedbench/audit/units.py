@@ -149,16 +149,16 @@ def canary_units(
     norm: float,
     seed: int,
     holder: int,
-    places: np.ndarray | None = None,
+    places: np.ndarray,
 ) -> Units:
     """Return one canary per coin, and ordinary units.
 
     Ordinary gradients have random directions. Their norms are spread around `norm`
     log-normally, one deviation being a factor e, which is about as wide as clients'
-    norms in training. The canaries are the first units, or the units at `places`.
+    norms in training. The canaries are the first of the units at `places`.
     """
     canaries = len(coins)
-    canary_ids = np.arange(canaries) if places is None else places[:canaries]
+    canary_ids = places[:canaries]
     coordinates = np.full(units, -1)
     coordinates[canary_ids] = np.arange(canaries)
     size = np.zeros(units, np.float32)

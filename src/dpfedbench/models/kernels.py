@@ -7,6 +7,7 @@ for a network, torch computes the gradients and numpy adds up the contributions.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable
@@ -68,6 +69,12 @@ def processor() -> str:
 
         return compiled_for()
     return platform.machine()
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Return the versions of packages and of Python, on which results depend."""
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return versions | {"python": platform.python_version()}
 
 
 def package() -> ModuleType | None:

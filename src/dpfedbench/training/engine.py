@@ -14,9 +14,7 @@ checkpoint holds everything else.
 
 import csv
 import dataclasses
-import importlib.metadata
 import math
-import platform
 import shutil
 import sys
 import time
@@ -28,7 +26,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
-from dpfedbench.models.kernels import processor
+from dpfedbench.models.kernels import processor, versions_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.results_format import FORMAT, HISTORY, VERSION
@@ -360,10 +358,6 @@ class _Training:
                 )
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
-        versions = {
-            name: importlib.metadata.version(name)
-            for name in ("torch", "numpy", "numba")
-        }
         served = rounds.clients.served
         spent = [mechanism.noise_multiplier for mechanism in self.composition.budgeted]
         timed = self.composition.duration_is_public
@@ -402,7 +396,7 @@ class _Training:
                     for member in state.best
                 ],
                 "method_version": config.made_by,
-                "versions": versions | {"python": platform.python_version()},
+                "versions": versions_of("torch", "numpy", "numba"),
                 "notices": list(config.notices),
             },
         )

@@ -9,6 +9,7 @@ privacy.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,20 +112,17 @@ class Rounds:
         self.held = held
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
+        unaccounted = (
+            *run.unaccounted_releases,
+            *getattr(held, "unaccounted_releases", ()),
+        )
         self.composition = Composition(
             claims=run.counted_claims,
             sums=run.sums(),
-            unaccounted_releases=tuple(
-                dict.fromkeys(
-                    (
-                        *run.unaccounted_releases,
-                        *getattr(held, "unaccounted_releases", ()),
-                    )
-                )
-            ),
+            unaccounted_releases=tuple(dict.fromkeys(unaccounted)),
             unaccounted_units=run.unaccounted_units,
         )
-        self._create_mechanism = functools.partial(
+        create_mechanism = functools.partial(
             Mechanism,
             composition=self.composition,
             ledger=ledger,
@@ -138,7 +136,7 @@ class Rounds:
             held=held,
             gradients=gradients,
             client_sums=run.client_sums,
-            create_mechanism=self._create_mechanism,
+            create_mechanism=create_mechanism,
             plan=self.plan,
             threads=threads,
             first=first,
@@ -150,11 +148,19 @@ class Rounds:
         if clients is None:
             taken = [mechanism.spec.name for mechanism in self.composition.mechanisms]
             proof_assumptions.check_clients(run, self.clients, taken)
-        self.server = self._create_server_mechanism(setup)
+        self.server = create_mechanism(
+            run.server_sum,
+            participation=self.plan,
+            denominator=self.plan.denominator * self.clients.contributions_per_client,
+            dimension=self.shared.count,
+            plain_sum=self.step.plain_sum,
+            groups=self.shared.groups(setup.groups_of(run.server_sum)),
+            first_threshold=None if first is None else lambda: first,
+        )
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
         self.further = [
-            self._create_mechanism(
+            create_mechanism(
                 sum_,
                 participation=self.plan,
                 denominator=float(run.clients.count),
@@ -168,21 +174,13 @@ class Rounds:
         self.theta = torch.from_numpy(weights.copy())
         self._state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._state, self.shared)
-        norms = () if run.private or self.clients.served == "records" else NORMS
-        noise_columns = (
-            ()
-            if self.server.spec.noise is None
-            else self.server.spec.noise.public_columns
-        )
-        by_group = () if self.server.groups is None else GROUP_THRESHOLDS
-        client_columns = run.client.columns(run)
-        self.columns = (
-            *measures.columns,
-            *client_columns,
-            *noise_columns,
-            *by_group,
-            *norms,
-        )
+        self.columns = [*measures.columns, *run.client.columns(run)]
+        if self.server.spec.noise is not None:
+            self.columns += self.server.spec.noise.public_columns
+        if self.server.groups is not None:
+            self.columns += GROUP_THRESHOLDS
+        if not run.private and self.clients.served != "records":
+            self.columns += NORMS
 
     @classmethod
     def from_run(
@@ -253,20 +251,6 @@ class Rounds:
             **options,
         )
 
-    def _create_server_mechanism(self, setup: Setup) -> Mechanism:
-        first = setup.first
-        denominator = self.plan.denominator * self.clients.contributions_per_client
-        server_sum = self.run.server_sum
-        return self._create_mechanism(
-            server_sum,
-            participation=self.plan,
-            denominator=denominator,
-            dimension=self.shared.count,
-            plain_sum=self.step.plain_sum,
-            groups=self.shared.groups(setup.groups_of(server_sum)),
-            first_threshold=None if first is None else lambda: first,
-        )
-
     def round(self, index: int) -> tuple[Row, int]:
         """Run one round; return its row of the history and its clients or records.
 
@@ -276,12 +260,9 @@ class Rounds:
         self.processes.broadcast(("round", index, self.theta.numpy(), self._states()))
         cohort, (total, *further_totals), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
-        pairs = zip(self.further, further_totals, strict=True)
         means = [
-            self.shared.expanded(
-                mechanism.release(further_total) / mechanism.denominator
-            )
-            for mechanism, further_total in pairs
+            self.shared.expanded(mechanism.release(message) / mechanism.denominator)
+            for mechanism, message in zip(self.further, further_totals, strict=True)
         ]
         if means:
             self.processes.broadcast(("broadcast", means))
@@ -300,11 +281,9 @@ class Rounds:
         self.shared.put(self.theta, weights)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         served = self.clients.work(cohort)
-        if served is None:
-            served = (
-                int(self.plan.denominator) if self.server.spec.private else len(cohort)
-            )
-        return row, served
+        if served is None and self.server.spec.private:
+            served = int(self.plan.denominator)
+        return row, len(cohort) if served is None else served
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
         """Stop a training if its model or all contributions of a round are not finite.
@@ -317,25 +296,21 @@ class Rounds:
             index: number of the round, from 0.
             count: number of contributions to the server's sum.
         """
-        loss = row.get("loss", 0.0)
         bad = self.non_finite
-        fault = ""
         # The loss of clients that sum over their own records leaves out values that are
         # not finite, unless no value is finite.
-        if (
-            not self.run.private
-            and bad
-            and (bad == count or (self.run.client_data == "records" and loss != loss))
-        ):
+        no_loss = self.run.client_data == "records" and math.isnan(row.get("loss", 0.0))
+        if not self.run.private and bad and (bad == count or no_loss):
             fault = "none of its contributions is"
         elif not torch.isfinite(self.theta).all():
             fault = "the model is no longer"
-        if fault:
-            raise BenchError(
-                f"training stops in round {index + 1}, since {fault} finite: lower"
-                " server.rate or client_update.inner_rate or, in a private run,"
-                " clipping.threshold or noise.multiplier"
-            )
+        else:
+            return
+        raise BenchError(
+            f"training stops in round {index + 1}, since {fault} finite: lower"
+            " server.rate or client_update.inner_rate or, in a private run,"
+            " clipping.threshold or noise.multiplier"
+        )
 
     @property
     def non_finite(self) -> int:
@@ -443,17 +418,13 @@ class Rounds:
             # Each contribution is a client's own release, so that the norm of the sum
             # may be published; losses may not.
             return {"clients": self.plan.denominator, "released_norm": norm}
-        quantiles = (
-            np.quantile(total.norms, [0.1, 0.5, 0.9])
-            if len(total.norms)
-            else [np.nan] * 3
-        )
-        loss = float(np.mean(np.concatenate(losses))) if losses else np.nan
+        quantiles = np.quantile(total.norms or [np.nan], [0.1, 0.5, 0.9])
         return {
             "clients": len(cohort),
-            "loss": loss,
-            **dict(zip(NORMS, map(float, quantiles), strict=True)),
-        } | {"released_norm": norm}
+            "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan,
+            **dict(zip(NORMS, quantiles.tolist(), strict=True)),
+            "released_norm": norm,
+        }
 
     def state(self) -> dict[str, Any]:
         """Return everything that a restart needs."""

@@ -9,7 +9,6 @@ the server's sum, makes the server's step, validates, and writes files.
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from dpfedbench.errors import BenchError
 from dpfedbench.files import sha256
 from dpfedbench.method import Method
-from dpfedbench.models.kernels import add_rows, processor
+from dpfedbench.models.kernels import add_rows, processor, versions_of
 from dpfedbench.models.torch_sums import rows_of
 from dpfedbench.training.processes import Processes
 from dpsum.group_clipping import add_rows_by_group
@@ -63,12 +62,7 @@ def check_agree(
         return
     versions = {
         "dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE),
-        "Python": platform.python_version(),
-    }
-    versions |= {
-        name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")
-    }
-    versions |= {
+        **versions_of("torch", "numpy", "numba"),
         "processor": processor(),
         "device": device,
         "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}",

@@ -37,10 +37,9 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.training.client_updates.client_update import (
     Clients,
-    RecordHolders,
     Row,
     Setup,
-    Stream,
+    SharedModelClients,
 )
 from dpsum import participation
 from dpsum.randomness import stream
@@ -164,7 +163,7 @@ class ReleasedSearchSteps(SearchSteps):
         return _Search(self, setup)
 
 
-class _Search(RecordHolders):
+class _Search(SharedModelClients):
     """Single party of a run."""
 
     def __init__(self, update: ReleasedSearchSteps, setup: Setup) -> None:
@@ -214,19 +213,13 @@ class _Search(RecordHolders):
             holders=1,
             first_threshold=lambda: rule.sensitivity(kernel_count),
         )
-        start = torch.from_numpy(
-            net.initial(stream(run.seed, "initial-weights")).copy()
-        )
+        start = torch.zeros(net.dimension)
         self._state = {
             WEIGHTS: update.weights.begin(start[self._weights]),
             ARCHITECTURE: update.architecture.begin(start[self._architecture]),
         }
 
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Yield the model that the party has after the round, as one row."""
-        model = torch.from_numpy(theta.copy())
+    def move(self, model: torch.Tensor, index: int) -> Row:
         training = self._lot(WEIGHTS, index)
         validation = self._lot(ARCHITECTURE, index)
         if len(training) and len(validation):
@@ -246,13 +239,12 @@ class _Search(RecordHolders):
             index=index,
             rounds=self._rounds,
         )
-        self._row = {
+        return {
             "clients": 1,
             "released_norm": float(released.norm()),
             "noise_multiplier": self._mechanism.noise_multiplier,
             "threshold": self._mechanism.states[0]["threshold"],
         } | self._public_columns(model)
-        yield model[None], np.zeros(0), np.zeros(0)
 
     def _lot(self, name: str, index: int) -> np.ndarray:
         """Return the positions of a half's lot among all of the party's records."""
@@ -320,9 +312,3 @@ class _Search(RecordHolders):
 
     def work(self, cohort: np.ndarray) -> int:
         return sum(lots.size for lots in self._lots.values())
-
-    def state(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state

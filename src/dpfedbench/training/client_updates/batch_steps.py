@@ -25,9 +25,9 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    RecordHolders,
+    Row,
     Setup,
-    Stream,
+    SharedModelClients,
 )
 from dpsum.randomness import stream
 
@@ -89,7 +89,7 @@ class BatchSteps(ClientUpdate):
         return _Batches(self, setup)
 
 
-class _Batches(RecordHolders):
+class _Batches(SharedModelClients):
     """Parties of a run, whose batches are computed one after another."""
 
     def __init__(self, update: BatchSteps, setup: Setup) -> None:
@@ -117,16 +117,9 @@ class _Batches(RecordHolders):
         )
         self._state = update.weights.begin(torch.zeros(setup.net.dimension))
 
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Yield the model that all parties have after the round, as one row."""
-        model = torch.from_numpy(theta.copy())
-        measured = [
-            batch
-            for client in range(self._count)
-            if (batch := self._party(theta, index, client)) is not None
-        ]
+    def move(self, model: torch.Tensor, index: int) -> Row:
+        batches = [self._party(model, index, client) for client in range(self._count)]
+        measured = [batch for batch in batches if batch is not None]
         if measured:
             mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
             self._update.weights.step(
@@ -138,13 +131,10 @@ class _Batches(RecordHolders):
                 values = torch.stack([value for _, value in statistics])
                 model[statistics[0][0]] = values.mean(dim=0)
         losses = [batch.loss for batch in measured]
-        self._row = {
-            "clients": self._count,
-            "loss": float(np.mean(losses)) if losses else math.nan,
-        }
-        yield model[None], np.zeros(0), np.zeros(0)
+        loss = float(np.mean(losses)) if losses else math.nan
+        return {"clients": self._count, "loss": loss}
 
-    def _party(self, theta: np.ndarray, index: int, client: int) -> Any:
+    def _party(self, model: torch.Tensor, index: int, client: int) -> Any:
         """Return one party's batch; None for fewer than two records.
 
         A batch of one record has no statistics.
@@ -160,7 +150,7 @@ class _Batches(RecordHolders):
             stream(seed, "augmentation", index, client),
         )
         return self._gradient(
-            theta,
+            model,
             images,
             self._held.labels[client][lot],
             generator=generator_of(stream(seed, "drop-path", index, client)),
@@ -169,9 +159,3 @@ class _Batches(RecordHolders):
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * self._lots.size
-
-    def state(self) -> Any:
-        return self._state
-
-    def restore(self, state: Any) -> None:
-        self._state = state

@@ -12,6 +12,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates.local_model import (
     GRADIENTS_AT_ONCE,
+    Examples,
     LocalClient,
     LocalModel,
     constant_thresholds,
@@ -205,6 +206,31 @@ class RecordHolders(Clients):
         return self._row
 
 
+class SharedModelClients(RecordHolders):
+    """Base of parties that share one model, and move it together in each round.
+
+    `_state` is the state of their optimisers, which a checkpoint saves.
+    """
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """Yield the model that all parties have after the round, as one row."""
+        model = torch.from_numpy(theta.copy())
+        self._row = self.move(model, index)
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def move(self, model: torch.Tensor, index: int) -> Row:
+        """Move the model [d] in place, and return the round's row of the history."""
+        raise NotImplementedError
+
+    def state(self) -> Any:
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+
 class CohortClients(Clients):
     """Clients of an update that defines `contributions`.
 
@@ -295,14 +321,9 @@ class CohortClients(Clients):
         with self._workers.worker() as (gradients, room):
             model = self._model(theta, gradients, room)
             clients = self._clients(ids)
-            count = 0
-            for message in self._update.contributions(model, clients, index):
-                if count == len(clients):
-                    self._refuse_count("more", len(clients))
-                rows[count] = self._checked(message)
-                count += 1
-            if count < len(clients):
-                self._refuse_count(str(count), len(clients))
+            stream = self._update.contributions(model, clients, index)
+            for row, message in zip(rows, stream, strict=True):
+                row.copy_(self._checked(message))
             for position, client in enumerate(clients):
                 self._keep(client, rows[position])
                 if not self._setup.run.private:
@@ -340,15 +361,16 @@ class CohortClients(Clients):
                 )
                 for number in numbers
             ]
-        batch = held.gather(np.asarray(ids))
         return [
             LocalClient(
                 number=number,
                 state=self._state_of(number),
-                support=(batch.support_x[position], batch.support_y[position]),
-                query=(batch.query_x[position], batch.query_y[position]),
+                support=support,
+                query=query,
             )
-            for position, number in enumerate(numbers)
+            for number, (support, query) in zip(
+                numbers, task_examples(held, ids), strict=True
+            )
         ]
 
     def _state_of(self, number: int) -> dict[str, Any]:
@@ -374,13 +396,6 @@ class CohortClients(Clients):
                 " the shared ones"
             )
         return message
-
-    def _refuse_count(self, count: str, clients: int) -> None:
-        raise BenchError(
-            f"contributions of client_update.kind {self._update.kind} yields {count}"
-            f" messages for {clients} clients: yield one for each client of the"
-            " cohort, in order"
-        )
 
     def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
         """Keep a client's state, unless its message is not finite.
@@ -449,6 +464,14 @@ class CohortClients(Clients):
             for client, values in state["clients"].items()
             if self._is_here(client)
         }
+
+
+def task_examples(held: Any, ids: np.ndarray) -> Iterator[tuple[Examples, Examples]]:
+    """Return the support and the query examples of few-shot clients."""
+    batch = held.gather(ids)
+    support = zip(batch.support_x, batch.support_y, strict=True)
+    query = zip(batch.query_x, batch.query_y, strict=True)
+    return zip(support, query, strict=True)
 
 
 def each_holder(

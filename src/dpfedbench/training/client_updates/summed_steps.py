@@ -24,16 +24,14 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    RecordHolders,
     Row,
     Setup,
-    Stream,
+    SharedModelClients,
     each_holder,
 )
 from dpsum import participation
 from dpsum.accounting.units import cannot_compose
 from dpsum.private_sum import PlainSum
-from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
@@ -158,17 +156,15 @@ class _Cut(PlainSum):
 class _Phase:
     """One sum of each party over the records at `record_positions`, and the step after it."""
 
-    name: str
     steps: StepOfSum
     block: str
     coordinates: slice
     record_positions: list[np.ndarray]
     lots: participation.RecordLots
     mechanism: Mechanism
-    state: dict[str, Any]
 
 
-class Parties(RecordHolders):
+class Parties(SharedModelClients):
     """Parties of a run."""
 
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
@@ -182,10 +178,8 @@ class Parties(RecordHolders):
         self._count, held = len(self._held.images), len(self._held.images[0])
         self._workers = setup.workers(lambda gradients: gradients)
         self._rounds = run.participation.rounds
-        theta = torch.from_numpy(
-            net.initial(stream(run.seed, "initial-weights")).copy()
-        )
         self._phases = list[_Phase]()
+        self._state = []
         for sum_ in setup.client_sums:
             block = update.block_of(sum_)
             steps = update.steps[sum_.name]
@@ -204,10 +198,13 @@ class Parties(RecordHolders):
                     # The ledger describes both sums alike. An account takes releases
                     # of one lot as one Gaussian release; releases of two lots are
                     # not one.
-                    names = earlier.name, sum_.name
                     raise BenchError(
                         cannot_compose(
-                            *names, sum_.unit, sum_.part, "draw their own lots"
+                            earlier.mechanism.spec.name,
+                            sum_.name,
+                            sum_.unit,
+                            sum_.part,
+                            "draw their own lots",
                         )
                     )
             mechanism = setup.create_mechanism(
@@ -220,28 +217,15 @@ class Parties(RecordHolders):
                     dimension=dimension, norm=cut or math.inf
                 ),
             )
-            state = steps.begin(theta[coordinates])
+            self._state.append(steps.begin(torch.zeros(mechanism.dimension)))
             self._phases.append(
-                _Phase(
-                    sum_.name,
-                    steps,
-                    block,
-                    coordinates,
-                    indices,
-                    drawn,
-                    mechanism,
-                    state,
-                )
+                _Phase(steps, block, coordinates, indices, drawn, mechanism)
             )
 
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Yield the model that all parties have after the round, as one row."""
-        model = torch.from_numpy(theta.copy())
+    def move(self, model: torch.Tensor, index: int) -> Row:
         row: Row = {"clients": self._count}
         with self._workers.running() as pool:
-            for phase in self._phases:
+            for phase, state in zip(self._phases, self._state, strict=True):
 
                 def party(client: int, phase: _Phase = phase) -> Any:
                     return self._party(phase, model.numpy(), index, client)
@@ -262,12 +246,11 @@ class Parties(RecordHolders):
                 phase.steps.step(
                     model[phase.coordinates],
                     mean,
-                    phase.state,
+                    state,
                     index=index,
                     rounds=self._rounds,
                 )
-        self._row = row | self._public_columns(model)
-        yield model[None], np.zeros(0), np.zeros(0)
+        return row | self._public_columns(model)
 
     def _party(
         self, phase: _Phase, theta: np.ndarray, index: int, client: int
@@ -316,15 +299,8 @@ class Parties(RecordHolders):
         return (
             row
             if first
-            else {f"{phase.name}_{key}": value for key, value in row.items()}
+            else {f"{mechanism.spec.name}_{key}": value for key, value in row.items()}
         )
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * sum(phase.lots.size for phase in self._phases)
-
-    def state(self) -> Any:
-        return [phase.state for phase in self._phases]
-
-    def restore(self, state: Any) -> None:
-        for phase, saved in zip(self._phases, state, strict=True):
-            phase.state = saved

@@ -21,15 +21,14 @@ from dpfedbench.training.client_updates.client_update import (
     Clients,
     Setup,
     Stream,
+    task_examples,
 )
+from dpfedbench.training.client_updates.local_model import Examples
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
-
-Examples = tuple["np.ndarray", "np.ndarray"]
-"""Images [n, H, W, C] and labels [n]; or words [n, L], which are their own labels."""
 
 
 class ClientsWithinTask(Clients):
@@ -99,17 +98,6 @@ class ClientsWithinTask(Clients):
         """
         raise NotImplementedError
 
-    def _held(self, ids: np.ndarray) -> list[tuple[Examples, Examples]]:
-        """Return the support and query examples of each client."""
-        tasks = self.setup.held.gather(ids)
-        return [
-            (
-                (tasks.support_x[i], tasks.support_y[i]),
-                (tasks.query_x[i], tasks.query_y[i]),
-            )
-            for i in range(len(ids))
-        ]
-
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
@@ -131,9 +119,8 @@ class ClientsWithinTask(Clients):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
-                measures = np.array(
-                    list(pool.map(computed, ids, self._held(ids), room))
-                ).reshape(-1, 2)
+                examples = task_examples(self.setup.held, ids)
+                measures = np.array(list(pool.map(computed, ids, examples, room)))
                 rows = room[: len(ids)].flatten(end_dim=1)
                 yield rows, measures[:, 0], measures[:, 1]
         for mechanism in self.mechanisms.values():
