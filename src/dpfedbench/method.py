@@ -230,19 +230,13 @@ class Method(Settings):
         It is the server's δ where the server's sum protects the same unit, because the
         two values of ε are compared.
         """
-        client_sum = next(
-            (sum_ for sum_ in self.sums() if sum_.private and sum_.within_task), None
-        )
-        if client_sum is None:
+        sums = self.sums()
+        own = [sum_ for sum_ in sums if sum_.private and sum_.within_task]
+        if not own:
             return None
-        return next(
-            (
-                sum_.delta
-                for sum_ in self.sums()
-                if sum_.budget is not None and sum_.unit == client_sum.unit
-            ),
-            client_sum.delta,
-        )
+        budgeted = [sum_ for sum_ in sums if sum_.budget is not None]
+        same_unit = [sum_ for sum_ in budgeted if sum_.unit == own[0].unit]
+        return (*same_unit, own[0])[0].delta
 
     @property
     def accounts_images(self) -> bool:
@@ -262,23 +256,18 @@ class Method(Settings):
         """Reasons why a result computed from private data before training is a release
         without an accounting event.
         """
-        made_of = {
-            run.folder: run
+        reasons = [
+            reason
+            for section in self.sections
+            for reason in section.unaccounted_releases
+        ]
+        reasons += [
+            f"the network is made of what {run.folder} found without privacy"
             for run in self.model.references(self).values()
             if not run.private
-        }
-        return (
-            *(
-                reason
-                for section in self.sections
-                for reason in section.unaccounted_releases
-            ),
-            *(
-                f"the network is made of what {folder} found without privacy"
-                for folder in made_of
-            ),
-            *self.initial.without_account(self),
-        )
+        ]
+        reasons += self.initial.without_account(self)
+        return tuple(dict.fromkeys(reasons))
 
     @property
     def breaches(self) -> tuple[Breach, ...]:
@@ -295,18 +284,15 @@ class Method(Settings):
     @property
     def unaccounted_units(self) -> dict[str, tuple[str, ...]]:
         """Reasons of all breaches, by the unit whose guarantee they break."""
-        units = dict.fromkeys(breach.unit for breach in self.breaches)
-        return {
-            unit: tuple(
-                breach.reason for breach in self.breaches if breach.unit == unit
-            )
-            for unit in units
-        }
+        reasons: dict[str, tuple[str, ...]] = {}
+        for breach in self.breaches:
+            reasons[breach.unit] = (*reasons.get(breach.unit, ()), breach.reason)
+        return reasons
 
     def _coupled_records(self) -> tuple[Breach, ...]:
         """Return the breach of a model that mixes the records of a batch."""
-        by_unit = any(sum_.unit == "record" for sum_ in self.sums())
-        takes_records = self.client.by_record or by_unit
+        sums_records = any(sum_.unit == "record" for sum_ in self.sums())
+        takes_records = self.client.by_record or sums_records
         if self.model.record_level or not takes_records:
             return ()
         breach = Breach(
@@ -335,11 +321,7 @@ class Method(Settings):
             for sum_ in self.sums()
             if sum_.clipping is not None and sum_.clipping.notice
         ]
-        if (
-            server.private
-            and server.delta is not None
-            and server.delta * self.clients.count >= 1
-        ):
+        if server.private and (server.delta or 0.0) * self.clients.count >= 1:
             notices.append(
                 f"delta {server.delta:g} is not below 1/{self.clients.count}, one over"
                 " the clients"
@@ -353,9 +335,8 @@ class Method(Settings):
                 " covers them"
             )
         if not self.task.shots:
-            held_out = self.validation.tasks
             notices.append(
-                f"{held_out} records of the test part are a public validation split;"
+                f"{self.validation.tasks} records of the test part are a public validation split;"
                 " accuracy is on the rest"
             )
         return tuple(notices)
@@ -363,24 +344,21 @@ class Method(Settings):
     @property
     def references(self) -> dict[str, Method]:
         """Other runs whose files this run needs, by the file's name in their folder."""
-        sum_references: list[Mapping[str, Method]] = [
-            {rule.reference_file: self._as(self.known[rule.reference])}
+        references = [
+            (rule.reference_file, self._as(self.known[rule.reference]))
             for rule in (sum_.clipping for sum_ in self.sums())
             if isinstance(rule, ReferenceRule)
         ]
+        references += self.model.references(self).items()
+        references += self.initial.references(self).items()
         runs: dict[str, Method] = {}
-        for files in (
-            *sum_references,
-            self.model.references(self),
-            self.initial.references(self),
-        ):
-            for name, run in files.items():
-                if runs.setdefault(name, run) != run:
-                    raise BenchError(
-                        f"this run needs {name} of two runs, {runs[name].folder} and"
-                        f" {run.folder}, but no account composes both: use only one of"
-                        " them"
-                    )
+        for name, run in references:
+            if runs.setdefault(name, run) != run:
+                raise BenchError(
+                    f"this run needs {name} of two runs, {runs[name].folder} and"
+                    f" {run.folder}, but no account composes both: use only one of"
+                    " them"
+                )
         return runs
 
     @staticmethod
@@ -497,10 +475,7 @@ class Method(Settings):
         keeps the run's behaviour.
         """
         values = {key: value for key, value in self.identity().items() if key != "seed"}
-        canonical = json.dumps(
-            values, sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
-        return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+        return _digest(values)
 
     @property
     def stream_seed(self) -> int:
@@ -576,8 +551,7 @@ class Method(Settings):
         inputs = self.model.made_once(self)
         if inputs is None:
             return None
-        canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
-        return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
+        return f"{self.dataset}/{_digest(inputs)}"
 
     def to_yaml(self) -> str:
         """Return the text of config.yaml.
@@ -586,6 +560,13 @@ class Method(Settings):
         """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    canonical = json.dumps(
+        values, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:10]
 
 
 def _within(value: Any) -> Iterator[Any]:

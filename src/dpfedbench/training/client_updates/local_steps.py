@@ -85,8 +85,7 @@ class LocalSteps(ClientUpdate):
             records: number of records of a client; a sequence with one number for each
                 client where the numbers differ.
         """
-        plan = run.participation
-        return plan.lots(
+        return run.participation.lots(
             clients=clients,
             seed=run.stream_seed,
             steps=self.inner_steps,
@@ -94,11 +93,8 @@ class LocalSteps(ClientUpdate):
         )
 
     def samplers(self, run: Method, records: Any) -> dict[str, Sampler]:
-        return {
-            self.sends: (
-                self.lots(run, clients=run.clients.count, records=records).describe()
-            )
-        }
+        lots = self.lots(run, clients=run.clients.count, records=records)
+        return {self.sends: lots.describe()}
 
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
@@ -193,11 +189,8 @@ class _Silos(RecordHolders):
             self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
             for step in range(self._update.inner_steps):
                 self._row = self._step(pool, index, step)
-        for models_of_process in self._setup.processes.gather(
-            {client: self._models[client].numpy() for client in self._own}
-        ):
-            for client, model in models_of_process.items():
-                self._models[client] = torch.from_numpy(model)
+        for client, model in self._gather(self._models.numpy()):
+            self._models[client] = torch.from_numpy(model)
         models = self._models
         if not self._lots.alike:
             # The mean over clients is then the mean over records (McMahan et al. 2017);
@@ -208,6 +201,11 @@ class _Silos(RecordHolders):
             ]
             models = models * torch.tensor(shares)[:, None]
         yield models, np.zeros(0), np.zeros(0)
+
+    def _gather(self, values: Any) -> list[tuple[int, Any]]:
+        """Return (client, value) of all clients in the first process."""
+        here = [(client, values[client]) for client in self._own]
+        return [pair for part in self._setup.processes.gather(here) for pair in part]
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         mechanism = self.mechanism
@@ -244,13 +242,13 @@ class _Silos(RecordHolders):
         model = self._models[client]
         labels = self._held.labels[client][lot]
         total = self.mechanism.begin_round(index, step=step, holder=client)
-        loss = math.nan
-        norm = math.nan
         with self._workers.worker() as (gradients, room):
             images = room.take(self._held.images[client], lot)
             measured, _ = gradients.add_record_gradients(
                 model.numpy(), images, labels, total
             )
+        loss = math.nan
+        norm = math.nan
         if not self.mechanism.spec.private and len(lot):
             loss = float(np.mean(measured.losses))
             norm = float(np.mean(total.norms))
@@ -270,12 +268,8 @@ class _Silos(RecordHolders):
         return self._count * self._update.inner_steps * self._lots.size
 
     def state(self) -> Any:
-        parts = self._setup.processes.gather(
-            {client: self._states[client] for client in self._own}
-        )
-        for states_of_process in parts:
-            for client, state in states_of_process.items():
-                self._states[client] = state
+        for client, state in self._gather(self._states):
+            self._states[client] = state
         return self._states
 
     def restore(self, state: Any) -> None:

@@ -136,11 +136,9 @@ class QueryGradient(ClientUpdate):
         return weights
 
     def net(self, net: Net) -> Net:
-        return (
-            net.with_rates(self.inner_steps, self.inner_rate)
-            if self.learnable_rates
-            else net
-        )
+        if self.learnable_rates:
+            return net.with_rates(self.inner_steps, self.inner_rate)
+        return net
 
     def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
         support, query = (
@@ -148,11 +146,9 @@ class QueryGradient(ClientUpdate):
             for n in (run.clients.support_per_class, run.clients.query_per_class)
         )
         samplers = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
-        return (
-            samplers
-            if self.by_server(run)
-            else samplers | {QUERY: within_task(run, query, steps=1)}
-        )
+        if not self.by_server(run):
+            samplers[QUERY] = within_task(run, query, steps=1)
+        return samplers
 
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
@@ -245,8 +241,5 @@ class _Tasks(Clients):
         out: Any, futures: list[concurrent.futures.Future]
     ) -> tuple[Any, np.ndarray, np.ndarray]:
         results = [future.result() for future in futures]
-        return (
-            out,
-            np.concatenate([losses for losses, _ in results]),
-            np.concatenate([right for _, right in results]),
-        )
+        losses, right = map(np.concatenate, zip(*results, strict=True))
+        return out, losses, right

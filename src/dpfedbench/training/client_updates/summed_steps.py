@@ -96,12 +96,9 @@ class SummedUpdate(ClientUpdate):
         )
 
     def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+        clients = run.clients.count
         return {
-            sum_.name: (
-                self.lots(
-                    run, sum_, clients=run.clients.count, records=records
-                ).describe()
-            )
+            sum_.name: self.lots(run, sum_, clients=clients, records=records).describe()
             for sum_ in run.client_sums
         }
 
@@ -291,16 +288,18 @@ class Parties(SharedModelClients):
             if first:
                 row["threshold"] = mechanism.states[0]["threshold"]
         else:
-            raw = np.concatenate([np.asarray(norms) for _, _, norms in parties])
-            row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
-            losses = np.concatenate([values for _, values, _ in parties])
+            row["mean_norm"] = _mean([norms for _, _, norms in parties])
             if first:
-                row["loss"] = float(losses.mean()) if len(losses) else float("nan")
-        return (
-            row
-            if first
-            else {f"{mechanism.spec.name}_{key}": value for key, value in row.items()}
-        )
+                row["loss"] = _mean([losses for _, losses, _ in parties])
+        if first:
+            return row
+        return {f"{mechanism.spec.name}_{key}": value for key, value in row.items()}
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * sum(phase.lots.size for phase in self._phases)
+
+
+def _mean(parts: Sequence[Sequence[float] | np.ndarray]) -> float:
+    """Return the mean over the values of all parties; nan without values."""
+    values = np.concatenate(parts)
+    return float(values.mean()) if len(values) else math.nan
