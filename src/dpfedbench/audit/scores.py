@@ -224,52 +224,43 @@ class Decorrelated(_Correlated):
 
     def _score(self) -> None:
         rounds = self._rounds
+        first_rounds: dict[int, int] = {}
+        for index, here in enumerate(self._members):
+            for canary in here.tolist():
+                first_rounds.setdefault(canary, index)
+        canaries = np.array(list(first_rounds), int)
         encoder = self._encoder()
-        rows = np.concatenate(
-            [np.full(len(here), index) for index, here in enumerate(self._members)]
-        ).astype(int)
-        all_own = np.concatenate(self._members).astype(int)
-        # First round of each canary, and further rounds of canaries in several rounds.
-        first = np.sort(np.unique(all_own, return_index=True)[1])
-        again = np.setdiff1d(np.arange(len(all_own)), first)
-        at = rows[first]
-        canaries = all_own[first]
-        columns_of = np.zeros(self.scores.shape[1], dtype=int)
-        columns_of[canaries] = np.arange(len(canaries))
-        columns_of = columns_of[all_own[again]]
-        later = rows[again]
-
-        def of_all_rounds(columns: np.ndarray) -> np.ndarray:
-            scores = columns[:, at]
-            np.add.at(scores.T, columns_of, columns.T[later])
-            return scores
-
-        encoded = encoder @ np.stack(self._rows)
-        encoded[:, canaries] *= np.stack(self._signs)[
-            at, canaries
-        ]  # so that a present canary raises the coordinate
-        columns = of_all_rounds(encoder)
-        several = np.unique(columns_of)
+        columns = self._added_rounds(encoder)[:, canaries]
+        encoded = (encoder @ np.stack(self._rows))[:, canaries]
+        # A present canary raises the coordinate.
+        encoded *= np.stack(self._signs)[list(first_rounds.values()), canaries]
         stated = rounds * self._noise**2 * np.eye(rounds)
-        covariance = (_noise_squares(encoded[:, canaries], columns) + stated) / (
-            len(canaries) + rounds
-        )
-        directions = np.linalg.solve(covariance, encoder)
-        moved = np.einsum("rt,rt->t", directions, encoder)[at]
-        towards = of_all_rounds(directions)
-        moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
-        self.scores[0, canaries] = (
-            np.einsum("rc,rc->c", towards, encoded[:, canaries]) - moved / 2
-        )
+        measured = _noise_squares(encoded, columns)
+        covariance = (measured + stated) / (len(canaries) + rounds)
+        towards = self._added_rounds(np.linalg.solve(covariance, encoder))[:, canaries]
+        moved = np.ascontiguousarray(towards * columns).sum(axis=0)
+        self.scores[0, canaries] = np.einsum("rc,rc->c", towards, encoded) - moved / 2
         variances = np.array(
             [
                 _variance(line, absent)
                 for line, absent in zip(self.lines, self.absent, strict=True)
             ]
         )
-        squares = (encoder**2 / variances[:, None]).sum(axis=0)[at]
-        squares[several] = (columns[:, several] ** 2 / variances[:, None]).sum(axis=0)
-        self._squares[0, canaries] = squares
+        self._squares[0, canaries] = (columns**2 / variances[:, None]).sum(axis=0)
+
+    def _added_rounds(self, by_round: np.ndarray) -> np.ndarray:
+        """Return for each canary the sum of the columns of its rounds.
+
+        Args:
+            by_round: one column for each round, [rounds, rounds].
+
+        Returns:
+            float64 [rounds, reserved].
+        """
+        added = np.zeros((len(by_round), self.scores.shape[1]))
+        for index, here in enumerate(self._members):
+            added[:, here] += by_round[:, [index]]
+        return added
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """See `CanaryScores`."""
