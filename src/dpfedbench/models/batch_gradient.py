@@ -85,8 +85,8 @@ class BatchGradient:
         """
         module = self._module
         weights = tensor_of(theta, self._device).float()
-        nn.utils.vector_to_parameters(weights, module.parameters())
-        module.zero_grad()
+        parameters = list(module.parameters())
+        nn.utils.vector_to_parameters(weights, parameters)
         probability = self._drop_path * progress
         drop = DropPath(probability, generator) if probability > 0 else None
         # With channels last, torch's backward pass of these grouped convolutions wrote
@@ -101,25 +101,15 @@ class BatchGradient:
                 total = loss + self._auxiliary * functional.cross_entropy(
                     second, labels
                 )
-            total.backward()
-        gradient = torch.cat(
-            [
-                (
-                    torch.zeros_like(value) if value.grad is None else value.grad
-                ).flatten()
-                for value in module.parameters()
-            ]
-        )
-        return BatchMeasures(gradient.cpu(), float(loss.detach()), self._running())
-
-    def _running(self) -> list[tuple[slice, torch.Tensor]]:
-        running = []
-        for coordinates, layer, key in self._statistics:
-            assert layer.running is not None
-            mean, variance = layer.running
-            value = mean if key == "mean" else variance
-            running.append((coordinates, value.detach().cpu()))
-        return running
+            gradients = torch.autograd.grad(
+                total, parameters, allow_unused=True, materialize_grads=True
+            )
+        gradient = torch.cat([part.flatten() for part in gradients])
+        running = [
+            (coordinates, layer.running[key].cpu())
+            for coordinates, layer, key in self._statistics
+        ]
+        return BatchMeasures(gradient.cpu(), float(loss.detach()), running)
 
 
 def generator_of(rng: np.random.Generator) -> torch.Generator:

@@ -62,14 +62,14 @@ class BatchNorm(nn.Module):
     Attributes:
         uses_batch: whether maps are normalised by the statistics of their own batch, as
             in training, instead of the running statistics.
-        running: new running mean and variance [channels], set by a forward pass with
+        running: new running "mean" and "variance" [channels], set by a forward pass with
             `uses_batch`.
     """
 
     def __init__(self, channels: int, affine: bool) -> None:
         super().__init__()
         self.uses_batch = False
-        self.running: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.running: dict[str, torch.Tensor] = {}
         self.mean = nn.Parameter(torch.zeros(channels))
         self.variance = nn.Parameter(torch.ones(channels))
         self.scale = nn.Parameter(torch.ones(channels)) if affine else None
@@ -81,7 +81,7 @@ class BatchNorm(nn.Module):
         if self.uses_batch:
             mean = mean.clone()
             variance = variance.clone()
-            self.running = mean, variance
+            self.running = {"mean": mean, "variance": variance}
         return functional.batch_norm(
             x,
             mean,

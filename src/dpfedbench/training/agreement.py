@@ -155,8 +155,11 @@ class _Checked:
         layouts: Mapping[str, CoordinateGroups | None],
         first_thresholds: Mapping[str, float],
     ) -> None:
+        assert sum_.clipping is not None and sum_.noise is not None
         self.run = run
         self.sum = sum_
+        self.rule = sum_.clipping
+        self.noise = sum_.noise
         self.sampler = samplers[sum_.name]
         self._layouts = layouts
         self.layout = layouts[sum_.name]
@@ -178,8 +181,6 @@ class _Checked:
         It is the multiplier before a rule's extra release takes its share.
         """
         within_task = self.sum.within_task
-        noise = self.sum.noise
-        assert noise is not None
         if within_task is not None:
             own_samplers = {
                 sum_.name: samplers[sum_.name]
@@ -189,8 +190,8 @@ class _Checked:
             return within_task.noise_multiplier(
                 own_samplers, self.run.claims
             ) / self._ratio(self.sum)
-        if noise.multiplier is not None:
-            return noise.multiplier / self._ratio(self.sum)
+        if self.noise.multiplier is not None:
+            return self.noise.multiplier / self._ratio(self.sum)
         group = next(
             group
             for group in composition_groups(self.run.sums())
@@ -211,10 +212,8 @@ class _Checked:
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, and remove them from `named`."""
-        rule = self.sum.clipping
-        noise = self.sum.noise
+        rule = self.rule
         name = self.sum.name
-        assert rule is not None and noise is not None
         lines = named.pop(name, [])
         self._check_lines(name, self.sum.stream, lines, counted=True)
         if not lines:
@@ -261,7 +260,7 @@ class _Checked:
                     multipliers,
                     " or ".join(map(str, stated)),
                 )
-            candidates = noise.successors(stated[multipliers])
+            candidates = self.noise.successors(stated[multipliers])
 
     def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
         """Return the multipliers of a round that costs z.
@@ -309,21 +308,19 @@ class _Checked:
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
     ) -> None:
-        rule = self.sum.clipping
-        noise = self.sum.noise
         run = self.run
-        assert rule is not None and noise is not None
         without_event = [
             *run.unaccounted_releases,
             *run.unaccounted_units.get(self.sum.unit, ()),
-            *([] if rule.private else [rule.reason]),
         ]
+        if not self.rule.private:
+            without_event.append(self.rule.reason)
         _same(f"rounds of {name}", len(lines), self.lines)
         expected = {
             "unit": self.sum.unit,
             "adjacency": self.sum.adjacency,
             "observer": self.sum.observer,
-            "mechanism": noise.mechanism,
+            "mechanism": self.noise.mechanism,
             "sampler": dict(self.sampler),
             "counted_by_paper": counted,
             "part": self.sum.part or None,
@@ -337,17 +334,16 @@ class _Checked:
                 )
             _check_noise(line)
             self._check_groups(line)
-            values = {
-                "threshold": line.threshold,
-                "noise_multiplier": line.noise_multiplier,
-            }
-            told_of = noise.secure(
-                dimension=line.dimension, cohort=self.sampler["cohort"], **values
+            secure = self.noise.secure(
+                dimension=line.dimension,
+                cohort=self.sampler["cohort"],
+                threshold=line.threshold,
+                noise_multiplier=line.noise_multiplier,
             )
             _same(
                 f"in round {line.round} whole numbers of {name} of",
                 line.secure,
-                told_of,
+                secure,
             )
             drawn_by = [str(run.stream_seed), stream]
             _same(

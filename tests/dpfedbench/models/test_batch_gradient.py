@@ -52,7 +52,7 @@ def test_batch_norm_is_torchs_in_training_and_in_tests():
     x = torch.rand(5, 3, 4, 4)
     layer.uses_batch = True
     assert torch.equal(layer(x), reference(x))
-    mean, variance = layer.running
+    mean, variance = layer.running.values()
     assert torch.equal(mean, reference.running_mean)
     assert torch.equal(variance, reference.running_var)
     with torch.no_grad():

@@ -95,9 +95,7 @@ def leak_of(
     except BenchError as error:
         return _no_bound(str(error))
     try:
-        return many_runs(
-            score, run, runs=runs, delta=delta, confidence=confidence, progress=True
-        )
+        return many_runs(score, run, runs=runs, delta=delta, confidence=confidence)
     except BudgetSpent as error:
         return _no_bound(f"the attack needs more rounds than the run has: {error}")
 
@@ -134,7 +132,6 @@ def many_runs(
     runs: int,
     delta: float,
     confidence: float,
-    progress: bool = False,
 ) -> Bound:
     """Return Clopper and Pearson's bound for the two worlds of an attack.
 
@@ -147,14 +144,10 @@ def many_runs(
         runs: number of runs in each world.
         delta: delta of the bound.
         confidence: confidence of the bound.
-        progress: whether progress is printed.
     """
     needed_runs = math.ceil(runs / (1 - _CHOOSING))
-    shown = (
-        Progress(f"audit {run.folder}, many runs", 2 * needed_runs, unit="runs")
-        if progress
-        else None
-    )
+    name = f"audit {run.folder}, many runs"
+    progress = Progress(name, 2 * needed_runs, unit="runs")
     scores: list[list[float]] = [[], []]
     attempts = 0
     while min(map(len, scores)) < needed_runs:
@@ -162,9 +155,8 @@ def many_runs(
         for world in (0, 1):
             scores[world] += score(bool(world), audit_seed(run, world, attempts))
         attempts += 1
-        if shown is not None:
-            done = sum(map(len, scores))
-            shown.step(min(done, 2 * needed_runs), done - before)
+        done = sum(map(len, scores))
+        progress.step(min(done, 2 * needed_runs), done - before)
     bound = clopper_pearson(
         np.array(scores[1][:needed_runs]),
         np.array(scores[0][:needed_runs]),

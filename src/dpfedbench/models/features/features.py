@@ -88,10 +88,8 @@ class Features(Part):
         if not self.evened:
             return ()
         return (
-            (
-                f"features are evened by {run.validation.tasks} public records of the"
-                " test part, without labels"
-            ),
+            f"features are evened by {run.validation.tasks} public records of the test"
+            " part, without labels",
         )
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -128,12 +126,9 @@ class Features(Part):
         out = self._plain(images)
         if self.evened:
             assert public is not None
-            _even(
-                out.reshape(len(out), -1),
-                _directions(self, public.shape, np.asarray(public).tobytes()),
-            )
+            flat = out.reshape(len(out), -1)
+            _even(flat, _directions(self, public.shape, np.asarray(public).tobytes()))
             if self.unit_length:
-                flat = out.reshape(len(out), -1)
                 flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
         return out
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
+from dpfedbench.files import sha256
 from dpfedbench.models.initial.initial_weights import Initial
 
 if TYPE_CHECKING:
@@ -47,15 +47,10 @@ class FileInitial(Initial):
         return f"from weights of {self.source}"
 
     def without_account(self, run: Method) -> tuple[str, ...]:
+        if self.public:
+            return ()
         return (
-            ()
-            if self.public
-            else (
-                (
-                    f"training starts from weights of {self.source}, which no account"
-                    " covers"
-                ),
-            )
+            f"training starts from weights of {self.source}, which no account covers",
         )
 
     def public_for(self, run: Method) -> bool:
@@ -66,7 +61,7 @@ class FileInitial(Initial):
 
         path = Path(self.path)
         try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest = sha256(path)
         except OSError as error:
             raise BenchError(
                 f"initial.path is {path}, which cannot be read ({error.strerror}): give"
@@ -78,12 +73,9 @@ class FileInitial(Initial):
                 f" initial.sha256 is {self.sha256}: take the file with that checksum,"
                 " or correct initial.sha256"
             )
-        weights: np.ndarray = load_members(path, net)[0]
-        return weights
+        return load_members(path, net)[0]
 
     def notices(self, run: Method) -> tuple[str, ...]:
-        return (
-            (f"training starts from weights of {self.source}, declared public",)
-            if self.public
-            else ()
-        )
+        if not self.public:
+            return ()
+        return (f"training starts from weights of {self.source}, declared public",)

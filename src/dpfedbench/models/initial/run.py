@@ -59,15 +59,9 @@ class RunInitial(Initial):
 
     def check(self, run: Method) -> None:
         first = self._other(run)
-        outputs = [
-            0 if self._other_words(run, first) else stage.task.outputs
-            for stage in (first, run)
-        ]
-        if (first.model, outputs[0], first.pretrains) != (
-            run.model,
-            outputs[1],
-            run.pretrains,
-        ):
+        same_outputs = first.task.outputs == run.task.outputs
+        same_model = (first.model, first.pretrains) == (run.model, run.pretrains)
+        if not same_model or not (same_outputs or self._other_words(run, first)):
             raise BenchError(
                 f"initial.run is {first.folder}, but its model has other sizes or"
                 " another last layer: start from a run of the same model and task"
@@ -151,16 +145,13 @@ class RunInitial(Initial):
         path = reference(files, self.file, first.folder)
         if self._other_words(run, first):
             return load_by_word(path, net, RandomInitial().weights(run, net, {}))
-        member: np.ndarray = load_members(path, net)[0]
-        return member
+        return load_members(path, net)[0]
 
     def notices(self, run: Method) -> tuple[str, ...]:
         first = self._other(run)
-        return (
-            (f"training starts from a model of {first.dataset}, declared public",)
-            if self.public
-            else ()
-        )
+        if not self.public:
+            return ()
+        return (f"training starts from a model of {first.dataset}, declared public",)
 
     @staticmethod
     def _other_words(run: Method, first: Method) -> bool:

@@ -45,10 +45,8 @@ class CnnModel(ZooModel):
         if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
             return ()
         return (
-            (
-                "pixels are normalised by published constants of the data set, which no"
-                " account covers"
-            ),
+            "pixels are normalised by published constants of the data set, which no"
+            " account covers",
         )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -25,5 +25,5 @@ the private alternative.
 |---|---|
 | `methods` | the methods, and the sums that they take |
 | `search_steps` | the steps of a search, by Algorithm 1 |
-| `released_search`, `by_kernel` | the steps of the authors' released code, which protects no record |
+| `released_search` | the steps of the authors' released code, which protects no record |
 """

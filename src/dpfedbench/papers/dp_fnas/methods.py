@@ -7,8 +7,7 @@ from typing import Any
 
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
-from dpfedbench.papers.dp_fnas.by_kernel import ByKernel
-from dpfedbench.papers.dp_fnas.released_search import ReleasedSearchSteps
+from dpfedbench.papers.dp_fnas.released_search import ByKernel, ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import BudgetSettings

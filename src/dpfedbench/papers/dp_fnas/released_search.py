@@ -42,6 +42,8 @@ from dpfedbench.training.client_updates.client_update import (
     SharedModelClients,
 )
 from dpsum import participation
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule
+from dpsum.parameters import parameter
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 
@@ -119,6 +121,63 @@ def clip_kernels(
     return clipped
 
 
+@dataclasses.dataclass(frozen=True)
+class ByKernel(ClippingRule):
+    """Clipping of each kernel of a lot's mean gradient to C, with noise of standard
+    deviation z C^2 in place of z C.
+
+    The released code multiplies the noise by C twice. The sum's threshold in the ledger
+    is its `sensitivity`, which no contribution exceeds.
+    """
+
+    kind: ClassVar[str] = "by-kernel"
+    finds_threshold: ClassVar[bool] = True
+
+    threshold: float | None = parameter(
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="null: twice C times the square root of the number of kernels",
+    )
+    kernel_norm: float = parameter(
+        0.01,
+        ge=1e-10,
+        le=1e10,
+        doc="C of each kernel",
+        paper="0.01 (DP-FNAS's released command)",
+    )
+
+    def check(self, run: Method) -> None:
+        """Refuse other client updates, groups, and a configured threshold."""
+        kind = run.client.kind
+        if kind != "released-search-steps":
+            raise BenchError(
+                f"clipping.kind is by-kernel, but client_update.kind is {kind}:"
+                " by-kernel is for released-search-steps"
+            )
+        if self.groups != "all":
+            raise BenchError(
+                f"clipping.groups is {self.groups}, but by-kernel defines its own"
+                " groups: set it to all"
+            )
+        if self.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {self.threshold:g}, but by-kernel computes it"
+                " from the network: set it to null"
+            )
+
+    def sensitivity(self, kernel_count: int) -> float:
+        """Return the largest change of a lot's clipped gradient by one record.
+
+        It is the largest distance of two vectors of `kernel_count` clipped kernels.
+        """
+        return 2 * self.kernel_norm * math.sqrt(kernel_count)
+
+    def claimed_ratio(self, sensitivity: float) -> float:
+        """Return the ratio of `dpsum.clipping` for noise of deviation z C^2."""
+        return sensitivity / self.kernel_norm**2
+
+
 class ReleasedSearchSteps(SearchSteps):
     """One step of the architecture and one of the weights in each round, as in the
     released code. For `reading: as-released`.
@@ -189,7 +248,7 @@ class _Search(SharedModelClients):
             ]
         )
         records = len(self._held.images[0])
-        sums = {sum_.name: sum_ for sum_ in setup.client_sums}
+        (released,) = setup.client_sums
         self._places = dict[str, np.ndarray]()
         self._lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
@@ -200,7 +259,6 @@ class _Search(SharedModelClients):
             self._lots[name] = update.lots(
                 run, of_half, clients=1, records=len(self._places[name])
             )
-        released = sums[WEIGHTS]
         rule = released.clipping
         kernel_count = sum(group.count for group in self._kernels)
         self._kernel_norm = rule.kernel_norm

@@ -168,8 +168,7 @@ class _Silos(RecordHolders):
         )
         labels = rng.integers(0, run.task.ways, size=self._lots.size)
         theta = self._setup.weights
-        if theta is None:
-            theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
+        assert theta is not None
         with self._workers.running(), self._workers.worker() as (gradients, _):
             _, norms = gradients.add_record_gradients(
                 theta, images, labels, Adding(PlainSum(dimension=self._dimension))
