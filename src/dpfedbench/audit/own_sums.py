@@ -27,6 +27,7 @@ from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Measured
+from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.papers.gbml import NoisedClients
 from dpfedbench.training.client_updates.client_update import Clients, Setup
@@ -77,6 +78,7 @@ def _released(
         client_sums=run.client_sums,
         create_mechanism=create_mechanism,
         plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
+        shared=SharedCoordinates(model),
     )
     update = make(setup)
     for mechanism in composition.mechanisms:

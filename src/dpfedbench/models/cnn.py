@@ -62,10 +62,10 @@ class Cnn(nn.Module):
     def __init__(
         self,
         *,
-        image_shape: tuple[int, int, int] = (28, 28, 1),
-        classes: int = 10,
-        pixel_mean: float = 0.0,
-        pixel_deviation: float = 1.0,
+        image_shape: tuple[int, ...],
+        classes: int,
+        pixel_mean: float,
+        pixel_deviation: float,
     ) -> None:
         super().__init__()
         height, width, channels = image_shape

@@ -84,7 +84,7 @@ class Conv4(nn.Module):
     def __init__(
         self,
         *,
-        image_shape: tuple[int, int, int],
+        image_shape: tuple[int, ...],
         filters: int,
         ways: int,
         normalisation: str = "batch",

@@ -252,7 +252,7 @@ class CellNet(nn.Module):
     def __init__(
         self,
         *,
-        image_shape: tuple[int, int, int],
+        image_shape: tuple[int, ...],
         classes: int,
         filters: int,
         cells: int,

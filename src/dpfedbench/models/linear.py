@@ -19,9 +19,7 @@ class LinearHead(nn.Module):
         bias: whether each class has a bias.
     """
 
-    def __init__(
-        self, *, inputs: tuple[int, ...], classes: int, bias: bool = True
-    ) -> None:
+    def __init__(self, *, inputs: tuple[int, ...], classes: int, bias: bool) -> None:
         super().__init__()
         self.linear = nn.Linear(math.prod(inputs), classes, bias=bias)
 

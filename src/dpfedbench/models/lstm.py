@@ -36,7 +36,7 @@ class Lstm(nn.Module):
     by_word = ("embedding", "softmax")
 
     def __init__(
-        self, *, words: int, record: int, width: int, layers: int = 2, tied: bool = True
+        self, *, words: int, record: int, width: int, layers: int, tied: bool
     ) -> None:
         super().__init__()
         self.words = words

@@ -67,7 +67,6 @@ from dpsum.participation import (
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 
 CONTROL = "control-difference-sum"

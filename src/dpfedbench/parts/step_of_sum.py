@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from dpfedbench.config.part import Section, setting
 from dpfedbench.lazy import torch
-from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
+from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd, State
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
-from dpfedbench.parts.server.server_step import State
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method

@@ -52,9 +52,8 @@ class CnnModel(ZooModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.cnn import Cnn
 
-        height, width, channels = input_shape
         return Cnn(
-            image_shape=(height, width, channels),
+            image_shape=input_shape,
             classes=outputs,
             pixel_mean=self.pixel_mean,
             pixel_deviation=self.pixel_deviation,

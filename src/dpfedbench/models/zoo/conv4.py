@@ -40,9 +40,8 @@ class Conv4Model(ZooModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.conv4 import Conv4
 
-        height, width, channels = input_shape
         return Conv4(
-            image_shape=(height, width, channels),
+            image_shape=input_shape,
             filters=self.filters,
             ways=outputs,
             normalisation=self.normalisation,

@@ -103,9 +103,8 @@ class CellModel(ZooModel):
         return Space(tuple(self.operations), self.nodes, kinds)
 
     def _sizes(self, input_shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
-        height, width, channels = input_shape
         return {
-            "image_shape": (height, width, channels),
+            "image_shape": input_shape,
             "classes": outputs,
             "filters": self.filters,
             "cells": self.cells,

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part, setting
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, State
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:
     from dpfedbench.models.shared_coordinates import SharedCoordinates
-
-State = dict[str, Any]
-"""State that a server keeps between steps; a checkpoint saves it unchanged."""
 
 
 class ServerStep(Part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -72,7 +73,7 @@ class Setup:
         processes: the processes that train the run together.
         weights: initial weights of the training, float32 [d]; None: the caller does not
             train.
-        shared: coordinates that clients share with the server; None: all.
+        shared: coordinates that clients share with the server.
     """
 
     run: Method
@@ -82,11 +83,11 @@ class Setup:
     client_sums: Sequence[SumSpec]
     create_mechanism: Callable[..., Mechanism]
     plan: participation.Participation
+    shared: SharedCoordinates
     threads: int = 1
     first: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
     weights: np.ndarray | None = None
-    shared: SharedCoordinates | None = None
 
     def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
         """Return threads, each with a worker that `make` creates from gradients."""
@@ -250,9 +251,7 @@ class CohortClients(Clients):
         self.has_personal_models = personal_model is not ClientUpdate.personal_model
         self._states: dict[int, dict[str, Any]] = {}
         self._public_state: dict[str, Any] = {}
-        shared = setup.shared
-        mask = np.ones(self._dimension, bool) if shared is None else shared.mask
-        self._shared = torch.from_numpy(mask.copy())
+        self._shared = torch.from_numpy(setup.shared.mask.copy())
         self._thresholds = constant_thresholds(setup.run.sums())
         self._workers = setup.workers(self._worker)
 
@@ -274,14 +273,10 @@ class CohortClients(Clients):
                 ]
                 rows = torch.zeros((len(ids), self._message_count, self._dimension))
                 measures = np.full((len(ids), 2), np.nan)
-                pieces = self._pieces(positions)
-                computed = pool.map(
-                    lambda piece, of=ids: self._compute(theta, of[piece], index),
-                    pieces,
+                compute = functools.partial(
+                    self._compute, theta, ids, index, rows, measures
                 )
-                for piece, (messages, measured) in zip(pieces, computed, strict=True):
-                    rows[piece] = messages
-                    measures[piece] = measured
+                list(pool.map(compute, self._pieces(positions)))
                 if self.divides:
                     self._gather(positions, rows, measures)
                 messages = rows.movedim(1, 0)
@@ -309,22 +304,31 @@ class CohortClients(Clients):
             measures[their_positions] = their_measures
 
     def _compute(
-        self, theta: np.ndarray, ids: np.ndarray, index: int
-    ) -> tuple[torch.Tensor, np.ndarray]:
+        self,
+        theta: np.ndarray,
+        ids: np.ndarray,
+        index: int,
+        rows: torch.Tensor,
+        measures: np.ndarray,
+        positions: Sequence[int],
+    ) -> None:
         """Compute the messages of some clients in this thread, and keep their states.
 
-        Returns:
-            Messages [n, messages, d], and each client's loss and accuracy [n, 2].
+        Args:
+            theta: weights [d].
+            ids: clients of a chunk [n].
+            index: number of the round.
+            rows: receives their messages [n, messages, d].
+            measures: receives each client's loss and accuracy [n, 2].
+            positions: positions of the clients of this thread.
         """
-        rows = torch.zeros((len(ids), self._message_count, self._dimension))
-        measures = np.full((len(ids), 2), np.nan)
         with self._workers.worker() as (gradients, room):
             model = self._model(theta, gradients, room)
-            clients = self._clients(ids)
+            clients = self._clients(ids[positions])
             stream = self._update.contributions(model, clients, index)
-            for row, message in zip(rows, stream, strict=True):
-                row.copy_(self._checked(message))
-            for position, client in enumerate(clients):
+            for position, message in zip(positions, stream, strict=True):
+                rows[position] = self._checked(message)
+            for position, client in zip(positions, clients, strict=True):
                 self._keep(client, rows[position])
                 if not self._setup.run.private:
                     # A private run publishes no losses.
@@ -332,7 +336,6 @@ class CohortClients(Clients):
                     assert examples is not None
                     measured = gradients.evaluate(theta, *examples)
                     measures[position] = measured.loss, measured.accuracy
-        return rows, measures
 
     def _model(
         self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor

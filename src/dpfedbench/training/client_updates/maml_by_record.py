@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates.client_update import Setup
-from dpfedbench.training.client_updates.coupled_records import CoupledGradients
-from dpfedbench.training.client_updates.independent_records import IndependentGradients
+from dpfedbench.training.client_updates.coupled_records import (
+    CoupledGradients,
+    IndependentGradients,
+)
 from dpfedbench.training.client_updates.within_task import (
     Client,
     ClientsWithinTask,
