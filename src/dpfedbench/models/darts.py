@@ -79,6 +79,7 @@ class Edges(nn.Module):
     """All edges that leave one state.
 
     Args:
+        state: number of the state.
         channels: channels of the state.
         stride: stride of the edges.
         targets: for each operation, the nodes that read the state through it.
@@ -88,6 +89,7 @@ class Edges(nn.Module):
 
     def __init__(
         self,
+        state: int,
         channels: int,
         stride: int,
         targets: Mapping[str, Sequence[int]],
@@ -95,6 +97,7 @@ class Edges(nn.Module):
         mixed: bool,
     ) -> None:
         super().__init__()
+        self.state = state
         self.channels = channels
         self.targets = {name: tuple(nodes) for name, nodes in targets.items()}
         self.operations = nn.ModuleDict()
@@ -107,7 +110,37 @@ class Edges(nn.Module):
             if operation is not None:
                 self.operations[name] = operation
 
-    def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, state: torch.Tensor, mix: torch.Tensor | None, drop: DropPath | None
+    ) -> list[tuple[int, torch.Tensor]]:
+        """Return the contribution of the state to each node that reads it.
+
+        Args:
+            state: maps of the state.
+            mix, drop: as for `Cell`.
+        """
+        outputs = self._outputs(state)
+        if mix is None:
+            parts = []
+            for name, out in outputs.items():
+                for i, node in enumerate(self.targets[name]):
+                    part = out[:, i % out.shape[1]]
+                    # DARTS never drops the identity, which has no module.
+                    if drop is not None and name in self.operations:
+                        part = drop(part)
+                    parts.append((node, part))
+            return parts
+        nodes = next(iter(self.targets.values()))
+        weights = mix[..., [edge(node, self.state) for node in nodes], :]
+        mixed: torch.Tensor | None = None
+        for column, name in enumerate(self.targets):
+            if name != NONE:
+                part = outputs[name] * weights[..., column, None, None, None]
+                mixed = part if mixed is None else mixed + part
+        assert mixed is not None
+        return list(zip(nodes, mixed.unbind(1), strict=True))
+
+    def _outputs(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return each operation's output for the state, [n, targets, ...].
 
         It is [n, 1, ...] where all targets get the same output.
@@ -157,7 +190,9 @@ class Cell(nn.Module):
             [first(inputs[0], channels, norm), Preparation(inputs[1], channels, norm)]
         )
         self.edges = nn.ModuleList(
-            Edges(channels, 2 if halves and state < 2 else 1, reading, norm, mixed)
+            Edges(
+                state, channels, 2 if halves and state < 2 else 1, reading, norm, mixed
+            )
             for state, reading in enumerate(targets)
         )
         self.nodes = nodes
@@ -183,7 +218,7 @@ class Cell(nn.Module):
         ]
         sums: list[torch.Tensor | None] = [None] * self.nodes
         for state, edges in enumerate(self.edges):
-            for node, part in _parts(edges, states[state], state, mix, drop):
+            for node, part in edges(states[state], mix, drop):
                 total = sums[node]
                 sums[node] = part if total is None else total + part
             if state > 0:
@@ -191,38 +226,6 @@ class Cell(nn.Module):
                 assert done is not None
                 states.append(done)
         return torch.cat(states[2:], dim=1)
-
-
-def _parts(
-    edges: nn.Module,
-    state: torch.Tensor,
-    place: int,
-    mix: torch.Tensor | None,
-    drop: DropPath | None = None,
-) -> list[tuple[int, torch.Tensor]]:
-    """Return the contribution of a state to each node that reads it."""
-    outputs = edges(state)
-    targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
-    if mix is None:
-        operations: nn.ModuleDict = edges.operations  # type: ignore[assignment]
-        parts = []
-        for name, out in outputs.items():
-            for i, node in enumerate(targets[name]):
-                part = out[:, i % out.shape[1]]
-                # DARTS never drops the identity, which has no module.
-                if drop is not None and name in operations:
-                    part = drop(part)
-                parts.append((node, part))
-        return parts
-    nodes = next(iter(targets.values()))
-    weights = mix[..., [edge(node, place) for node in nodes], :]
-    mixed: torch.Tensor | None = None
-    for column, name in enumerate(targets):
-        if name != NONE:
-            part = outputs[name] * weights[..., column, None, None, None]
-            mixed = part if mixed is None else mixed + part
-    assert mixed is not None
-    return list(zip(nodes, mixed.unbind(1), strict=True))
 
 
 class CellNet(nn.Module):

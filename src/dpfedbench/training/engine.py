@@ -12,6 +12,7 @@ uninterrupted one: every random number comes from a stream named by its round, a
 checkpoint holds everything else.
 """
 
+import collections
 import csv
 import dataclasses
 import math
@@ -34,7 +35,7 @@ from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.training.client_updates.client_update import Row
 from dpfedbench.training.processes import Processes
 from dpfedbench.training.rounds import Rounds, Untrained, first_threshold
-from dpfedbench.training.together import Elsewhere, check_agree
+from dpfedbench.training.together import check_agree
 from dpsum.ledger import Ledger
 from dpsum.progress import Progress
 
@@ -84,7 +85,9 @@ def train(
     check_processes(run, processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
-    def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:
+    first = first_threshold(run, references)
+
+    def rounds_of(ledger: Any) -> Rounds | Untrained:
         return Rounds.from_run(
             run,
             data_dir=Path(data_dir),
@@ -99,7 +102,8 @@ def train(
         )
 
     if not processes.first:
-        rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
+        # The first process writes each release.
+        rounds: Any = rounds_of(collections.deque(maxlen=0))
         while (command := processes.broadcast()) is not None:
             rounds.help(*command)
         return
@@ -112,16 +116,9 @@ def train(
                 flush=True,
             )
         else:
-            first = first_threshold(run, references)
             ledger = Ledger(folder / "ledger.jsonl")
-            _Training(
-                run,
-                rounds_of(ledger, first),
-                run_dir,
-                ledger,
-                checkpoint_seconds,
-                first,
-            ).run()
+            rounds = rounds_of(ledger)
+            _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
         processes.broadcast()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -38,8 +38,7 @@ from dpfedbench.training.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.training.processes import Processes
 from dpfedbench.training.together import add_together
 from dpsum.composition import Composition
-from dpsum.ledger import Ledger
-from dpsum.mechanism import Mechanism, Observer
+from dpsum.mechanism import Mechanism, Observer, ReleaseLog
 from dpsum.randomness import stream
 
 
@@ -84,7 +83,7 @@ class Rounds:
         held: Any,
         gradients: Choice,
         measures: Any,
-        ledger: Ledger,
+        ledger: ReleaseLog,
         threads: int = 1,
         observer: Observer | None = None,
         clients: Clients | None = None,
@@ -189,7 +188,7 @@ class Rounds:
         *,
         data_dir: Path,
         clients_dir: Path,
-        ledger: Ledger,
+        ledger: ReleaseLog,
         device: str = "cpu",
         kernels: bool = True,
         threads: int = 1,

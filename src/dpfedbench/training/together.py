@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
-class Elsewhere:
-    """Ledger of a process that is not the first; it writes nothing.
-
-    The first process writes each release.
-    """
-
-    def append(self, release: Any) -> None:
-        """Do nothing."""
-
-
 def check_agree(
     processes: Processes, run: Method, device: str, places: Iterable[Path]
 ) -> None:
