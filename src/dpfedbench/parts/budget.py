@@ -43,18 +43,11 @@ class BudgetSettings(Budget):
 
     def check(self, run: "Method") -> None:
         """Check the budget against the participation and the claims."""
-        self._check_counted_clients(run)
         if self.epsilon is not None:
             _check_profile("budget", self.profile, run)
-
-    def _check_counted_clients(self, run: "Method") -> None:
-        """Refuse a claim for another client count that would not be marked as void.
-
-        Refuse also a number below the cohort size, which would be a sampling rate above
-        one.
-        """
         if self.counted_clients is None:
             return
+        # A claim for another number of clients has to be marked as void.
         if run.reading != "as-released":
             raise BenchError(
                 f"budget.counted_clients is {self.counted_clients:,}, which only the"
@@ -62,7 +55,7 @@ class BudgetSettings(Budget):
                 " reading to as-released"
             )
         cohort = run.participation.cohort
-        if self.counted_clients < cohort:
+        if self.counted_clients < cohort:  # a sampling rate above one
             raise BenchError(
                 f"budget.counted_clients is {self.counted_clients:,}, fewer than the"
                 f" {cohort:,} of participation.cohort: raise it"

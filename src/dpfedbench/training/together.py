@@ -106,7 +106,8 @@ def add_together(
         contributions_per_client: number of contributions of one client.
 
     Returns:
-        The losses of the cohort in its order, in the first process.
+        The losses of the cohort in its order, in the first process; nan where clients
+        report none.
     """
     own_blocks = [blocks[number] for number in processes.share(len(blocks))]
     positions = np.concatenate(
@@ -138,16 +139,12 @@ def add_together(
         processes.fold(whole, len(blocks), pieces, add_block)
         losses = np.concatenate(all_losses or [np.zeros(0)])
         parts = processes.gather((positions, of[positions], losses))
-        if processes.first:
-            for part_positions, lengths, _ in parts:
-                of[part_positions] = lengths
-            all_losses[:] = _ordered(
-                [
-                    (part_positions, part_losses)
-                    for part_positions, _, part_losses in parts
-                    if len(part_losses)
-                ]
-            )
+        cohort_losses = np.full(len(cohort), np.nan)
+        for part_positions, lengths, part_losses in parts:
+            of[part_positions] = lengths
+            if len(part_losses):
+                cohort_losses[part_positions] = part_losses
+        all_losses[:] = [cohort_losses]
 
     total.add_by(add, len(cohort) * contributions_per_client, transformed=True)
     return all_losses
@@ -171,18 +168,3 @@ def _regrouped(
         have = joined[size:]
     for _ in stream:
         raise RuntimeError("there are more contributions than clients in the cohort")
-
-
-def _ordered(
-    losses_of_processes: list[tuple[np.ndarray, np.ndarray]],
-) -> list[np.ndarray]:
-    """Return the losses of all clients in the cohort's order; empty without losses.
-
-    Args:
-        losses_of_processes: positions in the cohort and losses, for each process that
-            has losses.
-    """
-    ordered = np.zeros(sum(len(losses) for _, losses in losses_of_processes))
-    for positions, losses in losses_of_processes:
-        ordered[positions] = losses
-    return [ordered] if losses_of_processes else []

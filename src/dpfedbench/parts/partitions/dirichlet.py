@@ -11,7 +11,7 @@ partition is a Dirichlet draw conditioned on every client having `least` records
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
@@ -33,20 +33,12 @@ class Dirichlet(RecordClients):
 
     partition: Literal["dirichlet"] = "dirichlet"
     equal_sizes: ClassVar[bool] = False
-    concentration: float | None = setting(
-        None, ge=1e-3, le=1e6, doc="alpha; clients differ more for smaller values"
+    concentration: float = setting(
+        ge=1e-3, le=1e6, doc="alpha; clients differ more for smaller values"
     )
     least: int = setting(
         10, ge=1, le=10_000_000, doc="smallest number of records of a client"
     )
-
-    def model_post_init(self, _: Any) -> None:
-        """Refuse a draw without its concentration."""
-        if self.concentration is None:
-            raise BenchError(
-                "clients.concentration is null: partition dirichlet needs a value,"
-                " for instance 0.1"
-            )
 
     def folder(self, ways: int) -> str:
         return f"{self.count}clients-dirichlet{self.concentration!r}-least{self.least}"
@@ -60,7 +52,6 @@ class Dirichlet(RecordClients):
 
     def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
         pool = dataset.splits["train"]
-        alpha = self.concentration or 1.0
         of_label = [
             pool[dataset.labels[pool] == label]
             for label in range(len(dataset.class_names))
@@ -68,7 +59,10 @@ class Dirichlet(RecordClients):
         rng = stream(seed, "partition/dirichlet")
         for _ in range(_DRAWS):
             counts = shared_out(
-                rng, [len(records) for records in of_label], self.count, alpha
+                rng,
+                [len(records) for records in of_label],
+                self.count,
+                self.concentration,
             )
             if counts.sum(axis=0).min() >= self.least:
                 break

@@ -26,16 +26,12 @@ class Fragments(RecordClients):
     """
 
     partition: Literal["fragments"] = "fragments"
-    fragments: int | None = setting(
-        None, ge=1, le=10_000_000, doc="number of fragments; a multiple of `count`"
+    fragments: int = setting(
+        ge=1, le=10_000_000, doc="number of fragments; a multiple of `count`"
     )
 
     def model_post_init(self, _: Any) -> None:
         """Refuse fragments that cannot be dealt out equally."""
-        if self.fragments is None:
-            raise BenchError(
-                "clients.fragments is null: partition fragments needs a number"
-            )
         if self.count > self.fragments:
             raise BenchError(
                 f"clients.count is {self.count}, more than the {self.fragments}"
@@ -55,7 +51,7 @@ class Fragments(RecordClients):
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
         for key, parts in (
             ("clients.count", self.count),
-            ("clients.fragments", self.fragments or 1),
+            ("clients.fragments", self.fragments),
         ):
             if classes * each % parts:
                 raise BenchError(
@@ -69,8 +65,7 @@ class Fragments(RecordClients):
         Records of one label keep their order in the data set.
         """
         pool = dataset.splits["train"]
-        fragments = self.fragments or 1
         self.check_room(dataset.name, ways=0, classes=1, each=len(pool))
         pool = pool[np.argsort(dataset.labels[pool], kind="stable")]
-        dealt = stream(seed, "partition/fragments").permutation(fragments)
-        return list(pool.reshape(fragments, -1)[dealt].reshape(self.count, -1))
+        dealt = stream(seed, "partition/fragments").permutation(self.fragments)
+        return list(pool.reshape(self.fragments, -1)[dealt].reshape(self.count, -1))
