@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dpfedbench.training.client_updates.client_update import ClientUpdate
     from dpsum.clipping import ClippingRule
     from dpsum.noise import Noise
+    from dpsum.participation import Participation
 
 
 class Method(Settings):
@@ -201,9 +202,22 @@ class Method(Settings):
         return [sum_ for sum_ in self.sums()[:-1] if sum_.taken_by == "server"]
 
     @property
+    def private_sums(self) -> list[SumSpec]:
+        """Sums that are clipped and noised, in the order of `sums`."""
+        return [sum_ for sum_ in self.sums() if sum_.private]
+
+    @property
     def private(self) -> bool:
         """Whether the run claims privacy."""
-        return any(sum_.private for sum_ in self.sums())
+        return bool(self.private_sums)
+
+    @property
+    def plan(self) -> Participation:
+        """Participation plan of the run's clients."""
+        plan: Participation = self.participation.plan(
+            clients=self.clients.count, seed=self.stream_seed
+        )
+        return plan
 
     @property
     def counted_claims(self) -> Claims:
@@ -219,9 +233,8 @@ class Method(Settings):
         """δ at which ε is reported: that of the server's sum, else that of the clients'
         own sums; None without privacy.
         """
-        return next(
-            (sum_.delta for sum_ in reversed(self.sums()) if sum_.private), None
-        )
+        sums = self.private_sums
+        return sums[-1].delta if sums else None
 
     @property
     def own_delta(self) -> float | None:
@@ -230,11 +243,10 @@ class Method(Settings):
         It is the server's δ where the server's sum protects the same unit, because the
         two values of ε are compared.
         """
-        sums = self.sums()
-        own = [sum_ for sum_ in sums if sum_.private and sum_.within_task]
+        own = [sum_ for sum_ in self.private_sums if sum_.within_task]
         if not own:
             return None
-        budgeted = [sum_ for sum_ in sums if sum_.budget is not None]
+        budgeted = [sum_ for sum_ in self.sums() if sum_.budget is not None]
         same_unit = [sum_ for sum_ in budgeted if sum_.unit == own[0].unit]
         return (*same_unit, own[0])[0].delta
 

@@ -120,10 +120,7 @@ class FinishedRun:
             raise BenchError(
                 f"there is no round {round_number}: the run has rounds 1 to {rounds}"
             )
-        plan = self.settings.participation.plan(
-            clients=self.settings.clients.count, seed=self.settings.stream_seed
-        )
-        return plan.sample_cohort(round_number - 1)
+        return self.settings.plan.sample_cohort(round_number - 1)
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def audit(
             find(*pair)
     except BenchError as error:
         return nothing | {"reason": str(error)}
-    lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums() if sum_.private]
+    lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.private_sums]
     if not all(events for _, events in lines) or sum(
         len(events) for _, events in lines
     ) != len(releases):

@@ -54,8 +54,7 @@ def check_reading(run: Method) -> None:
         if breaches:
             raise BenchError(breaches[0].refusal)
         return
-    rules = [sum_.clipping for sum_ in run.sums() if sum_.private]
-    if not breaches and all(rule is None or rule.private for rule in rules):
+    if not breaches and all(sum_.clipping.private for sum_ in run.private_sums):
         raise BenchError(
             f"reading is as-released, but this run of {run.name} has an account that"
             " covers all it does: leave reading out"
@@ -228,9 +227,7 @@ def _check_sums(run: Method) -> None:
             " with two different sections: give both the same section"
         )
     limits = [
-        sum_.budget.epsilon
-        for sum_ in run.sums()
-        if sum_.private and sum_.budget is not None
+        sum_.budget.epsilon for sum_ in run.private_sums if sum_.budget is not None
     ]
     if any(limit is not None for limit in limits) and "ledger.jsonl" in run.references:
         raise BenchError(

@@ -26,7 +26,7 @@ def check_plan(run: Method) -> None:
     Raises:
         BenchError: names the assumption and the property.
     """
-    private = [sum_ for sum_ in run.sums() if sum_.private]
+    private = run.private_sums
     if not private:
         return
     _check_client_state(run, private)

@@ -87,7 +87,7 @@ def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
     """
-    plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+    plan = run.plan
     rounds = None
     if run.participation.known:
         rounds = np.full(run.clients.count, -1)

@@ -40,7 +40,7 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
     named = dict[str, list[Release]]()
     for line in releases:
         named.setdefault(line.name, []).append(line)
-    private = [sum_ for sum_ in run.sums() if sum_.private]
+    private = run.private_sums
     if private:
         budgets = [sum_.budget for sum_ in private if sum_.budget is not None]
         if not any(budget.epsilon is not None and budget.stop for budget in budgets):
@@ -108,10 +108,9 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
     records = next(held, 1)
     private = [sum_.name for sum_ in run.client_sums if sum_.private]
     client_samplers = run.client.samplers(run, records) if private else {}
-    plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     served = (run.server_sum, *run.further_sums)
     return {name: client_samplers[name] for name in private} | {
-        sum_.name: plan.describe() for sum_ in served
+        sum_.name: run.plan.describe() for sum_ in served
     }
 
 

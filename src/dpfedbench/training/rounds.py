@@ -105,9 +105,7 @@ class Rounds:
         self.planned = run.participation.rounds
         self.threads = threads
         self.processes = processes or Processes()
-        self.plan = plan or run.participation.plan(
-            clients=run.clients.count, seed=run.stream_seed
-        )
+        self.plan = plan or run.plan
         self.held = held
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger

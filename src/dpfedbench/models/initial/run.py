@@ -91,7 +91,7 @@ class RunInitial(Initial):
                 f"initial.run is {first.folder}, which itself uses a private run: no"
                 " account composes three runs; start from another run"
             )
-        sums = [sum_ for sum_ in (*first.sums(), *run.sums()) if sum_.private]
+        sums = (*first.private_sums, *run.private_sums)
         kinds = {
             (sum_.unit, sum_.adjacency, sum_.noise.mechanism, sum_.within_task is None)
             for sum_ in sums
