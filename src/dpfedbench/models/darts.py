@@ -374,17 +374,6 @@ class CellNet(nn.Module):
         )
 
 
-class Architecture(nn.Module):
-    """Architecture weights: one tensor [edges, operations] per kind of cell."""
-
-    def __init__(self, space: Space) -> None:
-        super().__init__()
-        for kind in space.kinds:
-            self.register_parameter(
-                kind, nn.Parameter(torch.zeros(space.edges, len(space.operations)))
-            )
-
-
 class SearchNet(CellNet):
     """Network of a search.
 
@@ -413,7 +402,10 @@ class SearchNet(CellNet):
             **sizes,
         )
         self.space = space
-        self.architecture = Architecture(space)
+        shape = space.edges, len(space.operations)
+        self.architecture = nn.ParameterDict(
+            {kind: nn.Parameter(torch.zeros(shape)) for kind in space.kinds}
+        )
 
     @property
     def blocks(self) -> dict[str, tuple[str, ...]]:
@@ -427,12 +419,10 @@ class SearchNet(CellNet):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits [n, classes] of images [n, C, H, W]."""
-        parameters = {
-            kind: getattr(self.architecture, kind) for kind in self.space.kinds
+        mix = {
+            kind: self.architecture[kind].softmax(dim=-1) for kind in self.space.kinds
         }
-        return self.logits(
-            x, {kind: value.softmax(dim=-1) for kind, value in parameters.items()}
-        )
+        return self.logits(x, mix)
 
 
 class GenotypeNet(CellNet):

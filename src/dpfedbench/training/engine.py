@@ -356,7 +356,6 @@ class _Training:
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
         served = rounds.clients.served
-        spent = [mechanism.noise_multiplier for mechanism in self.composition.budgeted]
         timed = self.composition.duration_is_public
         write_json(
             self.run_dir / "training.json",
@@ -386,7 +385,9 @@ class _Training:
                 "shared_parameters": (
                     None if rounds.shared is None else rounds.shared.count
                 ),
-                "noise_multiplier": spent[0] if spent else None,
+                "noise_multiplier": next(
+                    (sum_.noise_multiplier for sum_ in self.composition.budgeted), None
+                ),
                 **rounds.personal_test(),
                 "members": [
                     {"round": member["round"], "accuracy": member["accuracy"]}
