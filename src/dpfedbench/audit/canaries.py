@@ -102,7 +102,7 @@ class ClientSource(Clients):
             messages = (
                 rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
             )
-            yield messages, np.zeros(len(ids)), np.zeros(len(ids))
+            yield messages, np.zeros(len(ids))
 
 
 class RecordSource:

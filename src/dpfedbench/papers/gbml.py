@@ -27,8 +27,6 @@ all data of a client no more than this one release discloses.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
@@ -45,7 +43,11 @@ from dpfedbench.training.client_updates.client_update import (
     Stream,
     within_task,
 )
-from dpfedbench.training.client_updates.within_task import Client, ClientsWithinTask
+from dpfedbench.training.client_updates.within_task import (
+    Client,
+    ClientsWithinTask,
+    mean_loss,
+)
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.participation import (
@@ -137,7 +139,7 @@ class ReptileClients(ClientsWithinTask):
         index: int,
         held: Any,
         out: torch.Tensor,
-    ) -> Sequence[float]:
+    ) -> float:
         update = self._update
         support, query = held
         images = np.concatenate([support[0], query[0]])
@@ -145,21 +147,19 @@ class ReptileClients(ClientsWithinTask):
         sums = Client(self, index, client)
         weights = torch.from_numpy(theta.copy())
         state = update.optimizer.begin(weights)
-        measures_by_step = []
+        losses_by_step = []
         for step, batch in enumerate(self._batches(client, index, len(labels))):
-            mean, measures = sums.mean(
+            mean, losses = sums.mean(
                 TASK, weights.numpy(), (images[batch], labels[batch]), worker, step
             )
-            measures_by_step.append(measures)
+            losses_by_step.append(losses)
             if update.largest is not None:
                 norm = max(float(np.linalg.norm(mean)), 1e-30)
                 mean *= min(1.0, update.largest / norm)
             gradient = torch.from_numpy(mean)
             update.optimizer.step(weights, gradient, state, update.inner_rate)
         out[0] = torch.from_numpy(theta - weights.numpy())
-        if not len(measures_by_step[0]):
-            return (math.nan, math.nan)
-        return measures_by_step[0].mean(axis=0).tolist()
+        return mean_loss(losses_by_step[0])
 
     def _batches(self, client: int, index: int, examples: int) -> list[np.ndarray]:
         """Return the positions of the examples that each step reads."""
@@ -236,13 +236,13 @@ class NoisedClients(Clients):
     ) -> Stream:
         """Yield the clients' releases, without losses."""
         done = 0
-        for rows, _, _ in self._inner.contributions(theta, cohort, index):
+        for rows, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
                 total = self._mechanism.begin_round(index, holder=int(client))
                 total.add(row[None])
                 row.copy_(torch.from_numpy(self._mechanism.finish(total)))
             done += len(rows)
-            yield rows, np.zeros(0), np.zeros(0)
+            yield rows, np.zeros(0)
         self._mechanism.write(index)
 
 

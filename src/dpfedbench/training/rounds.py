@@ -354,8 +354,8 @@ class Rounds:
 
         def stream_of(some: np.ndarray) -> Stream:
             stream = self.clients.contributions(self.theta.numpy(), some, index)
-            for rows, some_losses, accuracies in stream:
-                yield self.shared.select(rows), some_losses, accuracies
+            for rows, some_losses in stream:
+                yield self.shared.select(rows), some_losses
 
         if self.processes.count > 1 and not self.clients.divides:
             size = self.gradients.chunk(self.threads)
@@ -372,7 +372,7 @@ class Rounds:
             )
         else:
             rows = 0
-            for contributions, chunk_losses, _ in stream_of(cohort):
+            for contributions, chunk_losses in stream_of(cohort):
                 if self.processes.first:
                     messages = contributions if self.further else [contributions]
                     rows += len(messages[0])

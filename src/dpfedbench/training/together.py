@@ -158,7 +158,7 @@ def _regrouped(
     for size in sizes:
         rows = [have]
         while sum(map(len, rows)) < size:
-            contributions, block_losses, _ = next(stream)
+            contributions, block_losses = next(stream)
             rows.append(
                 rows_of(contributions).copy()
             )  # the stream overwrites the tensors that it yields

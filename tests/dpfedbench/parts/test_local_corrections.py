@@ -68,7 +68,7 @@ def difference(update):
     run = SimpleNamespace(sums=list, private=False, stream_seed=0)
     setup = quadratic_setup([CURVATURE], [OPTIMUM], 11, run)
     chunk = update.clients(setup).contributions(START, np.array([0]), 0)
-    ((rows, _, _),) = chunk
+    ((rows, _),) = chunk
     return rows[0].numpy().copy()
 
 
@@ -128,7 +128,7 @@ def train(update, cohorts):
     clients = make_clients(update)
     theta = np.zeros(2, np.float32)
     for cohort in cohorts:
-        ((rows, _, _),) = clients.contributions(theta, np.array(cohort), 0)
+        ((rows, _),) = clients.contributions(theta, np.array(cohort), 0)
         sent = rows.numpy()
         clients.receive_broadcast([sent[1].sum(axis=0, dtype=np.float64) / 3])
         theta = (theta - sent[0].mean(axis=0)).astype(np.float32)
@@ -191,7 +191,7 @@ def test_scaffold_client_keeps_the_clipped_message():
     total = np.zeros(2)
     theta = np.array([5.0, 5.0], np.float32)
     for _ in range(3):
-        ((rows, _, _),) = clients.contributions(theta, np.arange(3), 0)
+        ((rows, _),) = clients.contributions(theta, np.arange(3), 0)
         messages = rows[1].numpy().copy()
         assert np.allclose(np.linalg.norm(messages, axis=1), 0.05, rtol=1e-5)
         total += messages.sum(axis=0) / 3

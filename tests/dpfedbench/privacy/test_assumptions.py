@@ -47,7 +47,7 @@ class Heads(Clients):
         for client in cohort:
             self.heads[int(client)] = self.heads.get(int(client), 0) + 1
         nothing = np.zeros(len(cohort))
-        yield torch.ones((self.rows * len(cohort), 3)), nothing, nothing
+        yield torch.ones((self.rows * len(cohort), 3)), nothing
 
 
 class SavedHeads(Heads):

@@ -345,7 +345,7 @@ class FixedClients(Clients):
 
     def contributions(self, theta, cohort, index):
         zeros = np.zeros(len(cohort))
-        yield self.rows[torch.from_numpy(cohort)], zeros, zeros
+        yield self.rows[torch.from_numpy(cohort)], zeros
 
 
 def rounds_in_memory(

@@ -42,7 +42,7 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
     for index in range(2):
         before = rounds.theta.clone()
         cohort = rounds.plan.sample_cohort(index)
-        ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
+        ((sent, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
         contribution = sent[0].double().numpy().copy()
         rounds.round(index)
         line, _, (mean,) = rounds.log[-1]

@@ -102,9 +102,9 @@ def spoil(monkeypatch, rows, value=math.nan):
     contributions = maml._Tasks.contributions
 
     def spoilt(self, *arguments):
-        for gradients, losses, accuracies in contributions(self, *arguments):
+        for gradients, losses in contributions(self, *arguments):
             gradients[rows, 0] = value
-            yield gradients, losses, accuracies
+            yield gradients, losses
 
     monkeypatch.setattr(maml._Tasks, "contributions", spoilt)
 

@@ -303,7 +303,7 @@ def test_within_task_steps_follow_gradients_clipped_by_tensor(federation, tmp_pa
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
     cohort = np.array([5])
-    ((sent, _, _),) = rounds.clients.contributions(theta, cohort, 0)
+    ((sent, _),) = rounds.clients.contributions(theta, cohort, 0)
     tasks = rounds.clients.setup.held.gather(cohort)
     sizes = [math.prod(shape) for shape in rounds.net.shapes.values()]
 

@@ -178,7 +178,7 @@ def test_released_search_without_noise_is_the_released_code(
             length=length,
         )
         norms.append(norm)
-        ((row, _, _),) = list(clients.contributions(theta, np.arange(1), index))
+        ((row, _),) = list(clients.contributions(theta, np.arange(1), index))
         moved = row[0].double() - torch.from_numpy(theta)
         expected = model - torch.from_numpy(theta)
         for coordinates in net.blocks.values():
@@ -258,7 +258,7 @@ def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
     clients = rounds.clients
     clients._lot = lambda name, index: np.zeros(0, np.int64)
     theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
-    ((row, _, _),) = list(clients.contributions(theta, np.arange(1), 0))
+    ((row, _),) = list(clients.contributions(theta, np.arange(1), 0))
     moved = row[0].numpy() - theta
     assert np.isfinite(moved).all()
     assert np.count_nonzero(moved) == 326

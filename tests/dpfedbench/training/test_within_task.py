@@ -37,7 +37,7 @@ COHORT = np.array([3, 7, 11])
 
 def contributions(rounds, theta, index=0):
     chunks = rounds.clients.contributions(theta, COHORT, index)
-    return torch.cat([rows.clone() for rows, _, _ in chunks])
+    return torch.cat([rows.clone() for rows, _ in chunks])
 
 
 def theta_of(rounds):
@@ -127,7 +127,7 @@ def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_pa
     for index in range(2):
         before = rounds.theta.clone()
         cohort = rounds.plan.sample_cohort(index)
-        ((sent, _, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
+        ((sent, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
         trained = before - sent[0]
         rounds.round(index)
         assert len(cohort) == 1
@@ -242,7 +242,7 @@ def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     rounds = rounds_of(make_config(overlay), federation, tmp_path)
     theta = theta_of(rounds)
     free = contributions(rounds, theta)
-    release = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros((3, 2))
+    release = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros(3)
     mean = Client.mean
 
     def fixed(self, name, *args, **options):
@@ -319,7 +319,7 @@ def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
 ):
     """Five rounds of 48 clients of nine examples, three steps of chance 1/3."""
     rounds = rounds_of(make_config(overlay, POISSON), federation, tmp_path)
-    zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros((1, 2))
+    zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros(1)
     numbers = np.arange(9)
 
     def gather(ids):

@@ -41,9 +41,9 @@ up.
 Row = dict[str, Any]
 """A row of history.csv."""
 
-Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
-"""Contributions float32 [n x contributions, d], losses [n] and accuracies [n] of some clients,
-in the cohort's order. Clients that send more than one message have contributions
+Stream = Iterator[tuple["torch.Tensor", "np.ndarray"]]
+"""Contributions float32 [n x contributions, d] and losses [n] of some clients, in the
+cohort's order. Clients that send more than one message have contributions
 [messages, n x contributions, d]; the message to the server's own sum is the first. The loop
 selects the shared coordinates.
 
@@ -219,7 +219,7 @@ class SharedModelClients(RecordHolders):
         """Yield the model that all parties have after the round, as one row."""
         model = torch.from_numpy(theta.copy())
         self._row = self.move(model, index)
-        yield model[None], np.zeros(0), np.zeros(0)
+        yield model[None], np.zeros(0)
 
     def move(self, model: torch.Tensor, index: int) -> Row:
         """Move the model [d] in place, and return the round's row of the history."""
@@ -272,17 +272,17 @@ class CohortClients(Clients):
                     if self._is_here(client)
                 ]
                 rows = torch.zeros((len(ids), self._message_count, self._dimension))
-                measures = np.full((len(ids), 2), np.nan)
+                losses = np.full(len(ids), np.nan)
                 compute = functools.partial(
-                    self._compute, theta, ids, index, rows, measures
+                    self._compute, theta, ids, index, rows, losses
                 )
                 list(pool.map(compute, self._pieces(positions)))
                 if self.divides:
-                    self._gather(positions, rows, measures)
+                    self._gather(positions, rows, losses)
                 messages = rows.movedim(1, 0)
                 if self._message_count == 1:
                     messages = messages[0]
-                yield messages, measures[:, 0], measures[:, 1]
+                yield messages, losses
 
     def _is_here(self, client: int) -> bool:
         """Return whether this process computes a client."""
@@ -295,13 +295,13 @@ class CohortClients(Clients):
         return [list(positions[i : i + size]) for i in range(0, len(positions), size)]
 
     def _gather(
-        self, positions: Sequence[int], rows: torch.Tensor, measures: np.ndarray
+        self, positions: Sequence[int], rows: torch.Tensor, losses: np.ndarray
     ) -> None:
         """Write the results of all processes to the first process's arrays."""
-        here = (positions, rows[positions], measures[positions])
-        for their_positions, their_rows, their_measures in self._processes.gather(here):
+        here = (positions, rows[positions], losses[positions])
+        for their_positions, their_rows, their_losses in self._processes.gather(here):
             rows[their_positions] = their_rows
-            measures[their_positions] = their_measures
+            losses[their_positions] = their_losses
 
     def _compute(
         self,
@@ -309,7 +309,7 @@ class CohortClients(Clients):
         ids: np.ndarray,
         index: int,
         rows: torch.Tensor,
-        measures: np.ndarray,
+        losses: np.ndarray,
         positions: Sequence[int],
     ) -> None:
         """Compute the messages of some clients in this thread, and keep their states.
@@ -319,7 +319,7 @@ class CohortClients(Clients):
             ids: clients of a chunk [n].
             index: number of the round.
             rows: receives their messages [n, messages, d].
-            measures: receives each client's loss and accuracy [n, 2].
+            losses: receives each client's loss [n].
             positions: positions of the clients of this thread.
         """
         with self._workers.worker() as (gradients, room):
@@ -334,8 +334,7 @@ class CohortClients(Clients):
                     # A private run publishes no losses.
                     examples = client.query or client.records
                     assert examples is not None
-                    measured = gradients.evaluate(theta, *examples)
-                    measures[position] = measured.loss, measured.accuracy
+                    losses[position] = gradients.evaluate(theta, *examples).loss
 
     def _model(
         self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor

@@ -199,7 +199,7 @@ class _Silos(RecordHolders):
                 for client in range(self._count)
             ]
             models = models * torch.tensor(shares)[:, None]
-        yield models, np.zeros(0), np.zeros(0)
+        yield models, np.zeros(0)
 
     def _gather(self, values: Any) -> list[tuple[int, Any]]:
         """Return (client, value) of all clients in the first process."""

@@ -188,7 +188,7 @@ class _Tasks(Clients):
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Yield query gradients, with losses and accuracies on the query sets.
+        """Yield query gradients, with losses on the query sets.
 
         A yielded tensor is overwritten two chunks later.
         """
@@ -239,7 +239,6 @@ class _Tasks(Clients):
     @staticmethod
     def _collect(
         out: Any, futures: list[concurrent.futures.Future]
-    ) -> tuple[Any, np.ndarray, np.ndarray]:
+    ) -> tuple[Any, np.ndarray]:
         results = [future.result() for future in futures]
-        losses, right = map(np.concatenate, zip(*results, strict=True))
-        return out, losses, right
+        return out, np.concatenate([losses for losses, _ in results])

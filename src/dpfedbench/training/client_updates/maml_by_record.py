@@ -19,7 +19,7 @@ from dpfedbench.training.client_updates.coupled_records import (
 from dpfedbench.training.client_updates.within_task import (
     Client,
     ClientsWithinTask,
-    measures_of,
+    mean_loss,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MamlByRecord(ClientsWithinTask):
         index: int,
         held: Any,
         out: torch.Tensor,
-    ) -> Sequence[float]:
+    ) -> float:
         support, query = held
         sums = Client(self, index, client)
         adapted = theta.copy()
@@ -76,13 +76,13 @@ class MamlByRecord(ClientsWithinTask):
             rate = np.float32(self._update.inner_rate)
             adapted[self._moved] -= rate * mean[self._moved]
         if self._by_server:
-            measures = measures_of(worker.record_gradients(adapted, *query, out))
+            losses = worker.record_gradients(adapted, *query, out).losses
         else:
-            mean, measures = sums.mean(QUERY, adapted, query, worker)
+            mean, losses = sums.mean(QUERY, adapted, query, worker)
             out[0] = torch.from_numpy(mean)
         if self._second_order:
             out.copy_(self._through_steps(out, path, support, worker))
-        return measures.mean(axis=0).tolist()
+        return mean_loss(losses)
 
     def _through_steps(
         self,

@@ -12,7 +12,8 @@ private sum. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
@@ -28,7 +29,7 @@ from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Gradients, Measured
+    from dpfedbench.models.gradients import Gradients
 
 
 class ClientsWithinTask(Clients):
@@ -82,7 +83,7 @@ class ClientsWithinTask(Clients):
         index: int,
         held: tuple[Examples, Examples],
         out: torch.Tensor,
-    ) -> Sequence[float]:
+    ) -> float:
         """Write a client's messages in round `index` to `out`.
 
         Args:
@@ -94,17 +95,16 @@ class ClientsWithinTask(Clients):
             out: receives the messages [contributions, d].
 
         Returns:
-            The loss, and the accuracy (0 to 1).
+            The mean loss.
         """
         raise NotImplementedError
 
     def contributions(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Stream:
-        """Yield contributions, with losses and accuracies on the query sets.
+        """Yield contributions, with losses on the query sets.
 
-        For Reptile, the losses and accuracies are those of all examples before
-        training.
+        For Reptile, the losses are those of all examples before training.
         """
         chunk = CHUNK_PER_THREAD * self._workers.count
         room = torch.empty(
@@ -112,7 +112,7 @@ class ClientsWithinTask(Clients):
             device=self._workers.device,
         )
 
-        def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
+        def computed(client: int, held: Any, out: torch.Tensor) -> float:
             with self._workers.worker() as worker:
                 return self.client(worker, theta, int(client), index, held, out)
 
@@ -120,9 +120,8 @@ class ClientsWithinTask(Clients):
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
                 examples = task_examples(self.setup.held, ids)
-                measures = np.array(list(pool.map(computed, ids, examples, room)))
-                rows = room[: len(ids)].flatten(end_dim=1)
-                yield rows, measures[:, 0], measures[:, 1]
+                losses = np.array(list(pool.map(computed, ids, examples, room)))
+                yield room[: len(ids)].flatten(end_dim=1), losses
         for mechanism in self.mechanisms.values():
             mechanism.write(index)
 
@@ -149,20 +148,18 @@ class Client:
         by the number that was drawn.
 
         Returns:
-            The mean gradient, float32 [d], and losses and shares of right answers [n,
-            2].
+            The mean gradient, float32 [d], and the examples' losses [n].
         """
         mechanism = self._clients.mechanisms[name]
         total = mechanism.begin_round(self.round, step=step, holder=self.client)
-        measures = np.empty((0, 2))
+        losses = np.empty(0)
         if len(examples[1]):
             measured, _ = worker.add_record_gradients(theta, *examples, total)
-            measures = measures_of(measured)
-        return (mechanism.finish(total) / mechanism.sampler["cohort"]).astype(
-            np.float32
-        ), measures
+            losses = measured.losses
+        mean = mechanism.finish(total) / mechanism.sampler["cohort"]
+        return mean.astype(np.float32), losses
 
 
-def measures_of(measured: Measured) -> np.ndarray:
-    """Return losses and accuracies of examples [n, 2]."""
-    return np.stack([measured.losses, measured.right / measured.of], axis=1)
+def mean_loss(losses: np.ndarray) -> float:
+    """Return the mean of losses [n], added up one after another; nan without losses."""
+    return float(np.cumsum(losses)[-1] / len(losses)) if len(losses) else math.nan
