@@ -64,8 +64,8 @@ class Cnn(nn.Module):
         *,
         image_shape: tuple[int, ...],
         classes: int,
-        pixel_mean: float,
-        pixel_deviation: float,
+        pixel_mean: float = 0.0,
+        pixel_deviation: float = 1.0,
     ) -> None:
         super().__init__()
         height, width, channels = image_shape

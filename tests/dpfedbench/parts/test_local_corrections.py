@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.papers.federated_averaging import CONTROL, Proximal, Scaffold
 from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpfedbench.training.processes import Processes
@@ -47,10 +48,11 @@ def quadratic_setup(curvatures, optima, records, run):
         images=[np.zeros((records, 1))] * count,
         labels=[np.full(records, client) for client in range(count)],
     )
+    net = SimpleNamespace(dimension=len(optima[0]))
     return SimpleNamespace(
         held=held,
-        net=SimpleNamespace(dimension=len(optima[0])),
-        shared=None,
+        net=net,
+        shared=SharedCoordinates(net),
         workers=workers,
         run=run,
         processes=Processes(),
