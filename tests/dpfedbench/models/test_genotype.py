@@ -7,9 +7,11 @@ import pytest
 
 from dpfedbench.files import write_json
 from dpfedbench.models.genotype import OPERATIONS, Space, edge, read_genotype
-from dpfedbench.models.genotypes.random import RandomGenotype
-from dpfedbench.models.genotypes.same import SameGenotype
-from dpfedbench.models.genotypes.stated import StatedGenotype
+from dpfedbench.models.genotypes.source import (
+    RandomGenotype,
+    SameGenotype,
+    StatedGenotype,
+)
 
 SMALL = Space(("none", "skip_connect", "sep_conv_3x3"), 2)
 
