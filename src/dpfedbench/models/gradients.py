@@ -112,10 +112,6 @@ class Gradients(ABC):
         device: "cpu" or a CUDA device.
         dtype: type of the weights: float32, or float64 for tests.
 
-    Attributes:
-        as_products: whether convolutions are products of matrices when several tasks or
-            records are computed at once.
-
     Raises:
         BenchError: the module cannot be used (`Net.check`).
     """
@@ -311,9 +307,16 @@ class Gradients(ABC):
 
         Args:
             block: the block to which the gradient is restricted; "": none.
+
+        Raises:
+            ValueError: the network has no such block.
         """
         if not block:
             return self.net.dimension
+        if block not in self.net.blocks:
+            raise ValueError(
+                f"the network has no block {block!r}, only {sorted(self.net.blocks)}"
+            )
         coordinates = self.net.blocks[block]
         return int(coordinates.stop - coordinates.start)
 

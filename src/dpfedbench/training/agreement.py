@@ -86,7 +86,6 @@ def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
     split among them.
     """
     rule = sum_.clipping
-    assert rule is not None
     for line in lines:
         _same(
             f"in round {line.round} groups of {sum_.name}:",
@@ -154,7 +153,6 @@ class _Checked:
         layouts: Mapping[str, CoordinateGroups | None],
         first_thresholds: Mapping[str, float],
     ) -> None:
-        assert sum_.clipping is not None and sum_.noise is not None
         self.run = run
         self.sum = sum_
         self.rule = sum_.clipping

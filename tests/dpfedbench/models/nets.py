@@ -39,7 +39,7 @@ def gradients_by(path, net, dtype=torch.float64):
     if path in ("kernels", "torch"):
         return choose(net, enabled=path == "kernels", dtype=dtype).make()
     if path.startswith("cuda"):
-        gradients = Gradients(net, device="cuda", dtype=dtype)
+        gradients = TorchGradients(net, device="cuda", dtype=dtype)
     else:
         gradients = AtOnce(net, dtype=dtype)
     gradients.as_products = path.endswith("products")

@@ -95,7 +95,7 @@ def test_coupled_records_second_order_gradient_is_that_of_autodiff(
     theta = rounds.net.initial(rng)
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
     cohort = np.array([3, 7])
-    ((rows, _, _),) = rounds.clients.contributions(theta, cohort, 0)
+    ((rows, _),) = rounds.clients.contributions(theta, cohort, 0)
     tasks = rounds.clients.setup.held.gather(cohort)
     support = (tasks.support_x, tasks.support_y)
     query = (tasks.query_x, tasks.query_y)

@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.median_of_run import MedianOfRun
+from dpfedbench.parts.clipping.reference import MedianOfRun
 
 from .conftest import (
     PLAIN,

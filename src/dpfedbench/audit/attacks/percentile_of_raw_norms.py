@@ -32,7 +32,6 @@ def score(
     noise = run.server_sum.noise
     participation = run.participation
     rounds = rule.window + 1
-    assert noise is not None
     kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()[
         "kind"
     ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import math
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from dpsum.clipping import CohortRule
+from dpfedbench.errors import BenchError
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, CohortRule
+from dpsum.parameters import parameter
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
@@ -28,3 +33,71 @@ class ReferenceRule(CohortRule):
     def first_threshold(self, path: Path, run: Method) -> float:
         """Return the first threshold, from the file of the other run."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class MedianOfRun(ReferenceRule):
+    """Constant threshold C: the median norm of a run without privacy (DP-FedMeta,
+    Section 6.1; DP-MAML, Section 5.2.1).
+
+    That run used the same clients. An observer of the releases therefore learns
+    something of them that no noise protects.
+    """
+
+    kind: ClassVar[str] = "median-of-run"
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = (
+        "the threshold is the median of gradient norms that no release protects, those"
+        " of a run without privacy"
+    )
+    notice: ClassVar[str] = (
+        "the clipping threshold is the median norm of a run without privacy: not private"
+    )
+    reference: ClassVar[str] = "maml"
+    reference_file: ClassVar[str] = "history.csv"
+    threshold: float | None = parameter(
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="null: the median norm of a run without privacy",
+    )
+
+    def check(self, run: Method) -> None:
+        """Refuse other clients than the reference run's, and a configured threshold."""
+        if run.client.kind != "maml":
+            raise BenchError(
+                "clipping.kind median-of-run is for client_update.kind maml"
+            )
+        if self.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {self.threshold:g}, but median-of-run"
+                " computes it from a run without privacy: set it to null"
+            )
+
+    def first_threshold(self, path: Path, run: Method) -> float:
+        """Return the median over rounds of the cohorts' median gradient norms.
+
+        All cohorts of that run have the same size, so that the result is close to the
+        median over all clients, which no file has.
+
+        Raises:
+            BenchError: the history is missing, damaged, or has no norms.
+        """
+        needed = f"{run.folder} finds its threshold in {path}"
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                norms = [
+                    float(row["norm_q50"])
+                    for row in csv.DictReader(file)
+                    if row["norm_q50"]
+                ]
+            median = statistics.median(norms) if norms else math.nan
+        except (OSError, ValueError, KeyError) as error:
+            raise BenchError(
+                f"{needed}, which cannot be read ({error}): train that run again"
+            ) from error
+        if not 0 < median < math.inf:
+            raise BenchError(
+                f"{needed}, which has no gradient norms: train that run again"
+            )
+        return median
