@@ -16,27 +16,30 @@ rule privacy:
             f"{REPORT}/tables/{{of}}privacy.csv",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=PLANNED.privacy_labels(
-                "privacy", "Three ε beside every private number"
-            ),
+            labels={
+                "name": "privacy",
+                "title": "Three ε beside every private number",
+            },
         ),
         markdown=f"{REPORT}/tables/{{of}}privacy.md",
         image=report(
             f"{REPORT}/figures/{{of}}privacy.png",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=PLANNED.privacy_labels(
-                "privacy", "Three ε beside every private number"
-            ),
+            labels={
+                "name": "privacy",
+                "title": "Three ε beside every private number",
+            },
         ),
         drawn=f"{REPORT}/figures/{{of}}privacy.csv",
         answer=report(
             f"{REPORT}/tables/{{of}}answer.csv",
             caption="../report/answer.rst",
             category="Privacy",
-            labels=PLANNED.privacy_labels(
-                "answer", "What papers claim, and what is proven"
-            ),
+            labels={
+                "name": "answer",
+                "title": "What papers claim, and what is proven",
+            },
         ),
         answer_markdown=f"{REPORT}/tables/{{of}}answer.md",
     log:

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits, with_progress
-from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import RawRecords
 from drawnsets.characters import CharacterSet, list_characters, unicode_names
 from drawnsets.digits import draw_digit
@@ -32,6 +31,18 @@ from drawnsets.fonts import library_versions
 from drawnsets.letters import draw_letter
 from drawnsets.scenes import draw_scenes
 
+DIGITS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+)
 DIGIT_COUNTS = {"train": 6000, "test": 1000}
 """Number of records of each digit, by split."""
 

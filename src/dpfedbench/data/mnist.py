@@ -23,30 +23,6 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-DIGITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-)
-GARMENTS = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +32,9 @@ class _Set(Source):
     Attributes:
         counts: number of records of each label, which distinguishes the set from
             others.
-        class_names: one name per label.
     """
 
     counts: dict[str, tuple[int, ...]]
-    class_names: tuple[str, ...]
 
 
 _MNIST = _Set(
@@ -70,13 +44,11 @@ _MNIST = _Set(
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     },
-    class_names=DIGITS,
 )
 _FASHION_MNIST = _Set(
     name="Fashion-MNIST",
     folders=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
     counts={"train": (6000,) * 10, "test": (1000,) * 10},
-    class_names=GARMENTS,
 )
 
 
@@ -146,7 +118,9 @@ def _read(
             if present != counts:
                 raise copy.damaged(f"its labels occur {present} times, not {counts}")
             arrays[field] = values.astype(np.int64)
-    return RawRecords(**arrays, class_names=wanted.class_names, versions={})
+    # "7 - seven" for a digit, "Sandal" for a garment.
+    names = [name.rpartition(" - ")[2] for name in wanted.published.classes]
+    return RawRecords(**arrays, class_names=tuple(names), versions={})
 
 
 READERS = {"mnist": read_mnist, "fashion-mnist": read_fashion_mnist}

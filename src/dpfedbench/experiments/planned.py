@@ -318,22 +318,12 @@ class Planned:
     def labels_of(self, wildcards: Wildcards) -> dict[str, str]:
         """Return the labels of a table or figure in the report."""
         item = self.item_of(wildcards)
-        return _labels(
-            item.name, item.spec["title"], (cell.runs[0].dataset for cell in item.cells)
-        )
-
-    def privacy_labels(
-        self, name: str, title: str
-    ) -> Callable[[Wildcards], dict[str, str]]:
-        """Return a function that labels the table of privacy or the answer."""
-        return lambda wildcards: _labels(
-            name, title, (cell["dataset"] for cell in self.private_cells(wildcards))
-        )
-
-    def frontier_labels(self, wildcards: Wildcards) -> dict[str, str]:
-        """Return the labels of the table of frontiers in the report."""
-        data = (cell.runs[0].dataset for item in self._frontiers for cell in item.cells)
-        return _labels("frontier", "The frontier: accuracy over the proven ε", data)
+        data = {cell.runs[0].dataset for cell in item.cells}
+        return {
+            "name": item.name,
+            "title": item.spec["title"],
+            "data": ", ".join(sorted(data)),
+        }
 
 
 def _product(stems: Iterable[str], *endings: str) -> list[str]:
@@ -349,7 +339,3 @@ def _files_of(runs: Iterable[str], *names: str) -> list[str]:
 def _tests_of(tests: Iterable[tuple[str, str]]) -> list[str]:
     """Return the files of meta-tests, given by the run's folder and the test's name."""
     return [f"{RUNS}/{run}/tests/{test}.json" for run, test in tests]
-
-
-def _labels(name: str, title: str, data: Iterable[str]) -> dict[str, str]:
-    return {"name": name, "title": title, "data": ", ".join(sorted(set(data)))}
