@@ -27,12 +27,14 @@ experiments:
         y: {label: accuracy}
         series:
           plain: {method: maml}
+          once: {method: maml, sweep: false}
           own: {method: dp-agr, use: [quiet, noisy], run: {budget: {delta: 1.0e-6}}, test: {steps: 1, shots: 8}}
 """
 
 
 def test_cell_overlays_win_and_each_seed_has_its_run():
-    """Tests: the figure's values, then the series', then the swept value.
+    """Tests: the figure's values, then the series', then the swept value. A series
+    may have no sweep.
 
     Runs: the variants' values in order, then the series'.
     """
@@ -41,8 +43,9 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
     configuration = Configuration.read({"run": values} | yaml.safe_load(FIGURE))
     plan = make_plan(configuration)
     cells = list(plan.items["mine", "one"].cells)
-    series = [("plain", 2), ("plain", 3), ("own", 2), ("own", 3)]
+    series = [("plain", 2), ("plain", 3), ("once", None), ("own", 2), ("own", 3)]
     assert [(cell.series, cell.x) for cell in cells] == series
+    del cells[2]
     for cell in cells:
         assert [run.seed for run in cell.runs] == [4, 2, 7]
         assert [test.seed for test in cell.tests] == [4, 2, 7]
@@ -57,7 +60,7 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
     assert run.noise.multiplier == 5.0
     assert run.budget.delta == 1e-6
     assert len(plan.runs) == 6
-    assert len(plan.tests) == 12
+    assert len(plan.tests) == 15
 
 
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}

@@ -138,20 +138,6 @@ def test_swept_value_comes_with_the_values_of_also() -> None:
     assert [plan.rounds for plan in plans] == [50, 15, 5]
 
 
-def test_sweep_repeats_each_series_except_those_with_sweep_false() -> None:
-    values = configuration(**{f"{FIGURE}.x.values": [20, 40]})
-    constant = {"method": "dp-agr", "run": {"clipping": "constant"}, "sweep": False}
-    values["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
-        "adaptive": {"method": "dp-agr"},
-        "constant": constant,
-    }
-    cells = plan(values).items["dp-fedmeta", "figure4a"].cells
-    swept = [("adaptive", 20.0), ("adaptive", 40.0), ("constant", None)]
-    assert [(cell.series, cell.x) for cell in cells] == swept
-    runs: list[Any] = [cell.runs[0] for cell in cells[:2]]
-    assert [run.clipping.percentile for run in runs] == [20.0, 40.0]
-
-
 def test_figure_of_accounts_needs_no_run() -> None:
     """The published threshold reads raw norms; a private quantile does not."""
     item = planned().items["dp-maml", "figure12"]
