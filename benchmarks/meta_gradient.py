@@ -45,6 +45,7 @@ from dpfedbench.files import atomic_path
 from dpfedbench.models.choose import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
+from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import add_to
 from dpfedbench.training.client_updates.client_update import Setup
 from dpfedbench.training.client_updates.maml import Maml
@@ -100,8 +101,9 @@ class CohortSum:
             net=self.net,
             held=self._holdings,
             client_sums=(),
-            enter=unused,
+            create_mechanism=unused,
             plan=unused,
+            shared=SharedCoordinates(self.net),
             threads=threads,
             gradients=choose(self.net, device=device, enabled=kernels),
         )
@@ -115,7 +117,7 @@ class CohortSum:
         total = PrivateSum(
             dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0
         )
-        for contributions, _, _ in self._clients.contributions(
+        for contributions, _ in self._clients.contributions(
             self.theta, np.arange(len(tasks.support_y)), 0
         ):
             add_to(total, contributions)

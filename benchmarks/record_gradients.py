@@ -32,11 +32,12 @@ from torch import nn
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
-from dpfedbench.models.choose import choose
+from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Choice, Gradients, Workers
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
+from dpfedbench.models.threads import Workers
 from dpfedbench.models.torch_sums import Adding
 from dpsum.private_sum import PrivateSum
 

@@ -6,7 +6,7 @@ The rates are in records per second of CPU time. All implementations use the sam
 network and records, one thread, and take turns. Each pair times a round of each
 implementation, and the ratio is computed for each pair. Ours is the compiled pass of
 `dpkernels`, for the weights and for the architecture. Opacus runs its GradSampleModule
-on torch's layers, for the weights alone. `vmap` is `models.torch_gradients`. A further
+on torch's layers, for the weights alone. `vmap` is `models.gradients`. A further
 column is the gradient of the whole batch at once. The last column is the largest
 difference between our rows and Opacus'.
 """

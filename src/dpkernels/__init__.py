@@ -14,10 +14,10 @@ import torch
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.darts import GenotypeNet, SearchNet
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.linear import LinearHead
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_gradients import TorchGradients
 
 PASSES: dict[type[torch.nn.Module], tuple[str, ...]] = {
     Conv4: ("batch_conv4.BatchConv4", "record_conv4.RecordConv4"),
@@ -34,7 +34,7 @@ its pass is considered, because numba takes a second to load.
 """
 
 
-def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
+def find_gradients(net: Net, dtype: torch.dtype) -> type[Gradients] | None:
     """Return the compiled implementation of a network's gradients, or None.
 
     Args:

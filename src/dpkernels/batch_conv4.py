@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Inputs, Point
+from dpfedbench.models.gradients import Gradients, Inputs
 from dpfedbench.models.net import Array, Net
-from dpfedbench.models.torch_gradients import TorchGradients
+from dpfedbench.models.points import Point
 from dpkernels.conv4_passes import Conv4Passes, as_floats
 from dpkernels.conv4_room import Images, Points, Steps
 
 
-class BatchConv4(TorchGradients):
+class BatchConv4(Gradients):
     """Gradients of a Conv-4 that is normalised over the task's batch.
 
     The arguments are those of `Gradients`.
@@ -90,7 +90,7 @@ class BatchConv4(TorchGradients):
         *,
         second: bool,
         out: Array,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         self._inputs(theta.expand(len(out), -1), support, support_y)
         self._inputs(out, query, query_y)
         sizes = support.shape[1], query.shape[1]
@@ -100,7 +100,7 @@ class BatchConv4(TorchGradients):
             support.value, np.asarray(support_y), rates.numpy(), second, before
         )
         self._memory[sizes] = steps, at
-        losses, right = passes.gradients(
+        losses, _ = passes.gradients(
             theta.numpy()[None],
             query.value,
             np.asarray(query_y),
@@ -108,7 +108,7 @@ class BatchConv4(TorchGradients):
             np.asarray(out),
             steps,
         )
-        return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
+        return losses.mean(axis=1).astype(np.float64)
 
     def _task_gradients(
         self,
@@ -156,9 +156,8 @@ class BatchTasks(Point):
         self._theta = theta
         self._images = images
         self.places = passes.points(len(theta)) if places is None else places
-        losses, right = passes.gradients(theta, images, labels, self.places, out)
+        losses, _ = passes.gradients(theta, images, labels, self.places, out)
         self.losses = losses.mean(axis=1).astype(np.float64)
-        self.accuracies = right.mean(axis=1)
 
     def _product(self, direction: Array, out: Array) -> None:
         self.passes.hessian_products(

@@ -28,9 +28,8 @@ import torch
 from numba import njit
 
 from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.gradients import Measured, Total
+from dpfedbench.models.gradients import Gradients, Measured, Total
 from dpfedbench.models.net import Array, Net
-from dpfedbench.models.torch_gradients import TorchGradients
 from dpkernels.clipped_sum import add_clipped
 from dpkernels.compiled import compiled, part
 from dpkernels.vectors import (
@@ -133,7 +132,7 @@ def _plain(array: Array) -> np.ndarray:
     return np.require(np.asarray(array), requirements=("C", "A", "W"))
 
 
-class FusedCnn(TorchGradients):
+class FusedCnn(Gradients):
     """Gradients of `Cnn` for records of bytes.
 
     torch computes the gradients of floats and of tasks. If a weight is not finite or
@@ -193,14 +192,14 @@ class FusedCnn(TorchGradients):
 
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
-    ) -> Measured:
+    ) -> np.ndarray:
         if not _bytes(x):
             return super()._record_gradients(theta, x, y, out, block)
-        return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
+        return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING).losses
 
     def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[Measured, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         if not _bytes(x):
             return super()._add_record_gradients(theta, x, y, total)
         measured = []
@@ -209,7 +208,7 @@ class FusedCnn(TorchGradients):
             measured.append(self._run(theta, x, y, self._room, limit, into, norms))
 
         norms = total.add_by(add, len(x))
-        return measured[0], norms
+        return measured[0].losses, norms
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         if not _bytes(x):

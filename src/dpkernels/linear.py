@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Measured, Total
+from dpfedbench.models.gradients import Gradients, Measured, Total
 from dpfedbench.models.net import Array, Net
-from dpfedbench.models.torch_gradients import TorchGradients
 
 _PIECE = 16  # number of records whose squares stay in the cache
 
 
-class LinearHeadGradients(TorchGradients):
+class LinearHeadGradients(Gradients):
     """Gradients of a `LinearHead`, in double precision.
 
     The arguments are those of `Gradients`.
@@ -43,7 +42,7 @@ class LinearHeadGradients(TorchGradients):
 
     def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[Measured, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         rows = self._rows(x)
         labels = np.asarray(y)
         residuals, measured = self._residuals(
@@ -67,7 +66,7 @@ class LinearHeadGradients(TorchGradients):
             constants = [weighted.sum(axis=0)] if self._bias else []
             into += np.concatenate([(weighted.T @ rows[finite]).ravel(), *constants])
 
-        return measured, total.add_by(add, len(rows))
+        return measured.losses, total.add_by(add, len(rows))
 
     def summed_record_gradients(
         self, theta: Array, x: Array, y: Array, room: Array

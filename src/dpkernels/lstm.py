@@ -23,15 +23,15 @@ import numpy as np
 import torch
 
 from dpfedbench.models.gradients import (
+    Gradients,
     Inputs,
     Measured,
-    Point,
     Total,
     concatenate_measures,
 )
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Array, Net, tensor_of
-from dpfedbench.models.torch_gradients import TorchGradients
+from dpfedbench.models.points import Point
 
 _NUMBERS = 2**21
 """Approximate number of logits of one pass.
@@ -73,7 +73,7 @@ class _Back(NamedTuple):
     layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
-class FastLstm(TorchGradients):
+class FastLstm(Gradients):
     """Gradients of an `Lstm`. The arguments are those of `Gradients`."""
 
     name = "lstm"
@@ -172,8 +172,8 @@ class FastLstm(TorchGradients):
 
     def _backward(
         self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
-    ) -> tuple[_Back, Measured]:
-        """Compute the factors of the gradient of each record's loss."""
+    ) -> tuple[_Back, np.ndarray]:
+        """Compute the factors of the gradient of each record's loss, and the losses."""
         words, layers = self._forward(weights, x)
         top, logits = self._logits_at(weights, layers)
         arriving, measured = self._measured(logits, y)
@@ -196,7 +196,7 @@ class FastLstm(TorchGradients):
             steps = (gates.flatten(0, 1) @ weights[f"input{number}"]).view_as(steps)
         return _Back(
             words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]
-        ), measured
+        ), measured.losses
 
     def _layer_backward(
         self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor
@@ -285,16 +285,16 @@ class FastLstm(TorchGradients):
 
     def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[Measured, np.ndarray]:
-        measures: list[Measured] = []
+    ) -> tuple[np.ndarray, np.ndarray]:
+        losses = [np.empty(0)]
 
         def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
             clipped_sum = torch.zeros(self.net.dimension, dtype=self.dtype)
             out = self.net.tensors(clipped_sum)
             with torch.no_grad():
                 for chosen, weights, records, labels in self._passes(theta, x, y):
-                    back, measured = self._backward(weights, records, labels)
-                    measures.append(measured)
+                    back, record_losses = self._backward(weights, records, labels)
+                    losses.append(record_losses)
                     record_norms = self._norms(back)
                     norms[chosen] = record_norms.numpy()
                     good = torch.isfinite(record_norms)
@@ -309,26 +309,26 @@ class FastLstm(TorchGradients):
             sum_ += clipped_sum.double().numpy()
 
         norms = total.add_by(add, len(x))
-        return concatenate_measures(measures), norms
+        return np.concatenate(losses), norms
 
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
-    ) -> Measured:
+    ) -> np.ndarray:
         rows = torch.as_tensor(out)
-        measures = []
+        losses = [np.empty(0)]
         with torch.no_grad():
             for chosen, weights, records, labels in self._passes(theta, x, y):
                 for row in range(chosen.start, chosen.stop):
                     at = slice(row - chosen.start, row - chosen.start + 1)
-                    back, measured = self._backward(weights, records[at], labels[at])
+                    back, loss = self._backward(weights, records[at], labels[at])
                     rows[row].zero_()
                     self._sum(
                         back,
                         torch.ones(1, dtype=self.dtype),
                         self.net.tensors(rows[row]),
                     )
-                    measures.append(measured)
-        return concatenate_measures(measures)
+                    losses.append(loss)
+        return np.concatenate(losses)
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         measures = []
@@ -365,25 +365,25 @@ class _Tasks(Point):
     ) -> None:
         super().__init__(theta)
         means = torch.as_tensor(out).zero_()
-        tasks = list[Measured]()
+        task_losses = []
         with torch.no_grad():
             for weights_of_task, records, labels, mean in zip(
                 theta, x, y, means, strict=True
             ):
                 tensors = owner.net.tensors(mean)
-                measures = list[Measured]()
+                losses = []
                 for _, weights, piece, answers in owner._passes(
                     weights_of_task, records, labels
                 ):
-                    back, measured = owner._backward(weights, piece, answers)
+                    back, piece_losses = owner._backward(weights, piece, answers)
                     owner._sum(
                         back,
                         torch.full((len(piece),), 1 / len(records), dtype=owner.dtype),
                         tensors,
                     )
-                    measures.append(measured)
-                tasks.append(concatenate_measures(measures))
-        self._measure(tasks)
+                    losses.append(piece_losses)
+                task_losses.append(np.concatenate(losses).mean())
+        self.losses = np.array(task_losses)
 
     def _product(self, direction: Array, out: Array) -> None:
         raise NotImplementedError("this point was not made for products")

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Inputs, Measured, Point
+from dpfedbench.models.gradients import Gradients, Inputs, Measured
 from dpfedbench.models.net import Array, Net
-from dpfedbench.models.torch_gradients import TorchGradients
+from dpfedbench.models.points import Point
 from dpkernels.batch_conv4 import BatchTasks
 from dpkernels.conv4_passes import Conv4Passes, as_floats
 from dpkernels.conv4_room import Points
@@ -29,7 +29,7 @@ It outweighs the overhead of calls, and the records fit into the processor's cac
 """
 
 
-class RecordConv4(TorchGradients):
+class RecordConv4(Gradients):
     """Gradients of a Conv-4 that is normalised within each record.
 
     The arguments are those of `Gradients`.
@@ -66,18 +66,17 @@ class RecordConv4(TorchGradients):
 
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
-    ) -> Measured:
+    ) -> np.ndarray:
         weights = np.asarray(theta)[None]
         labels = np.asarray(y)
         rows = np.asarray(out)
         losses = np.empty(len(labels))
-        right = np.empty(len(labels), np.bool_)
         for records, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
-            (losses[records],), (right[records],) = passes.gradients(
+            (losses[records],), _ = passes.gradients(
                 weights, images, labels[records][None], at, rows[records]
             )
-        return _measured(losses, right)
+        return losses
 
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
@@ -130,7 +129,8 @@ class RecordConv4(TorchGradients):
             np.log(np.exp(shifted).sum(axis=1))
             - shifted[np.arange(len(labels)), labels]
         )
-        return _measured(losses, logits.argmax(axis=1) == labels)
+        right = (logits.argmax(axis=1) == labels).astype(np.float64)
+        return Measured(losses, right, np.ones(len(losses)))
 
 
 class _Tasks(Point):
@@ -151,19 +151,16 @@ class _Tasks(Point):
         self._owner = owner
         self._at = (theta.copy(), x, y)
         rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
-        tasks = list[Measured]()
+        losses = []
         for weights, images, labels, mean in zip(theta, x, y, out, strict=True):
-            tasks.append(owner._record_gradients(weights, images, labels, rows))
+            record_losses = owner._record_gradients(weights, images, labels, rows)
+            losses.append(record_losses.mean())
             mean[:] = rows.mean(axis=0, dtype=np.float64)
-        self._measure(tasks)
+        self.losses = np.array(losses)
 
     def _product(self, direction: Array, out: Array) -> None:
         theta, x, y = self._at
-        inputs = Inputs(x.shape, TorchGradients._prepared(self._owner, x))
-        TorchGradients._task_gradients(
+        inputs = Inputs(x.shape, Gradients._prepared(self._owner, x))
+        Gradients._task_gradients(
             self._owner, theta, inputs, y, np.empty_like(theta), True, None
         ).product(direction, out)
-
-
-def _measured(losses: np.ndarray, right: np.ndarray) -> Measured:
-    return Measured(losses, right.astype(np.float64), np.ones(len(losses)))

@@ -48,15 +48,13 @@ def test_cells_rows_equal_autograd(name, kernels):
     gradients = choose(net, enabled=kernels, dtype=torch.float64).make()
     assert gradients.name == ("cells" if kernels else "torch")
     losses, expected = differentiate(net, theta, images, labels)
-    correct = net.correct(torch.from_numpy(theta), images, labels)[0].numpy()
     for block, columns in {"": slice(0, net.dimension), **net.blocks}.items():
         rows = np.empty((5, gradients.width(block)))
-        evaluation = gradients.record_gradients(
+        record_losses = gradients.record_gradients(
             theta, images, labels, rows, block=block
         )
         assert relative_errors(rows, expected[:, columns]).max() < 1e-10
-        np.testing.assert_allclose(evaluation.losses, losses, rtol=1e-12)
-        np.testing.assert_array_equal(evaluation.right, correct)
+        np.testing.assert_allclose(record_losses, losses, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["14x14 maps", "one group"])

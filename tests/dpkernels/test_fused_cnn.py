@@ -36,7 +36,7 @@ def make_records(count, seed=0, filled=0.3, net=NET):
 def fused_gradients(theta, images, labels, net=NET):
     """Return losses and rows of the fused passes."""
     rows = np.full((len(images), net.dimension), 7, np.float32)
-    return FusedCnn(net).record_gradients(theta, images, labels, rows).losses, rows
+    return FusedCnn(net).record_gradients(theta, images, labels, rows), rows
 
 
 def assert_rows_close(rows, expected):
@@ -111,7 +111,7 @@ def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
     if private:
         limit = float(np.median(norms)) if count else 1.0
         total = PrivateSum(dimension=DIMENSION, threshold=limit, noise_multiplier=1.0)
-    (added_losses, _, _), added_norms = FusedCnn(NET).add_record_gradients(
+    added_losses, added_norms = FusedCnn(NET).add_record_gradients(
         theta, *records, total
     )
     assert np.array_equal(added_losses, losses)
@@ -127,9 +127,7 @@ def test_fused_cnn_counts_gradients_that_are_not_finite_as_zero():
     theta = initial_weights(10)
     theta[2000] = np.nan
     total = PlainSum(dimension=DIMENSION)
-    (losses, _, _), norms = FusedCnn(NET).add_record_gradients(
-        theta, *make_records(5), total
-    )
+    losses, norms = FusedCnn(NET).add_record_gradients(theta, *make_records(5), total)
     assert np.isnan(losses).all()
     assert np.isnan(norms).all()
     assert total.non_finite == 5

@@ -70,8 +70,10 @@ def test_lstm_gradients_equal_autograd(tied, layers):
         gradients = choose(net, enabled=enabled, dtype=torch.float64).make()
         assert isinstance(gradients, FastLstm) == enabled
         rows = np.empty((COUNT, net.dimension))
-        evaluation = gradients.record_gradients(weights, texts, texts, rows)
+        record_losses = gradients.record_gradients(weights, texts, texts, rows)
+        evaluation = gradients.evaluate(weights, texts, texts)
         np.testing.assert_allclose(rows, expected, atol=1e-12)
+        np.testing.assert_allclose(record_losses, losses, atol=1e-12)
         np.testing.assert_allclose(evaluation.losses, losses, atol=1e-12)
         assert evaluation.right.tolist() == right.tolist()
         assert evaluation.of.tolist() == of.tolist()

@@ -36,7 +36,7 @@ from dpfedbench.audit.units import (
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Choice, Measured
+from dpfedbench.models.choose import Choice
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.training.client_updates.client_update import Clients, Stream
 from dpfedbench.training.rounds import Rounds
@@ -132,7 +132,7 @@ class RecordSource:
         total: Any,
         *,
         block: str = "",
-    ) -> tuple[Measured, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Add the records' gradients, whatever the model is.
 
         See `models.gradients.Gradients.add_record_gradients`.
@@ -144,12 +144,7 @@ class RecordSource:
             norms[start : start + _CHUNK] = total.add(
                 torch.from_numpy(self._room[: len(ids)])
             )
-        return nothing(len(x)), norms
-
-
-def nothing(count: int) -> Measured:
-    """Return empty losses and accuracies, for drawn gradients."""
-    return Measured(np.zeros(count), np.zeros(count), np.ones(count))
+        return np.zeros(len(x)), norms
 
 
 def gradients_of(source: Any) -> Choice:
@@ -206,11 +201,10 @@ def run_rounds(
         shared=SharedCoordinates(source.net, source.net.shared_mask()),
         clients=source if isinstance(source, Clients) else None,
     )
-    budgeted = training.composition.budgeted
     following = [
         mechanism
-        for mechanism in budgeted
-        if mechanism.spec.noise is not None and mechanism.spec.noise.follows_loss
+        for mechanism in training.composition.budgeted
+        if mechanism.spec.noise.follows_loss
     ]
     for index in range(rounds):
         if not training.composition.allows(index + 1):
@@ -246,13 +240,12 @@ class CanaryExperiment:
 
 
 def extra_of(sum_: SumSpec, threshold: float) -> Extra | None:
-    """Return the release that a sum's rule makes beside the sum."""
+    """Return the release that a private sum's rule makes beside the sum."""
     rule = sum_.clipping
-    return (
-        None
-        if rule is None
-        else rule.extra(rule.begin(threshold), noise_multiplier=1.0, cohort=1.0)
+    extra: Extra | None = rule.extra(
+        rule.begin(threshold), noise_multiplier=1.0, cohort=1.0
     )
+    return extra
 
 
 def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
@@ -339,7 +332,6 @@ def one_run(
         progress: called after each round.
     """
     run = run.replace(seed=seed)
-    assert sum_.noise is not None
     own_sums = run.client_sums
     clients = run.clients.count
     is_client_sum = sum_ in own_sums

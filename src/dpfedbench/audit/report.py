@@ -332,7 +332,7 @@ def _audit_served(
     rule = sum_.clipping
     delta = sum_.delta
     seed = audit_seed(run)
-    assert rule is not None and delta is not None
+    assert delta is not None
     first = releases[0]
     rounds = rounds_of(releases)
     is_client_sum = sum_ in run.client_sums
@@ -345,7 +345,7 @@ def _audit_served(
     # There should be ordinary clients or records beside the canaries.
     canaries_each = min(canaries, 3 * units // 4)
     dimension = None
-    if sum_.noise is not None and sum_.noise.by_dimension:
+    if sum_.noise.by_dimension:
         dimension = first.dimension
         canaries_each = min(canaries_each, dimension - ORDINARY)
     clients_added = others(releases).get(observer, 0)

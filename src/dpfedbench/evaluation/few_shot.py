@@ -17,11 +17,11 @@ from dpfedbench.evaluation.fine_tuning import best_logits, fine_tune, is_plain
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.method import Method
-from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Choice, Workers
+from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Net
+from dpfedbench.models.threads import Workers
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 

@@ -15,8 +15,9 @@ import torch
 
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Gradients, Point
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Array, tensor_of
+from dpfedbench.models.points import Point
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
 

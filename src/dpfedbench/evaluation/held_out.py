@@ -13,9 +13,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.method import Method
-from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Choice, Gradients, Workers
+from dpfedbench.models.choose import Choice, choose
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.members import load_members
+from dpfedbench.models.threads import Workers
 from dpfedbench.results_format import MEASURED
 
 _PIECE = 256

@@ -22,9 +22,10 @@ from dpfedbench.evaluation.few_shot import FewShotScores
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.method import Method
-from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Choice, Gradients, Measured, Workers
+from dpfedbench.models.choose import Choice, choose
+from dpfedbench.models.gradients import Gradients, Measured
 from dpfedbench.models.members import load_members
+from dpfedbench.models.threads import Workers
 from dpsum.progress import Progress
 
 

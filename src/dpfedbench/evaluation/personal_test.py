@@ -21,7 +21,7 @@ import numpy as np
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Choice
+from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
 
 if TYPE_CHECKING:

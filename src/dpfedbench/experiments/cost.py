@@ -23,7 +23,7 @@ from dpfedbench.config.kinds import is_section
 from dpfedbench.config.part import plain
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import device_of
+from dpfedbench.models.choose import device_of
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.clipping.reference import ReferenceRule

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import functools
+import platform
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models import kernels
-from dpfedbench.models.gradients import Choice, Gradients
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_gradients import TorchGradients
+
+
+class Choice(NamedTuple):
+    """An implementation for a network on a device.
+
+    `name` is recorded by the run. `make` creates an instance. `tasks` is the number of
+    tasks that a CPU thread gets at once; no bit of a result depends on it.
+    """
+
+    name: str
+    make: Callable[[], Gradients]
+    device: str
+    tasks: int = 1
+
+    def chunk(self, threads: int) -> int:
+        """Return the number of tasks to gather at once, for threads or for a GPU."""
+        return 8 * max(1, threads) if self.device == "cpu" else 256
 
 
 def choose(
@@ -37,7 +56,21 @@ def choose(
         if compiled is not None:
             make = functools.partial(compiled, net, dtype=dtype)
             return Choice(compiled.name, make, device, compiled.tasks(net))
-    make_torch: Callable[[], Gradients] = functools.partial(
-        TorchGradients, net, device=device, dtype=dtype
-    )
-    return Choice(make_torch().way, make_torch, device)  # type: ignore[attr-defined]
+    make = functools.partial(Gradients, net, device=device, dtype=dtype)
+    return Choice(make().way, make, device)
+
+
+def device_of(asked: str) -> str:
+    """Return the device of training: "cpu" or "cuda".
+
+    "auto" selects a GPU if there is one.
+
+    Raises:
+        BenchError: a GPU is asked for and torch finds none.
+    """
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use"
+            " a machine or a node that has one, or set machine.device to auto"
+        )
+    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"

@@ -1,26 +1,54 @@
 """Gradients that training needs from a model: of tasks, and of single records.
 
 The loss of a task is the mean over its batch of records. T tasks are computed at once,
-each with its own weights. This base class checks sizes for all implementations. The
-methods that an implementation defines start with an underscore.
+each with its own weights. `Gradients` checks sizes, and computes by torch. The compiled
+passes of some networks override its methods that start with an underscore.
+
+On a CPU, torch differentiates tasks one by one. On a GPU, a chunk of tasks is
+differentiated at once by `torch.func.vmap`, with convolutions as matrix products
+(`patches`). The gradients of single records come from `vmap`, else from Opacus'
+`GradSampleModule` for a module that `vmap` does not support, else from one backward
+pass per record. The first two are tried on a few drawn records; the first one that
+agrees with the last is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import platform
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
-from dpfedbench.models.threads import Threads
+from dpfedbench.models.patches import ConvolutionsAsProducts
+from dpfedbench.models.points import AllAtOnce, OneByOne, Point, dtype_name, fitting
 
-Worker = TypeVar("Worker")
+if TYPE_CHECKING:
+    import opacus
+else:
+    from dpsum.lazy import Lazy
+
+    opacus = Lazy("opacus")  # slow to import, with warnings
+
+_FLOATS = {"cpu": 2**24, "cuda": 2**28}
+"""Approximate number of values in memory at once: 64 MiB on a CPU, 1 GiB on a GPU."""
+
+_MOST = {"cpu": 128, "cuda": 1024}
+"""Largest number of records or tasks that are computed at once."""
+
+_EVALUATED = 256
+"""Number of records of a forward pass without derivatives."""
+
+
+_Rows = tuple[Sequence[torch.Tensor], torch.Tensor]
+"""Gradients [n, ...] for each tensor of the module, and the records' losses [n]."""
 
 
 class Measured(NamedTuple):
@@ -65,39 +93,7 @@ class Inputs(NamedTuple):
     value: Any
 
 
-class Point(ABC):
-    """T tasks at their weights, with the state that Hessian products need.
-
-    The weights must not be written to before the products are computed.
-
-    Attributes:
-        losses: mean loss of each task, float64 [T].
-        accuracies: share of right answers of each task, 0 to 1, float64 [T].
-    """
-
-    losses: np.ndarray
-    accuracies: np.ndarray
-
-    def __init__(self, theta: Array) -> None:
-        self._shape = tuple(theta.shape)
-        self._type = theta.dtype
-
-    def _measure(self, tasks: Sequence[Measured]) -> None:
-        """Set the losses and accuracies from the tasks' measures."""
-        self.losses = np.array([task.loss for task in tasks])
-        self.accuracies = np.array([task.accuracy for task in tasks])
-
-    def product(self, direction: Array, out: Array) -> None:
-        """Write each task's Hessian times its direction [T, w] to `out` [T, w]."""
-        self._product(
-            *(_fitting(array, self._shape, self._type) for array in (direction, out))
-        )
-
-    @abstractmethod
-    def _product(self, direction: Array, out: Array) -> None: ...
-
-
-class Gradients(ABC):
+class Gradients:
     """Gradients of a network by one implementation, for use by one thread.
 
     Arrays may be numpy's or torch's. Output arrays are torch tensors on the device, or
@@ -112,11 +108,15 @@ class Gradients(ABC):
         device: "cpu" or a CUDA device.
         dtype: type of the weights: float32, or float64 for tests.
 
+    Attributes:
+        as_products: whether convolutions are products of matrices when several tasks or
+            records are computed at once.
+
     Raises:
         BenchError: the module cannot be used (`Net.check`).
     """
 
-    name: str
+    name = "torch"
 
     def __init__(
         self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32
@@ -124,11 +124,15 @@ class Gradients(ABC):
         self.net = net
         self.device = device
         self.dtype = dtype
+        self._kind = torch.device(device).type
+        self.as_products = self._kind == "cuda"
+        self._like = torch.empty(0, device=device, dtype=dtype)
+        self._limit = _MOST[self._kind]
 
     @property
     def number(self) -> np.dtype:
         """`dtype` as a numpy type."""
-        return np.dtype(_name(self.dtype))
+        return np.dtype(dtype_name(self.dtype))
 
     def prepared(self, x: Array | Inputs) -> Inputs:
         """Prepare records [T, n, ...] for calls of `task_gradients` and `logits`.
@@ -154,7 +158,7 @@ class Gradients(ABC):
         products: bool = False,
         into: Point | None = None,
     ) -> Point:
-        """Compute mean loss, accuracy and gradient of T tasks.
+        """Compute mean loss and gradient of T tasks.
 
         Args:
             theta: weights of each task [T, w].
@@ -174,7 +178,7 @@ class Gradients(ABC):
             theta,
             inputs,
             y,
-            _fitting(out, tuple(theta.shape), self.dtype),
+            fitting(out, tuple(theta.shape), self.dtype),
             products,
             into,
         )
@@ -190,7 +194,7 @@ class Gradients(ABC):
         *,
         second: bool,
         out: Array,
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    ) -> np.ndarray | None:
         """Compute MAML's gradient in one call, where the implementation can.
 
         `MetaGradient` computes the same without such a call.
@@ -205,8 +209,8 @@ class Gradients(ABC):
             out: array [T, w] that receives each task's gradient.
 
         Returns:
-            Mean loss and share of right answers of each query set, float64 [T]. None:
-            the implementation has no such call.
+            Mean loss of each query set, float64 [T]. None: the implementation has no
+            such call.
         """
         return None
 
@@ -216,8 +220,8 @@ class Gradients(ABC):
 
     def record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, *, block: str = ""
-    ) -> Measured:
-        """Write each record's gradient to `out` [n, d].
+    ) -> np.ndarray:
+        """Write each record's gradient to `out` [n, d], and return their losses [n].
 
         Args:
             theta: weights [d] of a network without `extra` tensors.
@@ -230,12 +234,12 @@ class Gradients(ABC):
         """
         self._check_records(theta, x, y)
         return self._record_gradients(
-            theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype), block
+            theta, x, y, fitting(out, (len(x), self.width(block)), self.dtype), block
         )
 
     def record_gradient_pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
-    ) -> Iterator[tuple[Measured, Array]]:
+    ) -> Iterator[tuple[np.ndarray, Array]]:
         """Yield the records' gradients a few records at a time.
 
         The caller uses each piece while it is still in the processor's cache.
@@ -245,11 +249,11 @@ class Gradients(ABC):
             room: buffer [m, d], overwritten by each piece.
 
         Yields:
-            Measures of the next k <= m records, and their gradients in the first k rows
-            of the buffer.
+            Losses of the next k <= m records, and their gradients in the first k rows of
+            the buffer.
         """
         self._check_records(theta, x, y)
-        _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
+        fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
         for start in range(0, len(x), len(room)):
             records = slice(start, start + len(room))
             rows = room[: len(x[records])]
@@ -273,7 +277,7 @@ class Gradients(ABC):
 
     def add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
-    ) -> tuple[Measured, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Add each record's gradient to a sum over weights, which may clip it.
 
         Args:
@@ -281,8 +285,8 @@ class Gradients(ABC):
             total: sum with as many coordinates as there are weights.
 
         Returns:
-            The records' measures and the norms of their gradients, float64 [n], as the
-            sum returns them.
+            The records' losses, and the norms of their gradients as the sum returns
+            them, float64 [n] each.
         """
         self._check_records(theta, x, y)
         if total.dimension != self.width(block):
@@ -307,30 +311,152 @@ class Gradients(ABC):
 
         Args:
             block: the block to which the gradient is restricted; "": none.
-
-        Raises:
-            ValueError: the network has no such block.
         """
         if not block:
             return self.net.dimension
-        if block not in self.net.blocks:
-            raise ValueError(
-                f"the network has no block {block!r}, only {sorted(self.net.blocks)}"
-            )
         coordinates = self.net.blocks[block]
         return int(coordinates.stop - coordinates.start)
 
-    # Methods of the implementations
+    # Computation by torch, which compiled passes override
 
     @staticmethod
     def tasks(net: Net) -> int:
         """Return the number of tasks that a CPU thread should compute at once."""
         return 1
 
-    @abstractmethod
-    def _prepared(self, x: Array) -> Any: ...
+    def _add_record_gradients(
+        self, theta: Array, x: Array, y: Array, total: Total
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self._add_pieces(theta, x, y, total, "")
 
-    @abstractmethod
+    def _add_pieces(
+        self, theta: Array, x: Array, y: Array, total: Total, block: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        losses = [np.empty(0)]
+        norms = []
+        room = torch.empty(
+            (min(self._together(), len(x)) or 1, self.width(block)),
+            dtype=self.dtype,
+            device=self.device,
+        )
+        pieces = self.record_gradient_pieces(theta, x, y, room, block=block)
+        for piece_losses, rows in pieces:
+            losses.append(piece_losses)
+            norms.append(total.add(tensor_of(rows, self.device)))
+        return np.concatenate(losses), np.concatenate(norms or [total.add(room[:0])])
+
+    @property
+    def way(self) -> str:
+        """Name of the computation of records' gradients.
+
+        It is "torch" (`vmap`), "torch-opacus" or "torch-loop".
+        """
+        return "torch" if self.net.mixes_records else self._way[0]
+
+    @functools.cached_property
+    def _call(self) -> nn.Module:
+        """The module with this device and type, checked."""
+        self.net.check()
+        return self.net.callable(self.device, self.dtype)
+
+    @functools.cached_property
+    def _per_record(self) -> int:
+        """Approximate number of values in memory for one record's derivatives.
+
+        It counts the weights and the outputs of the layers.
+        """
+        theta, x, y = self.net.example(1)
+        return 3 * self.net.weights + 6 * sum(
+            out.numel() for _, out in self.net.layers(theta, x, y)
+        )
+
+    def _together(self) -> int:
+        return max(1, min(self._limit, _FLOATS[self._kind] // self._per_record))
+
+    def _in_pieces(
+        self, compute: Callable[[slice], None], count: int, records: int = 1
+    ) -> None:
+        """Apply `compute` to all tasks, one piece at a time.
+
+        If the device runs out of memory, the piece is halved and computed again. Later
+        pieces are not larger.
+
+        Args:
+            compute: function of a slice of the tasks.
+            count: number of tasks.
+            records: number of records per task.
+
+        Raises:
+            BenchError: there is not enough memory for one task.
+        """
+        start = 0
+        while start < count:
+            size = min(max(1, self._together() // records), count - start)
+            try:
+                compute(slice(start, start + size))
+            except torch.OutOfMemoryError as error:
+                if size == 1:
+                    needed = (
+                        self._per_record * records * self._like.element_size() / 2**20
+                    )
+                    contribution = (
+                        "record" if records == 1 else f"task of {records} records"
+                    )
+                    raise BenchError(
+                        f"one {contribution} of this network takes about {needed:,.0f} MiB on"
+                        f" {self.device}, but less is free: use a smaller model or"
+                        " task, end other programs on the device, or set"
+                        " machine.device to cpu"
+                    ) from error
+                self._limit = max(1, size // 2 * records)
+                _say_once(
+                    f"notice: {self.device} is out of memory: {size // 2} at once"
+                    f" instead of {size} from here on"
+                )
+                if self._kind == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            start += size
+
+    def _theta(self, theta: Array) -> torch.Tensor:
+        return tensor_of(theta, self.device).to(self.dtype)
+
+    def _losses(
+        self,
+        theta: torch.Tensor | Mapping[str, torch.Tensor],
+        x: torch.Tensor,
+        y: torch.Tensor,
+    ) -> torch.Tensor:
+        losses: torch.Tensor = self.net.apply("losses", theta, x, y, call=self._call)
+        return losses
+
+    def _example(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return weights, records and labels on the device, for a trial."""
+        theta, x, y = (array.to(self.device) for array in self.net.example())
+        return theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x, y
+
+    def _at_once(self, function: Callable[..., Any], *sizes: Any) -> Callable[..., Any]:
+        """Return `torch.func.vmap` of a function.
+
+        Convolutions have the form that suits the device.
+        """
+        batched = torch.func.vmap(function, *sizes)
+
+        def call(*arguments: Any) -> Any:
+            with (
+                ConvolutionsAsProducts()
+                if self.as_products
+                else contextlib.nullcontext()
+            ):
+                return batched(*arguments)
+
+        return call
+
+    # Tasks
+
+    def _prepared(self, x: Array) -> Any:
+        return self.net.inputs(x, self._like)
+
     def _task_gradients(
         self,
         theta: Array,
@@ -339,46 +465,198 @@ class Gradients(ABC):
         out: Array,
         products: bool,
         into: Point | None,
-    ) -> Point: ...
+    ) -> Point:
+        if products:
+            _attention_of_products()
+        weights = self._theta(theta)
+        labels = tensor_of(y, self.device)
+        if self._kind == "cpu" or not self._vmaps_tasks:
+            return OneByOne(
+                self.net, self._call, weights, x.value, labels, out, products, into
+            )
+        return AllAtOnce(self, weights, x.value, labels, out)
 
-    @abstractmethod
-    def _logits(self, theta: Array, x: Inputs) -> Array: ...
+    def _logits(self, theta: Array, x: Inputs) -> Array:
+        with torch.no_grad():
+            rows = [
+                self.net.apply("forward", weights, records, call=self._call)
+                for weights, records in zip(self._theta(theta), x.value, strict=True)
+            ]
+        return torch.stack(rows).cpu().numpy()
 
-    @abstractmethod
+    def _task_loss(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean loss twice: to differentiate it, and to report it."""
+        loss = self._losses(theta, x, y).mean()
+        return loss, loss
+
+    @functools.cached_property
+    def _vmaps_tasks(self) -> bool:
+        """Whether second derivatives of several tasks can be computed at once."""
+        weights, x, y = self._example()
+        theta = weights.expand(2, -1)
+        try:
+            point = AllAtOnce(
+                self,
+                theta,
+                torch.stack([x, x]),
+                torch.stack([y, y]),
+                torch.empty_like(theta),
+            )
+            point.product(theta, torch.empty_like(theta))
+        except RuntimeError:
+            return False
+        return True
+
+    # Records
+
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
-    ) -> Measured: ...
+    ) -> np.ndarray:
+        self.net.refuse_record_level()
+        names = (
+            self.net.named_blocks[block] if block else self.net.tensor_names
+        )  # the block's tensors are contiguous in the flat vector
+        losses = [np.empty(0)]
+        rows = torch.as_tensor(out)
+        weights = self._theta(theta)
+        sizes = [
+            size
+            for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True)
+            if name in names
+        ]
 
-    @abstractmethod
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured: ...
+        def piece(some: slice) -> None:
+            inputs = self.net.inputs(x[some], self._like)
+            gradients, piece_losses = self._way[1](
+                weights, inputs, tensor_of(y[some], self.device), names
+            )
+            for part, gradient in zip(
+                rows[some].split(sizes, dim=1), gradients, strict=True
+            ):
+                part.copy_(gradient.flatten(1))
+            losses.append(_double(piece_losses))
 
-    @abstractmethod
-    def _together(self) -> int:
-        """Return the number of records whose gradients are computed at once."""
+        self._in_pieces(piece, len(x))
+        return np.concatenate(losses)
 
-    def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[Measured, np.ndarray]:
-        return self._add_pieces(theta, x, y, total, "")
+    @functools.cached_property
+    def _way(self) -> tuple[str, Any]:
+        """Return the first computation of records' gradients that works, with its name."""
+        theta, x, y = self._example()
+        names = self.net.tensor_names
+        expected, _ = self._by_loop(theta, x, y, names)
+        for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
+            try:
+                rows, _ = way(theta, x, y, names)
+            except (
+                Exception
+            ):  # torch and Opacus raise anything for unsupported operations
+                continue
+            differences = [
+                (row - reference).norm()
+                for row, reference in zip(rows, expected, strict=True)
+            ]
+            if max(differences) <= 1e-3 * max(
+                reference.norm() for reference in expected
+            ):
+                return name, way
+        return "torch-loop", self._by_loop
 
-    def _add_pieces(
-        self, theta: Array, x: Array, y: Array, total: Total, block: str
-    ) -> tuple[Measured, np.ndarray]:
+    def _by_vmap(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
+        tensors = self.net.tensors(theta)
+
+        def loss(
+            weights: Mapping[str, torch.Tensor],
+            record: torch.Tensor,
+            label: torch.Tensor,
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            (loss,) = self._losses({**tensors, **weights}, record[None], label[None])
+            return loss, loss
+
+        rows, losses = self._at_once(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
+            {name: tensors[name] for name in names}, x, y
+        )
+        return list(rows.values()), losses
+
+    def _by_opacus(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
+        module, plain = self._sampled
+        with torch.no_grad():
+            for parameter, value in zip(
+                plain.parameters(), self.net.tensors(theta).values(), strict=True
+            ):
+                parameter.copy_(value)
+        module.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            losses = module("losses", x, y)
+            losses.sum().backward()
+        samples = [
+            parameter.grad_sample
+            for name, parameter in zip(
+                self.net.tensor_names, plain.parameters(), strict=True
+            )
+            if name in names
+        ]
+        return samples, losses.detach()
+
+    @functools.cached_property
+    def _sampled(self) -> tuple[Any, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
+            return opacus.GradSampleModule(plain, loss_reduction="sum"), plain
+
+    def _by_loop(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        names: Sequence[str],
+    ) -> _Rows:
+        rows = []
+        losses = []
+        with torch.enable_grad():
+            tensors = {
+                name: part.detach() for name, part in self.net.tensors(theta).items()
+            }
+            leaves = [tensors[name].requires_grad_() for name in names]
+            for i in range(len(x)):
+                (loss,) = self._losses(tensors, x[i : i + 1], y[i : i + 1])
+                rows.append(torch.autograd.grad(loss, leaves))
+                losses.append(loss.detach())
+        stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
+        return stacked, torch.stack(losses)
+
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
+        weights = self._theta(theta)
         measures = []
-        norms = []
-        room = torch.empty(
-            (min(self._together(), len(x)) or 1, self.width(block)),
-            dtype=self.dtype,
-            device=self.device,
-        )
-        for measured, rows in self.record_gradient_pieces(
-            theta, x, y, room, block=block
-        ):
-            measures.append(measured)
-            norms.append(total.add(tensor_of(rows, self.device)))
-        return concatenate_measures(measures), np.concatenate(
-            norms or [total.add(room[:0])]
-        )
+        size = len(x) if self.net.mixes_records else _EVALUATED
+        with torch.no_grad():
+            for start in range(0, len(x), size or 1):
+                records = slice(start, start + size)
+                measured = self.net.apply(
+                    "measures",
+                    weights,
+                    self.net.inputs(x[records], self._like),
+                    tensor_of(y[records], self.device),
+                    call=self._call,
+                )
+                measures.append(Measured(*map(_double, measured)))
+        return concatenate_measures(measures)
 
     # Checks of sizes
 
@@ -386,7 +664,7 @@ class Gradients(ABC):
         self, theta: Array, x: Array | Inputs, y: Array | None = None
     ) -> Inputs:
         inputs = self.prepared(x)
-        _fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
+        fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
         if y is not None:
             if tuple(y.shape[:2]) != inputs.shape[:2]:
                 raise ValueError(
@@ -408,7 +686,7 @@ class Gradients(ABC):
             raise ValueError(
                 f"records must be [n, {self.net.input_shape}], not {list(x.shape)}"
             )
-        _fitting(theta, (self.net.dimension,), self.dtype)
+        fitting(theta, (self.net.dimension,), self.dtype)
         if len(y) != len(x):
             raise ValueError(
                 f"{len(x)} records need as many labels, not {list(y.shape)}"
@@ -426,78 +704,6 @@ class Gradients(ABC):
             raise ValueError(f"labels must be 0 to {self.net.outputs - 1}")
 
 
-class Choice(NamedTuple):
-    """An implementation for a network on a device.
-
-    `name` is recorded by the run. `make` creates an instance. `tasks` is the number of
-    tasks that a CPU thread gets at once; no bit of a result depends on it.
-    """
-
-    name: str
-    make: Callable[[], Gradients]
-    device: str
-    tasks: int = 1
-
-    def chunk(self, threads: int) -> int:
-        """Return the number of tasks to gather at once, for threads or for a GPU."""
-        return 8 * max(1, threads) if self.device == "cpu" else 256
-
-
-def device_of(asked: str) -> str:
-    """Return the device of training: "cpu" or "cuda".
-
-    "auto" selects a GPU if there is one.
-
-    Raises:
-        BenchError: a GPU is asked for and torch finds none.
-    """
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise BenchError(
-            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use"
-            " a machine or a node that has one, or set machine.device to auto"
-        )
-    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-class Workers(Threads[Worker]):
-    """One gradient worker per CPU thread, or a single worker on a GPU.
-
-    A CPU worker computes few tasks at a time, a GPU worker many.
-
-    Args:
-        choice: the implementation.
-        make: makes a worker from its gradients.
-        threads: number of CPU threads.
-
-    Attributes:
-        chunk: number of tasks to gather at once.
-    """
-
-    def __init__(
-        self, choice: Choice, make: Callable[[Gradients], Worker], *, threads: int = 1
-    ) -> None:
-        self.name = choice.name
-        self.device = choice.device
-        on_cpu = choice.device == "cpu"
-        super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk = choice.chunk(threads)
-        self._tasks = choice.tasks
-
-    def split(self, count: int) -> list[slice]:
-        """Split the tasks 0 to count - 1 into pieces for the workers.
-
-        A piece has as many tasks as a worker computes at once, or fewer if a thread
-        would otherwise be idle.
-        """
-        size = (
-            min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
-        )
-        return [
-            slice(start, min(start + size, count))
-            for start in range(0, count, max(1, size))
-        ]
-
-
 def concatenate_measures(parts: list[Measured]) -> Measured:
     """Concatenate the measures of several pieces."""
     return Measured(
@@ -505,23 +711,18 @@ def concatenate_measures(parts: list[Measured]) -> Measured:
     )
 
 
-def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
-    """Check an array's shape, its type and that its rows are contiguous."""
-    if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
-        raise ValueError(
-            f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)}"
-            f" {list(array.shape)}"
-        )
-    step = (
-        array.stride(-1)
-        if isinstance(array, torch.Tensor)
-        else array.strides[-1] // array.itemsize
-    )
-    if step != 1 and min(shape) > 0 and shape[-1] > 1:
-        raise ValueError("gradients need arrays with contiguous rows")
-    return array
+@functools.cache
+def _attention_of_products() -> None:
+    """Switch off torch's fused attention kernels, which have no second derivatives."""
+    torch.backends.cuda.enable_flash_sdp(False)  # affects the CPU as well
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-@functools.cache  # called several times per task; numpy builds the name anew each time
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
+@functools.cache
+def _say_once(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _double(values: torch.Tensor) -> np.ndarray:
+    return values.double().cpu().numpy()

@@ -16,12 +16,12 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_gradients import TorchGradients
 from dpsum import private_sum
 
 
-def find_gradients(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
+def find_gradients(net: Net, dtype: torch.dtype) -> type[Gradients] | None:
     """Return the compiled implementation of a network's gradients, or None.
 
     Args:

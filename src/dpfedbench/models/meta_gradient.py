@@ -25,8 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Gradients, Inputs, Point
+from dpfedbench.models.gradients import Gradients, Inputs
 from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.models.points import Point
 
 
 class _Rates:
@@ -123,7 +124,7 @@ class MetaGradient:
         query_y: Array,
         out: Array,
         weights: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> np.ndarray:
         """Write the gradient of each of T tasks to `out` [T, d].
 
         Args:
@@ -137,7 +138,7 @@ class MetaGradient:
                 step counts.
 
         Returns:
-            Losses and accuracies (0 to 1) on the query sets, float64 [T].
+            Losses on the query sets, float64 [T].
         """
         gradients = self.gradients
         net = self.net
@@ -164,11 +165,11 @@ class MetaGradient:
                 query_y,
                 rates.expand(steps, -1),
             )
-            measures = gradients.through_steps(
+            losses = gradients.through_steps(
                 *arguments, second=self.order == 2, out=out
             )
-            if measures is not None:
-                return measures
+            if losses is not None:
+                return losses
         thetas = self._rows("thetas", points + 1, tasks)
         scaled = self._rows("scaled", 1, tasks)[0]
         # Keep the slope of each step if rates are learnt, otherwise only the last.
@@ -201,7 +202,7 @@ class MetaGradient:
             )
         elif weights is not None:
             adjoint += _weighted(weights[:-1], along)
-        return final.losses, final.accuracies
+        return final.losses
 
     def _query_point(
         self, theta: torch.Tensor, x: Inputs, y: Array, out: torch.Tensor

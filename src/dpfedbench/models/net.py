@@ -53,9 +53,18 @@ class _Call(nn.Module):
         self.module = module
 
     def forward(self, method: str, *arguments: torch.Tensor) -> Any:
+        if method == "losses":
+            return self._losses(*arguments)
         if method == "measures":
             return self._measures(*arguments)
-        return getattr(self.module, method)(*arguments)
+        return self.module(*arguments)
+
+    def _losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return losses [n]."""
+        losses = getattr(self.module, "losses", None)
+        if losses is not None:
+            return losses(x, y)
+        return functional.cross_entropy(self.module(x), y, reduction="none")
 
     def _measures(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return losses [n], right answers [n] and numbers of answers [n]."""
@@ -432,19 +441,16 @@ class Net:
 
     def losses(self, theta: torch.Tensor, x: Array, y: Array) -> torch.Tensor:
         """Return each record's loss [n]."""
-        return self._measures(theta, x, y)[0]
+        labels = tensor_of(y, theta.device)
+        return self.apply("losses", theta, self.inputs(x, theta), labels)
 
     def correct(
         self, theta: torch.Tensor, x: Array, y: Array
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each record's right answers [n] and number of answers [n]."""
-        _, right, of = self._measures(theta, x, y)
+        labels = tensor_of(y, theta.device)
+        _, right, of = self.apply("measures", theta, self.inputs(x, theta), labels)
         return right, of
-
-    def _measures(self, theta: torch.Tensor, x: Array, y: Array) -> Any:
-        return self.apply(
-            "measures", theta, self.inputs(x, theta), tensor_of(y, theta.device)
-        )
 
     # Checks of modules
 

@@ -26,7 +26,7 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import device_of
+from dpfedbench.models.choose import device_of
 from dpfedbench.models.kernels import processor, versions_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.compatibility import check_processes

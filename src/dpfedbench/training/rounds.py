@@ -26,8 +26,7 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.evaluation.personal_test import client_accuracies, summarize_clients
 from dpfedbench.method import Method
-from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Choice
+from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.references import reference
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
@@ -206,9 +205,8 @@ class Rounds:
         net.words = getattr(held.dataset, "words", ())
         weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
-        by_record = (
-            any(sum_.private and sum_.unit == "record" for sum_ in run.sums())
-            or run.within_records
+        by_record = run.within_records or any(
+            sum_.unit == "record" for sum_ in run.private_sums
         )
         # Compiled passes exist for known networks only, and the settings checked those.
         # Importing Opacus takes a second.

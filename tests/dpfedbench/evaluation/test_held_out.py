@@ -10,9 +10,10 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out, measured_in_pieces
-from dpfedbench.models.choose import choose
-from dpfedbench.models.gradients import Choice, Measured, Workers
+from dpfedbench.models.choose import Choice, choose
+from dpfedbench.models.gradients import Measured
 from dpfedbench.models.members import save_members
+from dpfedbench.models.threads import Workers
 from tests.dpfedbench.training.conftest import LOTS, make_config
 
 from .conftest import random_weights

@@ -9,8 +9,9 @@ from torch import nn
 from dpfedbench.models.choose import choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
+from dpfedbench.models.points import AllAtOnce
 
 KERNELS = pytest.mark.parametrize("path", ["kernels", "torch"])
 PATHS = pytest.mark.parametrize(
@@ -26,12 +27,12 @@ PATHS = pytest.mark.parametrize(
 )
 
 
-class AtOnce(TorchGradients):
+class AtOnce(Gradients):
     """Torch path that computes the tasks of a chunk at once on a CPU too."""
 
     def _task_gradients(self, theta, x, y, out, products, into):
         labels = torch.as_tensor(y, device=self.device)
-        return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
+        return AllAtOnce(self, self._theta(theta), x.value, labels, out)
 
 
 def gradients_by(path, net, dtype=torch.float64):
@@ -39,7 +40,7 @@ def gradients_by(path, net, dtype=torch.float64):
     if path in ("kernels", "torch"):
         return choose(net, enabled=path == "kernels", dtype=dtype).make()
     if path.startswith("cuda"):
-        gradients = TorchGradients(net, device="cuda", dtype=dtype)
+        gradients = Gradients(net, device="cuda", dtype=dtype)
     else:
         gradients = AtOnce(net, dtype=dtype)
     gradients.as_products = path.endswith("products")

@@ -51,8 +51,8 @@ def contributions(gradients, theta, parts, *, weights=None, steps=STEPS, **optio
     size = (len(parts[0]), gradients.net.dimension)
     out = torch.empty(size, dtype=gradients.dtype, device=gradients.device)
     meta = MetaGradient(gradients, steps=steps, rate=RATE, **options)
-    losses, accuracies = meta.contribution(theta, *parts, out, weights)
-    assert losses.shape == accuracies.shape == (len(out),)
+    losses = meta.contribution(theta, *parts, out, weights)
+    assert losses.shape == (len(out),)
     return out.cpu().numpy()
 
 

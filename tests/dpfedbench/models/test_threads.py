@@ -2,7 +2,8 @@
 
 import torch
 
-from dpfedbench.models.threads import Threads
+from dpfedbench.models.choose import Choice
+from dpfedbench.models.threads import Workers
 
 
 def test_threads_products_take_no_threads_of_their_own():
@@ -10,7 +11,8 @@ def test_threads_products_take_no_threads_of_their_own():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with Threads(2, list).running() as pool:
+        choice = Choice("none", lambda: None, "cpu")
+        with Workers(choice, lambda _: None, threads=2).running() as pool:
             counts = list(pool.map(lambda _: torch.get_num_threads(), range(4)))
             assert [*counts, torch.get_num_threads()] == [1] * 5
         assert torch.get_num_threads() == 2

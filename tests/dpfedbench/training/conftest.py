@@ -18,7 +18,7 @@ from dpfedbench.config.merge import fit, merge
 from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.models.gradients import Choice, Measured
+from dpfedbench.models.choose import Choice
 from dpfedbench.papers import METHODS, read_run
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
@@ -411,8 +411,7 @@ class RecordRows:
 
     def add_record_gradients(self, theta, images, labels, total, *, block=""):
         rows = self.rows[torch.from_numpy(images[:, 0].astype(np.int64))]
-        zeros = np.zeros(len(rows))
-        return Measured(zeros, zeros, zeros + 1), total.add(rows)
+        return np.zeros(len(rows)), total.add(rows)
 
 
 def rounds_of_rows(config, rows, gradients=RecordRows):
@@ -436,17 +435,13 @@ class ZeroGradients:
 
     device = "cpu"
 
-    @staticmethod
-    def _measured(count):
-        return Measured(np.zeros(count), np.zeros(count), np.ones(count))
-
     def record_gradients(self, theta, x, y, out):
         out.zero_()
-        return self._measured(len(y))
+        return np.zeros(len(y))
 
     def add_record_gradients(self, theta, x, y, total, *, block=""):
         rows = torch.zeros((len(y), total.dimension))
-        return self._measured(len(y)), total.add(rows)
+        return np.zeros(len(y)), total.add(rows)
 
 
 def rounds_without_data(config):

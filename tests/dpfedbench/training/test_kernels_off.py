@@ -20,9 +20,10 @@ import pytest
 import torch
 
 from dpfedbench.data.records import load_any_records
+from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
-from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
+from dpfedbench.models.points import AllAtOnce
 from dpfedbench.training import engine, rounds
 from dpsum.randomness import stream
 
@@ -171,9 +172,9 @@ def test_torch_path_agrees_with_the_kernels_in_double_precision(
 
         def all_at_once(self, theta, x, y, out, products, into):
             labels = torch.as_tensor(y, dtype=torch.int64)
-            return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
+            return AllAtOnce(self, self._theta(theta), x.value, labels, out)
 
-        monkeypatch.setattr(TorchGradients, "_task_gradients", all_at_once)
+        monkeypatch.setattr(Gradients, "_task_gradients", all_at_once)
     torch.set_default_dtype(torch.float64)
     try:
         for gradients, run_device in ((case.kernel, "cpu"), ("torch", device)):

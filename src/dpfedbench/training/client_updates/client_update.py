@@ -25,9 +25,11 @@ from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
-    from dpfedbench.models.gradients import Choice, Gradients, Workers
+    from dpfedbench.models.choose import Choice
+    from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
     from dpfedbench.models.shared_coordinates import SharedCoordinates
+    from dpfedbench.models.threads import Workers
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -91,7 +93,7 @@ class Setup:
 
     def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
         """Return threads, each with a worker that `make` creates from gradients."""
-        from dpfedbench.models.gradients import Workers
+        from dpfedbench.models.threads import Workers
 
         return Workers(self.gradients, make, threads=self.threads)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedbench.lazy import np, torch
 
 if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Gradients, Measured
+    from dpfedbench.models.gradients import Gradients
 
 
 def clipped_directions(
@@ -114,13 +114,13 @@ class CoupledGradients:
 
     def _rows(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, *, graph: bool
-    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Return the weights [d], the gradients [n, d] and the measures [n] each."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the weights [d], the gradients [n, d] and the losses [n]."""
         weights = torch.tensor(
             theta, dtype=self._like.dtype, device=self._device, requires_grad=True
         )
-        losses, right, of = self._net.apply(
-            "measures",
+        losses = self._net.apply(
+            "losses",
             weights,
             self._net.inputs(x, self._like),
             torch.as_tensor(y, device=self._device),
@@ -130,31 +130,28 @@ class CoupledGradients:
             torch.autograd.grad(loss, weights, create_graph=graph, retain_graph=True)[0]
             for loss in losses
         ]
-        return weights, torch.stack(rows), [losses.detach(), right, of]
+        return weights, torch.stack(rows), losses.detach()
 
     def record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor
-    ) -> Measured:
-        """Write each example's gradient to `out` [n, d].
+    ) -> np.ndarray:
+        """Write each example's gradient to `out` [n, d], and return their losses [n].
 
         See `Gradients.record_gradients`.
         """
-        from dpfedbench.models.gradients import Measured
-
-        _, rows, measures = self._rows(theta, x, y, graph=False)
+        _, rows, losses = self._rows(theta, x, y, graph=False)
         out.copy_(rows)
-        return Measured(*(measure.cpu().numpy().astype(float) for measure in measures))
+        return losses.double().cpu().numpy()
 
     def add_record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
-    ) -> tuple[Measured, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Add each example's gradient to a sum.
 
         See `Gradients.add_record_gradients`.
         """
         rows = torch.empty((len(y), len(theta)), dtype=self._like.dtype)
-        measured = self.record_gradients(theta, x, y, rows)
-        return measured, total.add(rows)
+        return self.record_gradients(theta, x, y, rows), total.add(rows)
 
     def clipped_product(
         self,

@@ -243,13 +243,13 @@ class _Silos(RecordHolders):
         total = self.mechanism.begin_round(index, step=step, holder=client)
         with self._workers.worker() as (gradients, room):
             images = room.take(self._held.images[client], lot)
-            measured, _ = gradients.add_record_gradients(
+            losses, _ = gradients.add_record_gradients(
                 model.numpy(), images, labels, total
             )
         loss = math.nan
         norm = math.nan
         if not self.mechanism.spec.private and len(lot):
-            loss = float(np.mean(measured.losses))
+            loss = float(np.mean(losses))
             norm = float(np.mean(total.norms))
         released = torch.from_numpy(self.mechanism.finish(total))
         expected = self._lots.expected_size(client)

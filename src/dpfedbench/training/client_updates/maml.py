@@ -220,7 +220,7 @@ class _Tasks(Clients):
         tasks = self._held.gather(ids)
         out = buffer[: len(ids)]
 
-        def some(which: slice) -> tuple[np.ndarray, np.ndarray]:
+        def some(which: slice) -> np.ndarray:
             with self._workers.worker() as worker:
                 return worker.contribution(
                     theta,
@@ -240,5 +240,4 @@ class _Tasks(Clients):
     def _collect(
         out: Any, futures: list[concurrent.futures.Future]
     ) -> tuple[Any, np.ndarray]:
-        results = [future.result() for future in futures]
-        return out, np.concatenate([losses for losses, _ in results])
+        return out, np.concatenate([future.result() for future in futures])

@@ -76,7 +76,7 @@ class MamlByRecord(ClientsWithinTask):
             rate = np.float32(self._update.inner_rate)
             adapted[self._moved] -= rate * mean[self._moved]
         if self._by_server:
-            losses = worker.record_gradients(adapted, *query, out).losses
+            losses = worker.record_gradients(adapted, *query, out)
         else:
             mean, losses = sums.mean(QUERY, adapted, query, worker)
             out[0] = torch.from_numpy(mean)

@@ -261,11 +261,11 @@ class Parties(SharedModelClients):
         labels = self._held.labels[client][chosen]
         total = phase.mechanism.begin_round(index, holder=client)
         with self._workers.worker() as gradients:
-            measured, _ = gradients.add_record_gradients(
+            losses, _ = gradients.add_record_gradients(
                 theta, images, labels, total, block=phase.block
             )
         raw = [] if phase.mechanism.spec.private else total.norms
-        return torch.from_numpy(phase.mechanism.finish(total)), measured.losses, raw
+        return torch.from_numpy(phase.mechanism.finish(total)), losses, raw
 
     def _phase_columns(
         self,

@@ -154,8 +154,7 @@ class Client:
         total = mechanism.begin_round(self.round, step=step, holder=self.client)
         losses = np.empty(0)
         if len(examples[1]):
-            measured, _ = worker.add_record_gradients(theta, *examples, total)
-            losses = measured.losses
+            losses, _ = worker.add_record_gradients(theta, *examples, total)
         mean = mechanism.finish(total) / mechanism.sampler["cohort"]
         return mean.astype(np.float32), losses
 
