@@ -14,12 +14,16 @@ from dpfedbench.models import kernels
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
 
+TASKS_ON_GPU = 256
+"""Number of tasks that a GPU gets at once."""
+
 
 class Choice(NamedTuple):
     """An implementation for a network on a device.
 
     `name` is recorded by the run. `make` creates an instance. `tasks` is the number of
-    tasks that a CPU thread gets at once; no bit of a result depends on it.
+    tasks that a CPU thread or a GPU gets at once; on a CPU no bit of a result depends
+    on it.
     """
 
     name: str
@@ -29,7 +33,7 @@ class Choice(NamedTuple):
 
     def chunk(self, threads: int) -> int:
         """Return the number of tasks to gather at once, for threads or for a GPU."""
-        return 8 * max(1, threads) if self.device == "cpu" else 256
+        return 8 * max(1, threads) if self.device == "cpu" else self.tasks
 
 
 def choose(
@@ -57,7 +61,8 @@ def choose(
             make = functools.partial(compiled, net, dtype=dtype)
             return Choice(compiled.name, make, device, compiled.tasks(net))
     make = functools.partial(Gradients, net, device=device, dtype=dtype)
-    return Choice(make().way, make, device)
+    tasks = 1 if device == "cpu" else TASKS_ON_GPU
+    return Choice(make().way, make, device, tasks)
 
 
 def device_of(asked: str) -> str:

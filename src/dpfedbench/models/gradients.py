@@ -37,10 +37,13 @@ else:
 
     opacus = Lazy("opacus")  # slow to import, with warnings
 
-_FLOATS = {"cpu": 2**24, "cuda": 2**28}
-"""Approximate number of values in memory at once: 64 MiB on a CPU, 1 GiB on a GPU."""
+_VALUES_ON_CPU = 2**24
+"""Approximate number of values in a CPU's memory at once: 64 MiB of float32."""
 
-_MOST = {"cpu": 128, "cuda": 1024}
+_SHARE_OF_GPU = 1 / 4
+"""Approximate share of a GPU's memory that is used at once."""
+
+_MOST = {"cpu": 128, "cuda": 8192}
 """Largest number of records or tasks that are computed at once."""
 
 _EVALUATED = 256
@@ -370,8 +373,16 @@ class Gradients:
             out.numel() for _, out in self.net.layers(theta, x, y)
         )
 
+    @functools.cached_property
+    def _values_at_once(self) -> int:
+        """Approximate number of values in memory at once."""
+        if self._kind == "cpu":
+            return _VALUES_ON_CPU
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        return int(_SHARE_OF_GPU * memory / self._like.element_size())
+
     def _together(self) -> int:
-        return max(1, min(self._limit, _FLOATS[self._kind] // self._per_record))
+        return max(1, min(self._limit, self._values_at_once // self._per_record))
 
     def _in_pieces(
         self, compute: Callable[[slice], None], count: int, records: int = 1

@@ -70,7 +70,9 @@ def _conv2d(
     product = patches @ weight.permute(2, 3, 1, 0).reshape(-1, out)
     if bias is not None:
         product = product + bias
-    return product.view(-1, rows, columns, out).permute(0, 3, 1, 2)
+    # A copy with the usual strides. Without it, cuDNN takes the result for an image in
+    # channels-last format and fails under `vmap` (CUDNN_STATUS_EXECUTION_FAILED).
+    return product.view(-1, rows, columns, out).permute(0, 3, 1, 2).contiguous()
 
 
 def _pair(value: _Pair) -> tuple[int, int]:
