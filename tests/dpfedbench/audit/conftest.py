@@ -74,9 +74,7 @@ def experiment(config, *, canaries=400, seed=0, **values):
 
 
 def bounds(result, family=None, *, delta=1e-6, seed=0):
-    """Return the lower bounds at 95 % of an experiment with canaries, the headline
-    first.
-    """
+    """Return the lower bounds at 95 % of an experiment, the headline first."""
     family = family or family_of(result.releases)
     return bounds_of(result, family, delta=delta, confidence=0.95, seed=seed)
 
@@ -87,10 +85,7 @@ def headline(result, family=None, *, delta=1e-6):
 
 
 def audit_mutant(monkeypatch, mutant, config, name="PrivateSum", **options):
-    """Run an experiment whose private sum is the mutant.
-
-    Returns the lower bound, and epsilon as the ledger proves it.
-    """
+    """Return the bound of a run with a mutant as private sum, and the proven epsilon."""
     module = noise if name == "PrivateSum" else mechanism
     monkeypatch.setattr(module, name, mutant)
     result = experiment(config, **options)

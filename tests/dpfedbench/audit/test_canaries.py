@@ -64,9 +64,7 @@ def test_canary_of_records_is_a_record(units):
 
 
 def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
-    """At sample level each query example is a contribution, and neighbours differ in
-    one example.
-    """
+    """At sample level neighbours differ in one query example."""
     source = ClientSource(
         Coordinates(ordinary=2, reserved=2), units, contributions_per_client=3
     )
@@ -171,9 +169,7 @@ def test_bound_on_correct_code_is_above_what_is_proven_as_rarely_as_stated(name)
 
 
 def test_audit_refutes_the_published_claim_for_one_pass_blocks():
-    """N = 4,000 in 250 blocks of 16, as in the published L/N: claimed 1.5, one Gaussian
-    in fact.
-    """
+    """As the published L/N: claimed 1.5, and one Gaussian in fact."""
     config = make_config(
         {"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}}
     )
@@ -189,9 +185,7 @@ def test_audit_refutes_the_published_claim_for_one_pass_blocks():
 
 
 def test_count_of_a_quantile_is_in_the_ledger_and_not_in_the_score():
-    """At the least possible count noise nearly all privacy is spent on the count. The
-    gradients, and so the score, have much noise.
-    """
+    """At the least count noise nearly all privacy is spent on the count."""
     clipping = {"kind": "private-quantile", "count_noise": 0.5001}
     result = experiment(make_config({"clipping": clipping}))
     names = [event.name for event in result.releases]

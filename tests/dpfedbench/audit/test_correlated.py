@@ -72,9 +72,7 @@ def test_correct_correlated_noise_is_below_what_is_proven_over_many_rounds():
 
 
 def test_correlated_noise_without_canaries_shows_nothing():
-    """The bound is zero in at least 95 of 100 runs. Here, at most one of 3 seeds may
-    have another.
-    """
+    """Each bound is zero in 95 of 100 runs: at most one of 3 seeds has another."""
     nulls = [run_experiment(RUN, inserted=False, seed=seed) for seed in (1, 2, 3)]
     assert sum(headline(null) > 0 for null in nulls) <= 1
 
@@ -110,9 +108,7 @@ def reused(self, stream_of, index, dimension):
 
 
 def subtracted_whole(self, stream_of, index, dimension):
-    """Subtract all of the last round's noise, so that the sum of all rounds has one
-    draw.
-    """
+    """Subtract all of the last round's noise: the sum of all rounds has one draw."""
     noise = stream_of(index).standard_normal(dimension)
     if index == 0:
         return 1.5 * noise
@@ -209,9 +205,7 @@ def secret_rounds(**options):
 
 
 def test_correct_correlated_noise_of_secret_rounds_is_below_what_is_proven():
-    """The bound is above the proven epsilon in at most one of twenty seeds, and zero
-    without canaries.
-    """
+    """The bound is above it in one of twenty seeds at most, and else zero or below."""
     bound, proven = secret_rounds()
     assert proven / 2 < bound < proven
     assert proven < 0.8 * gaussian_epsilon(0.5, 1e-6)

@@ -23,9 +23,7 @@ def audit_sum(monkeypatch, mutant, *overlays):
 
 
 class NoiseOfOneGroup(GroupedSum):
-    """Sum with noise z C_g in each group, while the ledger has z of all groups
-    together.
-    """
+    """Sum with noise z C_g in each group; the ledger has z of all groups together."""
 
     @property
     def deviations(self):
@@ -49,9 +47,7 @@ class OneGroupNotClipped(GroupedSum):
 
 @pytest.mark.parametrize("noise", ["joint", "per-group", "equal-shares"])
 def test_audit_of_grouped_sums_is_below_what_is_proven(monkeypatch, noise):
-    """The bound is above the proven epsilon with probability below 5 %; the seed is
-    fixed.
-    """
+    """The chance of a bound above it is below 5 %; the seed is fixed."""
     overlay = {"clipping": {"noise_by_group": noise}}
     bound, proven = audit_sum(monkeypatch, GroupedSum, overlay)
     assert 0 < bound < proven

@@ -180,9 +180,7 @@ def double_the_noise(monkeypatch):
     ],
 )
 def test_audit_reports_another_mechanism_than_the_ledgers(monkeypatch, fault, overlays):
-    """Fewer releases of a unit, or more noise, leak less. The audit reports this, and
-    does not call it a weak attack.
-    """
+    """Fewer releases of a unit, or more noise, leak less."""
     config = make_config(*overlays)
     if config.own_delta:
         result = one_run_of_examples(config, seed=99, canaries=16)

@@ -108,10 +108,7 @@ def test_private_quantile_repairs_the_percentile_of_raw_norms():
 
 
 class Without:
-    """Participation plan in which one client never takes part (add-or-remove).
-
-    The public numbers stay.
-    """
+    """Participation plan in which one client never takes part (add-or-remove)."""
 
     def __init__(self, plan, client):
         self.plan = plan
@@ -156,9 +153,7 @@ def count_score(config):
 
 
 def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
-    """Two clients always take part. Without one of them a sum over the realised count
-    is twice as large.
-    """
+    """Without one of two clients, a sum over the realised count is twice as large."""
     overlay = {
         "clients": {"count": 2},
         "participation": {"kind": "poisson", "cohort": 2, "rounds": 2},

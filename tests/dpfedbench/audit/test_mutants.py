@@ -1,7 +1,4 @@
-"""Mechanisms that are wrong in ways that have happened, and what catches each.
-
-The table is in docs/audit.md.
-"""
+"""Mechanisms that are wrong in ways that have happened (table in docs/audit.md)."""
 
 import math
 
@@ -51,9 +48,7 @@ class NoClipping(PrivateSum):
 
 
 class ByLayer(PrivateSum):
-    """Each of two layers is clipped to C, and the noise is that of one layer's
-    sensitivity.
-    """
+    """Each of two layers is clipped to C, with the noise of one."""
 
     _limit = math.inf
 

@@ -127,9 +127,7 @@ def honest():
 
 @pytest.fixture(scope="module")
 def family(honest):
-    """Return the family of correct code's ledger: a leak of 1 is the cost of the
-    configured noise.
-    """
+    """Return the family of correct code's ledger."""
     return family_of(honest["both"].releases)
 
 
@@ -225,9 +223,7 @@ def test_audit_catches_a_count_without_noise(monkeypatch, family, proven):
 
 
 def test_audit_catches_a_count_that_is_not_paid_for(monkeypatch):
-    """The sum's noise is not raised, so a lot costs as much as noise of about z / sqrt
-    2.
-    """
+    """A lot then costs as much as noise of about z / sqrt 2."""
     monkeypatch.setattr(mechanism, "rest_multiplier", lambda total, count: total)
     assert bound_of_whole_lots() > PROVEN_OF_WHOLE_LOTS
 
@@ -249,9 +245,7 @@ def test_audit_catches_a_count_without_clipping(monkeypatch, family, proven):
 
 @pytest.mark.parametrize("overlay", [{}, DECAY], ids=["fixed", "decaying"])
 def test_audit_of_a_run_takes_its_noise_from_both_releases(overlay):
-    """The score uses the release of the gradients alone. The ledger has noise that
-    followed a loss.
-    """
+    """The score uses the release of the gradients alone."""
     rule = {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}}
     config = make_config(LOTS, overlay, rule)
     multipliers = [2.0] * 5 + [1.8] * 5 if overlay else []

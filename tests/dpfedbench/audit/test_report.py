@@ -164,9 +164,7 @@ def test_bounds_are_at_the_stated_confidence_and_delta(name, monkeypatch):
 
 
 def sample_level(**multipliers):
-    """Return a run whose examples are in the clients' sums or in the server's, with
-    this noise, and its ledger.
-    """
+    """Return a run of the sample level with this noise, and its ledger."""
     noise = {key: {"multiplier": value} for key, value in multipliers.items()}
     overlay = {
         "method": "dp-maml-sample",
@@ -254,9 +252,7 @@ def test_attack_on_a_rule_is_at_the_runs_settings(overlays, records, monkeypatch
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_audit_of_decayed_noise_takes_multipliers_from_the_ledger(steps):
-    """An audit has no loss that the noise could follow. All steps of a round have its
-    multiplier.
-    """
+    """An audit has no loss that the noise could follow."""
     config = make_config(LOTS, DECAY, {"client_update": {"inner_steps": steps}})
     multipliers = [2.0] * 5 + [1.8] * 5
     releases = ledger_of(config, multipliers=multipliers, steps=steps)

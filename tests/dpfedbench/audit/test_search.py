@@ -35,9 +35,7 @@ OTHER_NOISES = {"server": 0, "another client": 2, "everyone": 3}
 
 
 class PartWithoutNoise(PrivateSum):
-    """Sum with noise on the first coordinates alone, as if 1x1 convolutions were left
-    out.
-    """
+    """Sum with noise on the first half of its coordinates alone."""
 
     def _noised(self, total, standard):
         noise = self.noise_std * standard

@@ -41,9 +41,7 @@ def test_audit_of_secure_sums_is_below_what_is_proven(overlay):
 
 
 def test_audit_of_secure_sums_without_canaries_is_zero():
-    """The bound is zero in at least 95 of 100 runs. Here, at most one of 3 seeds may
-    have another.
-    """
+    """Each bound is zero in 95 of 100 runs: at most one of 3 seeds has another."""
     epsilons = [
         headline(run_experiment(inserted=False, seed=seed)) for seed in (1, 2, 3)
     ]
@@ -166,9 +164,7 @@ def test_secure_rounding_without_its_bound_shows_in_what_a_client_sends(monkeypa
 
 
 def test_audit_of_secure_sums_has_as_many_coordinates_as_the_model():
-    """Granularity and sensitivity over C follow from the number of coordinates, and the
-    audit compares the ledgers.
-    """
+    """Granularity and sensitivity follow from the number of coordinates."""
     overlay = {
         "noise": {"bits": 11},
         "clients": {"count": 400},

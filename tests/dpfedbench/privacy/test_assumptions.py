@@ -1,6 +1,4 @@
-"""Refusal of plans and parts that violate an assumption in the table of
-docs/privacy.md.
-"""
+"""Refusal of plans and parts that violate an assumption in docs/privacy.md."""
 
 import dataclasses
 import re
@@ -85,9 +83,7 @@ def head(**members):
 
 
 def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
-    """Return a run of a user's method with this client update, read as from a
-    configuration.
-    """
+    """Return a run of a user's method with this client update."""
     fields |= {"client_update": update()}
     annotations = {key: type(value) for key, value in fields.items()}
     members = {"name": "user-method", "title": "user", "__module__": __name__}

@@ -132,9 +132,7 @@ def test_bounds_of_a_pair_are_wrong_together_or_not_at_all():
 
 
 def data_with_label(folder, label):
-    """Save 120 training records in three classes, the first of which has the given
-    label; return their folder.
-    """
+    """Save 120 records, the first of which has this label; return their folder."""
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], [50, 30, 40])
     labels[0] = label

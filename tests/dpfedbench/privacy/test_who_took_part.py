@@ -67,9 +67,7 @@ def add_nothing(add):
 
 
 def run_stages(run, folders):
-    """Run the scripts of the workflow for one run, in the working folder; return the
-    run's folder.
-    """
+    """Run the workflow's scripts for one run here; return the run's folder."""
     copy_inputs(run, *folders)
     configure(run)
     machine = MACHINE | {"checkpoint_seconds": 0, "kernels": "off"}

@@ -37,9 +37,7 @@ def runs_of(cells, number=None):
 
 
 def private_configurations(plan, paper):
-    """Return the cells of each private configuration, in the order of the table of
-    privacy.
-    """
+    """Return the cells of each private configuration, in the privacy table's order."""
     records = plan.cell_records(paper, plan.audited_runs(paper))
     by_folder = {}
     for cell in sorted(records, key=lambda cell: not cell["kind"].endswith("table")):

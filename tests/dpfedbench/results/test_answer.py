@@ -1,6 +1,4 @@
-"""What the page opens with: which configuration answers for a paper, and which repair
-is the best that is valid.
-"""
+"""Which configuration answers for a paper, and which repair is the best valid one."""
 
 import math
 
@@ -14,9 +12,7 @@ from dpfedbench.results.table_columns import csv_columns
 
 
 def row(variant, accuracy, proven, claimed=math.nan, repairs="", **others):
-    """Return a row of the table of privacy: a configuration of DP-AGR on letters in its
-    paper's table, unless other values are given.
-    """
+    """Return a row of the table of privacy: of DP-AGR on letters by default."""
     values = {
         "method": "dp-agr",
         "paper": "dp-fedmeta",

@@ -1,6 +1,4 @@
-"""An audit above the proven ε: what every place that shows that ε says of it, and how
-often by chance.
-"""
+"""An audit above the proven ε: what each place that shows the ε says, and how often."""
 
 import shutil
 
@@ -98,9 +96,7 @@ def of_method(entries, method):
 
 @pytest.fixture
 def exceeded(entries, results_to_change):
-    """Results in which all of DP-AGR is above by a leak, and one of DP-AGRLR by
-    chance.
-    """
+    """Results in which DP-AGR is above by a leak, and DP-AGRLR by chance."""
     leak = of_method(entries, "dp-agr")
     change_audit(
         results_to_change, leak, epsilon=9.0, epsilon_proven=4.887, chance=1e-12

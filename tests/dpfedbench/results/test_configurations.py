@@ -17,7 +17,7 @@ from .test_answer import row as answer_row
 
 def row(name, accuracy, epsilon, **others):
     """Return a private configuration of DP-AGR on glyphs, unless values say other."""
-    return answer_row(name, accuracy, (epsilon, epsilon), **others)
+    return answer_row(name, accuracy, (epsilon / 2, epsilon), **others)
 
 
 def ranked(*rows, epsilon=2.0):

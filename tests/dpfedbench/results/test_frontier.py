@@ -1,6 +1,4 @@
-"""The frontier: what a point is follows from its account; marks, arrows and curves
-stand where the accounts say.
-"""
+"""The frontier: roles, marks, arrows and curves follow from the accounts."""
 
 import dataclasses
 import math

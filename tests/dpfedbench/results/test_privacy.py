@@ -1,6 +1,4 @@
-"""The table of privacy and its figure: a row for each private configuration and unit,
-no empty cell, and the reason of an infinite epsilon.
-"""
+"""The table of privacy and its figure: a row for each configuration and unit."""
 
 import io
 import math

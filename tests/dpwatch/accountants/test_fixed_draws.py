@@ -49,9 +49,7 @@ def epsilon_of_one_round(z, units, draws, contributions):
     ("z", "units", "draws"), [(1.0, 50, 10), (2.0, 5, 5), (1.5, 200, 6)]
 )
 def test_fixed_draws_high_end_is_above_every_data_set(z, units, draws):
-    """The worst data set reaches most of the bound, which depends on the number of
-    draws.
-    """
+    """The worst data set reaches most of the bound."""
     high = upper_epsilon(((z, 1),), units, draws, DELTA)
     worst = max(
         epsilon_of_one_round(z, units, draws, contributions)

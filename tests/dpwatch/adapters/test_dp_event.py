@@ -74,9 +74,7 @@ MIXTURE = MixtureOfGaussiansDpEvent(0.8, [0.0, 1.0], [0.97, 0.03])
     ],
 )
 def test_account_of_a_tree_is_that_of_dp_accounting(tree, equivalent, unit, tmp_path):
-    """The account is the same after the lines were written and read, and for the tree
-    of the lines.
-    """
+    """It is the same for lines that were read again, and for the tree of the lines."""
     releases = from_event(tree, units=N, unit=unit, threshold=0.5)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for release in releases:

@@ -1,6 +1,4 @@
-"""Watched strategies and mods of Flower: ledger, account and audit, right and with
-planted faults.
-"""
+"""Watched strategies and mods of Flower: right ones, and planted faults."""
 
 import itertools
 import logging
@@ -365,9 +363,7 @@ def test_flower_account_refuses_an_unknown_choice_of_nodes(run):
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Flower's own arithmetic
 def test_flower_writes_a_line_whatever_a_client_sends(run_lines, value, examples):
-    """Flower clips huge updates to zero, but not NaN or the weights, so their lines
-    have a reason.
-    """
+    """Flower clips huge updates to zero, but not NaN or the weights."""
     mods = []
     if value is not None:
         mods = [mod_for_node(3, lambda values: np.full(values.shape, value))]

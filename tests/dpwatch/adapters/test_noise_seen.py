@@ -1,6 +1,4 @@
-"""The measurement of noise that the adapters of Flower and pfl share: correct draws and
-planted faults.
-"""
+"""Noise as the adapters of Flower and pfl measure it: right draws and faults."""
 
 import numpy as np
 import pytest

@@ -61,9 +61,7 @@ ADAPTIVE = {
 
 @pytest.fixture(autouse=True, scope="module")
 def cached_opacus_accountant():
-    """Most trainings have the same noise, steps and rate; Opacus's accountant takes
-    longer than they do.
-    """
+    """Opacus's accountant takes longer than most trainings here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rdp, "_compute_rdp", functools.cache(rdp._compute_rdp))
         yield
@@ -372,9 +370,7 @@ def test_watch_accounts_for_noise_or_a_norm_that_was_lowered(
 
 @pytest.mark.parametrize("options", [GHOST, {}])
 def test_watch_accounts_for_noise_of_another_norm_than_the_clipping(options, path):
-    """Opacus claims the same epsilon, while the noise is half of what the clipping
-    needs.
-    """
+    """Opacus claims the same epsilon for half the noise that the clipping needs."""
     training = Training(**options)
     watched = training.watch(path)
     optimizer = training.optimizer
@@ -501,9 +497,7 @@ def skip_empty_batches(training):
 
 
 def replaces(name):
-    """Make a fault of a function that is called in place of a method of the optimiser,
-    with the optimiser and the method.
-    """
+    """Make a fault of a function that replaces one of the optimiser's methods."""
 
     def decorate(function):
         def plant(optimizer):
@@ -621,9 +615,7 @@ def test_watch_reports_a_fault_of_the_optimiser(options, fault, message, path):
 
 
 def check_fault(training, loop, message, path):
-    """Check that the ledger has the reason, that no epsilon is finite, and that
-    Opacus's claim is void.
-    """
+    """Check the ledger's reason; no epsilon is finite, and Opacus's claim is void."""
     watched = training.watch(path, epochs=30)
     loop(training)
     reasons = reasons_of(watched)
@@ -808,9 +800,7 @@ def test_audit_of_a_watched_optimiser_refutes_half_the_noise_alone(path):
     ],
 )
 def test_audit_of_an_optimiser_refutes_planted_faults_alone(fault):
-    """One fault is clipping of another kind than its name, which the ledger cannot
-    show.
-    """
+    """The ledger cannot show clipping of another kind than its name."""
     optimizer = Training().optimizer
     if fault:
         fault(optimizer)

@@ -1,6 +1,4 @@
-"""Watched backends of pfl-research: ledger, account and audit, right and with planted
-faults.
-"""
+"""Watched backends of pfl-research: right ones, and planted faults."""
 
 import math
 from types import SimpleNamespace
