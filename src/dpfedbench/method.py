@@ -243,12 +243,12 @@ class Method(Settings):
         It is the server's δ where the server's sum protects the same unit, because the
         two values of ε are compared.
         """
-        own = [sum_ for sum_ in self.private_sums if sum_.within_task]
-        if not own:
+        client_sums = [sum_ for sum_ in self.private_sums if sum_.within_task]
+        if not client_sums:
             return None
         budgeted = [sum_ for sum_ in self.sums() if sum_.budget is not None]
-        same_unit = [sum_ for sum_ in budgeted if sum_.unit == own[0].unit]
-        return (*same_unit, own[0])[0].delta
+        same_unit = [sum_ for sum_ in budgeted if sum_.unit == client_sums[0].unit]
+        return (*same_unit, client_sums[0])[0].delta
 
     @property
     def accounts_images(self) -> bool:

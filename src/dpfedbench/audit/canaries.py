@@ -274,14 +274,14 @@ def _units_of(
     units = []
     for holder, row in enumerate(present):
         count = counts[holder]
-        places = np.arange(count)
+        positions = np.arange(count)
         if sum_ in run.client_sums:
-            places = run.client.record_subset(
+            positions = run.client.record_subset(
                 sum_, seed=run.seed, client=holder, records=count
             )
         units.append(
             canary_units(
-                count, row, norm=norm, seed=run.seed, holder=holder, places=places
+                count, row, norm=norm, seed=run.seed, holder=holder, places=positions
             )
         )
     return units

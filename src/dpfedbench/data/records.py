@@ -189,7 +189,7 @@ def load_records(folder: Path | str) -> RecordDataset:
         names = tuple(row["name"] for row in rows)
         counts = [[int(row[split]) for row in rows] for split in SPLITS]
         labels = np.concatenate(
-            [np.repeat(np.arange(len(rows)), each) for each in counts]
+            [np.repeat(np.arange(len(rows)), by_class) for by_class in counts]
         )
         if len(images) != len(labels):
             raise ValueError("its record counts do not add up")

@@ -341,15 +341,13 @@ class Net:
         Raises:
             BenchError: a tensor is missing, or has another shape.
         """
-        own = [tensors[name] for name in self.shapes if name in tensors]
-        if [tuple(tensor.shape) for tensor in own] != [*self.shapes.values()]:
+        parts = [tensors[name] for name in self.shapes if name in tensors]
+        if [tuple(part.shape) for part in parts] != [*self.shapes.values()]:
             raise BenchError(
                 "the tensors of the model file do not fit this network: delete the"
                 " run's folder and run again"
             )
-        return np.concatenate(
-            [np.asarray(tensor, np.float32).ravel() for tensor in own]
-        )
+        return np.concatenate([np.asarray(part, np.float32).ravel() for part in parts])
 
     def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
         """Return a vector [d] with the body of `theta`, bit for bit, and a zero head.

@@ -201,15 +201,20 @@ def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
 def _derivatives(
     outputs: Sequence[torch.Tensor],
     along: Sequence[torch.Tensor] | None,
-    own: Sequence[nn.Parameter],
-    **how: bool,
+    parameters: Sequence[nn.Parameter],
+    **options: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Return the derivatives of outputs, along a direction, by parameters.
 
     The derivative by a parameter that the outputs do not depend on is zero.
     """
     return torch.autograd.grad(
-        outputs, own, along, allow_unused=True, materialize_grads=True, **how
+        outputs,
+        parameters,
+        along,
+        allow_unused=True,
+        materialize_grads=True,
+        **options,
     )
 
 
