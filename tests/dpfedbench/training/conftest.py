@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 
 from dpfedbench.config.merge import fit, merge
+from dpfedbench.data.images import RawImages
 from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
@@ -173,11 +174,8 @@ def forking():
 RESULT_FILES = ("model.safetensors", "ledger.jsonl", "metrics.json")
 
 
-def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
-    """Train and test a run on (data folder, clients folder).
-
-    Returns the contents of the files that must not depend on the machine, by name.
-    """
+def train_model(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
+    """Train a run on (data folder, clients folder)."""
     data, clients = folders
     engine.train(
         config,
@@ -188,12 +186,25 @@ def train(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options
         checkpoint_seconds=checkpoint_seconds,
         **options,
     )
+
+
+def train(config, folders, run_dir, *args, references=None, **options):
+    """Train and test a run, with the arguments of `train_model`.
+
+    Returns the contents of the files that must not depend on the machine, by name.
+    """
+    train_model(config, folders, run_dir, *args, references=references, **options)
     evaluate(
         config,
-        data_dir=data,
+        data_dir=folders[0],
         model_path=run_dir / "model.safetensors",
         out_path=run_dir / "metrics.json",
+        references=references,
     )
+    return files_in(run_dir)
+
+
+def files_in(run_dir):
     return {name: (run_dir / name).read_bytes() for name in RESULT_FILES}
 
 
@@ -496,11 +507,21 @@ def unequal(silos, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def holder(federation, tmp_path_factory):
-    """(data folder, clients folder): the few-shot data set, all images of its training
-    classes at one client.
+def holder(tmp_path_factory):
+    """Give all images of the training classes to one client.
+
+    Classes 1, 3, 5 and 7 of eight are training classes, with ten images each. Returns
+    (data folder, clients folder).
     """
     root = tmp_path_factory.mktemp("holder")
-    records = load_any_records(federation[0])
+    rng = np.random.default_rng(0)
+    raw = RawImages(
+        images=rng.integers(0, 256, size=(8, 10, 16, 16, 1), dtype=np.uint8),
+        class_names=tuple(f"class{i}" for i in range(8)),
+        splits=("test", "train", "validation", "train") + ("test", "train") * 2,
+        versions={},
+    )
+    raw.save(root / "data", {"name": "glyphs"})
+    records = load_any_records(root / "data")
     make_fragments(records, clients=1, fragments=1, seed=0).save(root / "clients")
-    return federation[0], root / "clients"
+    return root / "data", root / "clients"

@@ -4,8 +4,6 @@ import contextlib
 import fcntl
 import threading
 import time
-from multiprocessing.synchronize import Event
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,16 +12,16 @@ from dpfedbench.errors import BenchError
 from dpfedbench.training import engine
 from dpfedbench.training.checkpoint import Checkpoint, run_lock
 
-from .conftest import forking, make_config, stop_before, train
+from .conftest import forking, make_config, stop_before, train, train_model
+
+FOUR_ROUNDS = make_config({"participation": {"rounds": 4}})
 
 
-def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path):
     """Most of these checkpoints would load, and change the model."""
     checkpoint = Checkpoint(tmp_path, identity={"run": "0123456789"}, seconds=0)
     checkpoint.save({"theta": torch.arange(300.0), "round": 3})
-    loaded = checkpoint.load()
-    assert loaded is not None
-    assert torch.equal(loaded["theta"], torch.arange(300.0))
+    assert torch.equal(checkpoint.load()["theta"], torch.arange(300.0))
     whole = checkpoint.path.read_bytes()
     damaged = [
         whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :]
@@ -37,20 +35,14 @@ def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stopped(
-    federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def stopped(federation, tmp_path, monkeypatch):
     """Train four rounds, stop before the last, and return the run's folder."""
-    config = make_config({"participation": {"rounds": 4}})
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
-        train(config, federation, tmp_path, checkpoint_seconds=0)
+        train(FOUR_ROUNDS, federation, tmp_path, checkpoint_seconds=0)
     return tmp_path
 
 
-def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(
-    federation: tuple[Path, Path], stopped: Path
-) -> None:
-    config = make_config({"participation": {"rounds": 4}})
+def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(federation, stopped):
     ledger = stopped / "checkpoint" / "ledger.jsonl"
     whole = ledger.read_bytes()
     for damaged in (
@@ -60,27 +52,23 @@ def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(
         assert damaged != whole
         ledger.write_bytes(damaged)
         with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
-            train(config, federation, stopped)
+            train(FOUR_ROUNDS, federation, stopped)
     ledger.write_bytes(whole + b'{"round": 3, "na')  # a kill leaves this: no damage
-    train(config, federation, stopped)
+    train(FOUR_ROUNDS, federation, stopped)
 
 
-def test_checkpoint_of_another_run_is_refused(
-    federation: tuple[Path, Path], stopped: Path
-) -> None:
+def test_checkpoint_of_another_run_is_refused(federation, stopped):
     with pytest.raises(BenchError, match="belongs to another run"):
         train(make_config({"participation": {"rounds": 3}}), federation, stopped)
 
 
-def hold_lock(folder: Path, held: Event, release: Event) -> None:
+def hold_lock(folder, held, release):
     with run_lock(folder):
         held.set()
         release.wait(60)
 
 
-def test_run_lock_waits_for_the_other_process_and_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_lock_waits_for_the_other_process_and_names_it(tmp_path, capsys):
     context = forking()
     held = context.Event()
     release = context.Event()
@@ -99,7 +87,7 @@ def test_run_lock_waits_for_the_other_process_and_names_it(
     assert f"process {holder.pid} on " in capsys.readouterr().err
 
 
-def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path: Path) -> None:
+def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path):
     """The first process removes the folder when it finishes. A lock on the removed file
     would let a third process in.
     """
@@ -109,7 +97,7 @@ def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path: Path) -> None:
     fcntl.flock(removed, fcntl.LOCK_EX)
     second_holds = threading.Event()
 
-    def take_lock() -> None:
+    def take_lock():
         with run_lock(folder) as waited:
             assert waited
             second_holds.set()
@@ -131,30 +119,24 @@ def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path: Path) -> None:
 
 
 def test_training_that_another_process_finished_is_not_repeated(
-    federation: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    data, clients = federation
+    federation, tmp_path, monkeypatch
+):
     config = make_config({"participation": {"rounds": 2}})
-    folders = {"data_dir": data, "clients_dir": clients, "run_dir": tmp_path}
-    engine.train(config, **folders)  # type: ignore[arg-type]
+    train_model(config, federation, tmp_path)
     model = tmp_path / "model.safetensors"
     written = model.stat().st_mtime_ns
     lock = engine.run_lock
 
     @contextlib.contextmanager
-    def lock_after_waiting(folder: Path):  # type: ignore[no-untyped-def]
+    def lock_after_waiting(folder):
         with lock(folder):
             yield True
 
     monkeypatch.setattr(engine, "run_lock", lock_after_waiting)
-    engine.train(config, **folders)  # type: ignore[arg-type]
+    train_model(config, federation, tmp_path)
     assert model.stat().st_mtime_ns == written
     assert not (tmp_path / "checkpoint").exists()
-    assert "was finished by another process" in capsys.readouterr().err
     # A process that was killed while it wrote leaves a part, which is trained again.
     (tmp_path / "training.json").unlink()
-    engine.train(config, **folders)  # type: ignore[arg-type]
+    train_model(config, federation, tmp_path)
     assert model.stat().st_mtime_ns != written

@@ -1,5 +1,6 @@
 """Updates with `contributions`: what they get, and what is kept."""
 
+import math
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,12 +15,17 @@ from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.training.client_updates.client_update import ClientUpdate, CohortClients
-from dpfedbench.training.client_updates.maml import Maml
 from dpsum.randomness import stream
 from tests.partitions import make_partition
 
-from . import conftest
-from .conftest import DIFFERENCE, personal_in, rounds_of, stop_before, train
+from .conftest import (
+    difference_config,
+    make_config,
+    personal_in,
+    rounds_of,
+    stop_before,
+    train,
+)
 
 
 class Averaging(ClientUpdate):
@@ -77,12 +83,10 @@ class DpFedRep(DpFedAvg):
     client_update: FedRepUpdate = FedRepUpdate()
 
 
-def config_of(method, *overlays, base="dp-fedavg", general=DIFFERENCE):
-    run = conftest.make_config({"method": base}, *overlays, general=general)
-    update = {
-        "client_update": {"kind": method.model_fields["client_update"].default.kind}
-    }
-    return method.read(run.plain() | {"method": method.name} | update)
+def config_of(method, *overlays):
+    run = difference_config({"method": "dp-fedavg"}, *overlays)
+    update = {"kind": method.model_fields["client_update"].default.kind}
+    return method.read(run.plain() | {"method": method.name, "client_update": update})
 
 
 FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
@@ -90,7 +94,7 @@ FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
 
 def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
     written = rounds_of(config_of(DpAveraging), silos, tmp_path / "written")
-    shipped = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path)
+    shipped = rounds_of(difference_config(), silos, tmp_path)
     for index in range(3):
         written.round(index)
         shipped.round(index)
@@ -126,34 +130,30 @@ def test_clients_keep_their_state_and_the_server_keeps_the_initial_head(
     assert all(len(state["head"]) == int(head.sum()) for state in states.values())
 
 
-def test_personal_test_is_of_examples_that_training_leaves_out(silos, tmp_path):
+def test_personal_test_is_of_examples_that_training_leaves_out(
+    silos, tmp_path, monkeypatch
+):
     rounds = rounds_of(FEDREP, silos, tmp_path)
     held = rounds.held
     whole = rounds_of(config_of(DpFedRep), silos, tmp_path / "whole").held
     for client in range(4):
-        rows = held.test_record_indices[client]
+        records = whole.record_indices[client]
+        order = stream(0, "held-out-examples", client).permutation(len(records))
+        tested = sorted(records[order[: round(0.2 * len(order))]])
+        assert held.test_record_indices[client].tolist() == tested
         trained = set(held.record_indices[client])
-        tested = set(rows)
-        assert not trained & tested
-        assert trained | tested == set(whole.record_indices[client])
-        order = stream(0, "held-out-examples", client).permutation(
-            len(trained | tested)
-        )
-        drawn = whole.record_indices[client][order[: round(0.2 * len(order))]]
-        assert rows.tolist() == sorted(drawn)
-        assert np.array_equal(held.test_images[client], held.dataset.images[rows])
-        assert np.array_equal(held.test_labels[client], held.dataset.labels[rows])
+        assert trained == set(records) - set(tested)
+        assert np.array_equal(held.test_images[client], held.dataset.images[tested])
+        assert np.array_equal(held.test_labels[client], held.dataset.labels[tested])
     read = []
-    update = type(rounds.run.client_update)
-    contributions = update.contributions
+    contributions = FedRepUpdate.contributions
 
     def watched(self, model, cohort, index):
         read.extend((client.number, client.records[1]) for client in cohort)
         yield from contributions(self, model, cohort, index)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update, "contributions", watched)
-        rounds.round(0)
+    monkeypatch.setattr(FedRepUpdate, "contributions", watched)
+    rounds.round(0)
     assert read
     assert all(np.array_equal(labels, held.labels[n]) for n, labels in read)
 
@@ -162,33 +162,32 @@ def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
     rounds = rounds_of(FEDREP, silos, tmp_path)
     for index in range(3):
         rounds.round(index)
-    before = rounds.clients.state()
+    before = rounds.clients.state()["clients"]
     result = rounds.personal_test()
     gradients = rounds.gradients.make()
+    head = torch.from_numpy(rounds.net.mask("head"))
+    held = rounds.held
+    room = torch.empty((8, len(rounds.theta)))
     accuracies = []
     for client in range(4):
         weights = rounds.theta.clone()
-        head = torch.from_numpy(rounds.net.mask("head"))
-        state = before["clients"].get(client, {})
-        weights[head] = state.get("head", weights[head])
-        images = rounds.held.images[client]
-        labels = rounds.held.labels[client]
-        room = torch.empty((8, len(weights)))
+        weights[head] = before.get(client, {}).get("head", weights[head])
+        labels = held.labels[client]
         for _ in range(2):
             total = gradients.summed_record_gradients(
-                weights.numpy(), images, labels, room
+                weights.numpy(), held.images[client], labels, room
             )
             mean = torch.from_numpy((total / len(labels)).astype(np.float32))
             weights[head] -= 0.1 * mean[head]
-        tested = rounds.held.test_images[client], rounds.held.test_labels[client]
+        tested = held.test_images[client], held.test_labels[client]
         accuracies.append(100 * gradients.evaluate(weights.numpy(), *tested).accuracy)
     assert result == summarize_clients(np.array(accuracies))
     after = rounds.clients.state()["clients"]
-    for client, state in before["clients"].items():
+    for client, state in before.items():
         assert torch.equal(after[client]["head"], state["head"])
 
 
-def test_worst_tenth_is_the_mean_of_the_lowest():
+def test_personal_accuracies_are_summarized_by_mean_worst_tenth_and_spread():
     """The worst tenth of 21 clients are three: 1, 2 and 3 percent."""
     assert summarize_clients(np.arange(21.0, 0.0, -1)) == {
         "personal_accuracy": 11.0,
@@ -196,19 +195,6 @@ def test_worst_tenth_is_the_mean_of_the_lowest():
         "personal_spread": pytest.approx((440 / 12) ** 0.5),
         "personal_clients": 21,
     }
-
-
-def test_shipped_updates_test_the_servers_model_on_clients_examples(silos, tmp_path):
-    run = conftest.make_config({"clients": {"held_out_share": 0.3}}, general=DIFFERENCE)
-    rounds = rounds_of(run, silos, tmp_path)
-    rounds.round(0)
-    held = rounds.held
-    gradients = rounds.gradients.make()
-    expected = [
-        100 * gradients.evaluate(rounds.theta.numpy(), x, y).accuracy
-        for x, y in zip(held.test_images, held.test_labels, strict=True)
-    ]
-    assert rounds.personal_test() == summarize_clients(np.array(expected))
 
 
 class FewShot(ClientUpdate):
@@ -251,7 +237,7 @@ def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
         "model": {"normalisation": "record"},
         "client_update": {"order": 1, "inner_steps": 1, "inner_rate": 0.1},
     }
-    shipped = conftest.make_config(overlay)
+    shipped = make_config(overlay)
     written = rounds_of(few_shot(shipped), federation, tmp_path / "written")
     theta = written.theta.numpy()
     rows, expected = (
@@ -261,56 +247,20 @@ def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
     assert torch.allclose(rows, expected, atol=1e-5)
 
 
-def clients_of(silos, tmp_path, function, *, keeps_state=True):
+def clients_of(silos, tmp_path, function):
     """Return clients of an update whose `contributions` is this function."""
     rounds = rounds_of(config_of(DpAveraging), silos, tmp_path)
-    update = type(
-        "Bad", (Averaging,), {"contributions": function, "keeps_state": keeps_state}
-    )()
+    members = {"contributions": function, "keeps_state": True}
+    update = type("Watched", (Averaging,), members)()
     clients = CohortClients(update, rounds.clients._setup)
     return clients, rounds.theta.numpy()
-
-
-def sends(count):
-    """Return `contributions` of an update that yields so many messages."""
-
-    def contributions(self, model, cohort, index):
-        for _ in range(count):
-            yield model.weights
-
-    return contributions
-
-
-def keeps_undeclared(self, model, cohort, index):
-    for client in cohort:
-        client.state["head"] = 1.0
-        yield model.weights
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (sends(1), "argument 2 is shorter"),
-        (sends(5), "argument 2 is longer"),
-        (keeps_undeclared, "has keeps_state = False: set it to True"),
-    ],
-)
-def test_updates_that_break_the_interface_are_refused(
-    silos, tmp_path, function, message
-):
-    clients, theta = clients_of(silos, tmp_path, function, keeps_state=False)
-    with pytest.raises((BenchError, ValueError), match=message):
-        list(clients.contributions(theta, np.arange(3), 0))
 
 
 def test_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
     def contributions(self, model, cohort, index):
         for client in cohort:
             client.state["seen"] = index
-            if client.number == 1:
-                yield model.weights * float("nan")
-            else:
-                yield model.weights
+            yield model.weights * (math.nan if client.number == 1 else 1.0)
 
     clients, theta = clients_of(silos, tmp_path, contributions)
     list(clients.contributions(theta, np.arange(3), 0))
@@ -319,29 +269,20 @@ def test_state_is_not_kept_where_the_message_is_not_finite(silos, tmp_path):
 
 def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
     """The purpose of their streams is that of no noise, cohort or lot."""
-    drawn = {}
+    drawn = []
 
     def contributions(self, model, cohort, index):
         for client in cohort:
             generator = model.stream("noise", index, client.number)
-            drawn[client.number] = int(generator.integers(2**62))
+            drawn.append(int(generator.integers(2**62)))
             yield model.weights
 
     clients, theta = clients_of(silos, tmp_path, contributions)
     list(clients.contributions(theta, np.arange(3), 5))
     seed = config_of(DpAveraging).stream_seed
-    for client in range(3):
-        named = stream(seed, "client-update/noise", 5, client)
-        assert drawn[client] == int(named.integers(2**62))
-    assert len(set(drawn.values())) == 3
-
-
-def test_contributions_that_nobody_would_call_are_refused():
-    with pytest.raises(BenchError, match="Mine defines contributions, but"):
-
-        class Mine(Maml):
-            def contributions(self, model, cohort, index):
-                yield from ()
+    named = [stream(seed, "client-update/noise", 5, client) for client in range(3)]
+    assert drawn == [int(generator.integers(2**62)) for generator in named]
+    assert len(set(drawn)) == 3
 
 
 # Few-shot clients are tested on examples of their own that training leaves out
@@ -371,24 +312,20 @@ def apart(federation, tmp_path_factory):
 
 
 def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
-    rounds = rounds_of(conftest.make_config(TESTED), apart, tmp_path)
+    rounds = rounds_of(make_config(TESTED), apart, tmp_path)
     ids = np.array([2, 0])
     batch = rounds.held.gather_left_out(ids, 1)
-    trained = rounds.held.gather(ids)
-    assert np.array_equal(batch.support_x, trained.support_x)
+    assert np.array_equal(batch.support_x, rounds.held.gather(ids).support_x)
     assert batch.query_y.tolist() == [[0, 1, 2]] * 2
     partition = Partition.load(apart[1])
     dataset = load_dataset(apart[0])
-    for row, client in enumerate(ids):
-        for label in range(3):
-            of_class = partition.classes[client, label]
-            image = dataset.images[of_class, partition.examples[client, label, 3]]
-            expected = image.astype(np.float32) / np.float32(255)
-            assert np.array_equal(batch.query_x[row, label], expected)
+    classes = partition.classes[ids]
+    images = dataset.images[classes, partition.examples[ids, :, 3]]
+    assert np.array_equal(batch.query_x, images.astype(np.float32) / np.float32(255))
 
 
 def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
-    run = conftest.make_config(TESTED)
+    run = make_config(TESTED)
     rounds = rounds_of(run, apart, tmp_path)
     rounds.round(0)
     adaptation = Adaptation(rounds.gradients.make(), adapted=None)
@@ -410,11 +347,11 @@ def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
 
 def test_personal_model_of_an_update_replaces_adaptation(apart, tmp_path):
     """Clients 0 to 2 are right in one class of three; client 3 answers the first class."""
-    rounds = rounds_of(few_shot(conftest.make_config(TESTED)), apart, tmp_path)
+    rounds = rounds_of(few_shot(make_config(TESTED)), apart, tmp_path)
     expected = summarize_clients(np.full(4, 100 / 3))
     assert rounds.personal_test() == pytest.approx(expected)
 
 
 def test_examples_that_another_client_may_train_on_are_not_left_out():
     with pytest.raises(BenchError, match="may be in the training data of another"):
-        conftest.make_config(TESTED, {"clients": {"partition": "shared"}})
+        make_config(TESTED, {"clients": {"partition": "shared"}})

@@ -1,6 +1,8 @@
 """The training loop: what it releases, writes and reports."""
 
 import io
+import itertools
+import json
 import math
 import sys
 
@@ -13,8 +15,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.server.server_step import Step
+from dpfedbench.training import engine
 from dpfedbench.training.client_updates import maml
 from dpsum.private_sum import PrivateSum
+from workflow_jobs import jobs
 
 from .conftest import (
     PLAIN,
@@ -23,10 +27,9 @@ from .conftest import (
     lots_config,
     make_config,
     remove_noise,
+    stop_before,
     train,
     training_in,
-    watch_releases,
-    watch_streams,
 )
 
 ONE_ROUND = {"participation": {"rounds": 1}}
@@ -49,25 +52,6 @@ def test_private_training_without_noise_and_clipping_is_the_plain_method(
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     off = train(private, folders, tmp_path / "off")
     assert off["model.safetensors"] == expected["model.safetensors"]
-
-
-def test_ledger_has_the_values_of_each_release(federation, tmp_path, monkeypatch):
-    """Properties 2 and 6: no stream of noise is used twice."""
-    releases = watch_releases(monkeypatch)
-    streams = watch_streams(monkeypatch)
-    train(make_config(), federation, tmp_path)
-    ledger = ledger_in(tmp_path)
-    assert [line.round for line in ledger] == list(range(12))
-    for line, (total, _) in zip(ledger, releases, strict=True):
-        assert line.noise_multiplier == total.noise_multiplier
-        assert line.threshold == line.sensitivity == total.threshold
-        assert line.noise_std == total.noise_multiplier * total.threshold
-        assert line.sampler["cohort"] == 4
-        assert line.denominator == total.count == 4
-    assert len({line.threshold for line in ledger}) > 1  # the clipping rule moved it
-    noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
-    assert noises == [line.noise_stream for line in ledger]
-    assert len(set(noises)) == 12
 
 
 def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypatch):
@@ -139,27 +123,107 @@ def test_not_finite_contributions_are_logged_without_privacy(
     assert "1 contributions were not finite" in capsys.readouterr().err
 
 
-def training_error(config, folders, run_dir):
-    with pytest.raises(BenchError) as caught:
-        train(config, folders, run_dir)
-    assert not (run_dir / "model.safetensors").exists()
-    return str(caught.value)
-
-
-def test_plain_training_stops_where_no_contribution_is_finite(
+def test_training_stops_where_the_model_or_all_plain_contributions_are_not_finite(
     federation, tmp_path, monkeypatch
 ):
-    """A private training goes on, since the count is no release."""
-    spoil(monkeypatch, slice(None))
-    message = training_error(make_config(PLAIN), federation, tmp_path / "plain")
-    assert message.startswith("training stops in round 1, since none of its contrib")
-    train(make_config(ONE_ROUND), federation, tmp_path / "private")
-
-
-def test_private_training_stops_where_the_model_is_not_finite(
-    federation, tmp_path, monkeypatch
-):
+    """A private training goes on without contributions, since their count is no
+    release.
+    """
+    private = make_config(ONE_ROUND)
+    with monkeypatch.context() as patch:
+        spoil(patch, slice(None))
+        with pytest.raises(BenchError, match="in round 1, since none of its contrib"):
+            train(make_config(PLAIN), federation, tmp_path / "plain")
+        train(private, federation, tmp_path / "private")
     mean = Step.mean
     monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)
-    message = training_error(make_config(ONE_ROUND), federation, tmp_path)
-    assert message.startswith("training stops in round 1, since the model is no longer")
+    with pytest.raises(BenchError, match="in round 1, since the model is no longer"):
+        train(private, federation, tmp_path / "infinite")
+    for name in ("plain", "infinite"):
+        assert not (tmp_path / name / "model.safetensors").exists()
+
+
+# Times
+BALLS_AND_BINS = {"participation": {"kind": "balls-and-bins"}}
+
+
+POISSON = {"participation": {"kind": "poisson"}}
+
+
+SAMPLED = {"client_update": {"inner_steps": 3, "batches": "poisson"}}
+
+
+SECURE_SUM = {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
+
+
+SECRET = {
+    "balls-and-bins": make_config(BALLS_AND_BINS),
+    "poisson": make_config(POISSON),
+    "lots": lots_config({"validation": {"every": 4}}),
+    "sampled examples": make_config({"method": "dp-reptile"}, SAMPLED),
+    # The cohort is public, but how often each client draws its rounding is not.
+    "secure sum": make_config(SECURE_SUM),
+}
+
+
+PUBLIC = {"one pass": make_config(), "no privacy": make_config(PLAIN, POISSON)}
+
+
+FILES = ("history.csv", "training.json", "ledger.jsonl")
+
+
+def files_of(run, folders, run_dir, monkeypatch, capsys, *, seed):
+    """Return all files and messages of a run that is stopped once, by a random clock."""
+    paces = np.random.default_rng(seed).uniform(0.1, 9.0, 100_000)
+    clock = itertools.accumulate(paces.tolist())
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.time, "monotonic", lambda: next(clock))
+        with patch.context() as stopped, pytest.raises(stop_before(stopped, 9)):
+            train(run, folders, run_dir, checkpoint_seconds=0.01)
+        train(run, folders, run_dir, checkpoint_seconds=0.01)
+    assert not (run_dir / "checkpoint").exists()
+    # The test reads the model alone, which was released.
+    messages = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if not line.startswith("meta-test")
+    ]
+    files = {name: (run_dir / name).read_text() for name in FILES}
+    return files | {"messages": "\n".join(messages)}
+
+
+@pytest.mark.parametrize("name", [*SECRET, *PUBLIC])
+def test_times_are_written_only_where_participation_is_public(
+    federation, silos, tmp_path, monkeypatch, capsys, name
+):
+    """Two clocks, one run: where cohorts, lots or a client's draws are secret, all
+    files are equal, and say nothing of who took part.
+    """
+    run = (SECRET | PUBLIC)[name]
+    folders = silos if run.client_data == "records" else federation
+    first = files_of(run, folders, tmp_path / "1", monkeypatch, capsys, seed=1)
+    second = files_of(run, folders, tmp_path / "2", monkeypatch, capsys, seed=2)
+    training = json.loads(first["training.json"])
+    times = {key: training[key] for key in training if "second" in key}
+    assert len(times) == 3
+    if name in SECRET:
+        assert first == second
+        assert "/s," not in first["messages"]
+        assert set(times.values()) == {None}
+    else:
+        assert first["history.csv"] != second["history.csv"]
+        assert first["messages"] != second["messages"]
+        assert first["ledger.jsonl"] == second["ledger.jsonl"]
+        assert all(value > 0 for value in times.values())
+
+
+def test_job_log_does_not_have_the_time_of_its_start(tmp_path, monkeypatch):
+    """A training ends when the next job begins, and logs are files of the run."""
+    logs = []
+    for hour in (1, 2):
+        time = f"2026-01-01 {hour:02}:00:00"
+        monkeypatch.setattr(jobs.time, "strftime", lambda *_, time=time: time)
+        with jobs.job(tmp_path / "train.log", "train"):
+            pass
+        logs.append((tmp_path / "train.log").read_text(encoding="utf-8"))
+    assert logs[0] == logs[1] == "---- train\n"

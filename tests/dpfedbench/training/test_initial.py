@@ -10,19 +10,10 @@ from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
-from dpfedbench.training.accounts import account_of, ledger_before, ledger_of
+from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
-from .conftest import (
-    PLAIN,
-    RUN,
-    ledger_in,
-    lots_config,
-    make_config,
-    proven,
-    rounds_of,
-    train,
-)
+from .conftest import PLAIN, RUN, ledger_in, make_config, proven, rounds_of, train
 
 DELTA = RUN["budget"]["delta"]
 SHORT = {"participation": {"rounds": 2}, "validation": {"every": 0}}
@@ -112,18 +103,12 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     start, reason, federation, tmp_path, monkeypatch
 ):
     run = make_config(start, SHORT)
-    assert any(
-        reason in unaccounted_releases
-        for unaccounted_releases in run.unaccounted_releases
-    )
 
     def weights(self, run, net, files):
         return net.initial(np.random.default_rng(0))
 
     monkeypatch.setattr(type(run.initial), "weights", weights)
-    monkeypatch.setattr(
-        "dpfedbench.training.accounts.ledger_before", lambda run, references: []
-    )
+    monkeypatch.setattr(accounts, "ledger_before", lambda run, references: [])
     train(run, federation, tmp_path)
     for line in ledger_in(tmp_path):
         assert line.data_dependent_threshold
@@ -134,32 +119,15 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
 
 
 def test_initial_public_weights_cost_nothing(federation, tmp_path):
-    """The releases and thresholds change with the weights. The inputs of the account do
-    not.
-    """
     train(public(), federation, tmp_path / "first")
     model = tmp_path / "first" / "model.safetensors"
-    models = []
-    inputs = []
-    epsilons = []
-    for run, references in (
-        (make_config(), {}),
-        (make_config(start_from(public(), public=True)), {model.name: model}),
-    ):
-        folder = tmp_path / run.key
-        files = train(run, federation, folder, references=references)
-        models.append(files["model.safetensors"])
-        inputs.append(
-            [
-                (line.noise_multiplier, line.sampler, line.data_dependent_threshold)
-                for line in ledger_of(run, folder)
-            ]
-        )
-        epsilons.append(proven(run, folder)["epsilon_high"])
-    assert models[0] != models[1]
-    assert inputs[0] == inputs[1]
-    assert not inputs[1][0][2]
-    assert epsilons[0] == epsilons[1]
+    run = make_config(start_from(public(), public=True))
+    files = train(run, federation, tmp_path / "run", references={model.name: model})
+    random = train(make_config(), federation, tmp_path / "random")
+    assert files["model.safetensors"] != random["model.safetensors"]
+    epsilon = proven(run, tmp_path / "run")["epsilon_high"]
+    assert epsilon == proven(make_config(), tmp_path / "random")["epsilon_high"]
+    assert epsilon == pytest.approx(gaussian(1.0, DELTA))
 
 
 def proven_together(federation, tmp_path, **change):
@@ -175,12 +143,11 @@ def proven_together(federation, tmp_path, **change):
     assert run.references == dict.fromkeys(names, first)
     references = {name: tmp_path / "first" / name for name in names}
     train(run, federation, tmp_path / "run", references=references)
-    before = ledger_before(run, references)
-    assert len(before) == first.participation.rounds
-    ledger = ledger_of(run, tmp_path / "run")
-    streams = {line.noise_stream for line in (*before, *ledger)}
-    assert len(streams) == len(before) + len(ledger)
-    return account_of(run, ledger, before=before).profiles["proven"]
+    before = accounts.ledger_before(run, references)
+    ledger = accounts.ledger_of(run, tmp_path / "run")
+    assert len(before) == len(ledger) == first.participation.rounds
+    assert len({line.noise_stream for line in (*before, *ledger)}) == 2 * len(before)
+    return accounts.account_of(run, ledger, before=before).profiles["proven"]
 
 
 def test_initial_private_run_on_known_blocks_is_one_gaussian_with_the_run(
@@ -202,7 +169,7 @@ def test_initial_private_run_of_secret_rounds_counts_with_the_run(federation, tm
     """
     secret = {"participation": {"kind": "balls-and-bins", "rounds": 12}}
     proof = proven_together(federation, tmp_path, **secret)
-    alone = account_of(make_config(SHORT, secret), ledger_in(tmp_path / "run"))
+    alone = accounts.account_of(make_config(SHORT, secret), ledger_in(tmp_path / "run"))
     lowest = alone.profiles["proven"]
     assert lowest.epsilon_low <= proof.epsilon_low < proof.epsilon_high
     assert lowest.epsilon_high < proof.epsilon_high < gaussian(joint(1.0, 1.5), DELTA)
@@ -264,20 +231,3 @@ def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
 def test_initial_run_that_no_account_covers_is_refused(change, message):
     with pytest.raises(BenchError, match=message):
         make_config(change)
-
-
-def test_initial_weights_determine_the_first_threshold(silos, tmp_path):
-    clipping = {"kind": "norm-of-release", "threshold": None}
-    base = {"participation": {"rounds": 2}, "clipping": clipping}
-    first = lots_config(
-        {"method": "fedavg", "dataset": "other", "participation": {"rounds": 2}}
-    )
-    train(first, silos, tmp_path / "first")
-    model = tmp_path / "first" / "model.safetensors"
-    started = lots_config(base, start_from(first, public=True))
-    train(lots_config(base), silos, tmp_path / "random")
-    train(started, silos, tmp_path / "started", references={model.name: model})
-    random_threshold = ledger_in(tmp_path / "random")[0].threshold[0]
-    started_threshold = ledger_in(tmp_path / "started")[0].threshold[0]
-    assert random_threshold != started_threshold
-    assert min(random_threshold, started_threshold) > 0

@@ -1,40 +1,33 @@
 """Clients that sum over lots of their own records: releases, thresholds and noise."""
 
-import json
-import math
-
 import numpy as np
 import pytest
 import torch
 
 import dpsum
-from dpfedbench.audit.report import audit
+from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records, load_records
-from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out
+from dpfedbench.evaluation.held_out import HeldOutMeasures
 from dpfedbench.training.client_updates.summed_steps import Parties
-from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.randomness import stream
 
 from . import test_search
 from .conftest import (
     UNEQUAL,
     RecordRows,
-    accounted,
     assert_drawn_anew,
     clipped_gradient_sum,
     examples,
-    history_in,
     ledger_in,
     lots_config,
-    proven,
+    make_config,
+    releases_by_round,
     remove_noise,
     rounds_of,
     rounds_of_rows,
     train,
     watch_releases,
-    watch_streams,
 )
 from .test_differences import trained_weights
 
@@ -81,49 +74,6 @@ def test_round_without_noise_averages_an_adam_step_of_each_client(
     check_adam_steps(config, silos, tmp_path, monkeypatch, limit=0.05)
 
 
-def check_ledger_of_lots(ledger, releases, names):
-    """Check that the ledger has all releases of 5 rounds of two steps of 4 clients."""
-    assert [(line.round, line.name) for line in ledger] == [
-        (number, name) for number in range(10) for name in names
-    ]
-    written = [
-        (line.dimension, threshold, line.noise_multiplier)
-        for line in ledger
-        for threshold in line.threshold
-    ]
-    released = [
-        (total.dimension, total.threshold, total.noise_multiplier)
-        for total, _ in releases
-    ]
-    assert sorted(written) == sorted(released)
-    assert len(released) == 2 * 10 * 4
-
-
-def test_ledger_has_every_release_of_every_client(silos, tmp_path, monkeypatch):
-    """Properties 2, 6 and 8, for both releases of the scalar reading and two local
-    steps a round.
-
-    The account is that of one Gaussian of z = 2 / sqrt(2) a lot.
-    """
-    releases = watch_releases(monkeypatch)
-    streams = watch_streams(monkeypatch)
-    steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}}
-    config = lots_config(SCALAR, steps)
-    train(config, silos, tmp_path)
-    ledger = ledger_in(tmp_path)
-    check_ledger_of_lots(ledger, releases, ("gradient-sum", "clipped-norm-sum"))
-    noises = [name for name in streams if name[1] in ("noise", "norm-noise")]
-    assert len(noises) == len(set(noises)) == len(releases)
-    assert len({total.count for total, _ in releases}) > 1
-    assert {line.denominator for line in ledger} == {8.0}
-    assert {line.sampler["rate"] for line in ledger} == {8 / 100}
-    assert {line.unit for line in ledger} == {"record"}
-    profiles = accounted(config, tmp_path)["profiles"]
-    assert profiles["claimed"]["status"] == "void"
-    expected = upper_epsilon(((2.0 / math.sqrt(2), 10),), 8 / 100, 1e-4)
-    assert profiles["proven"]["epsilon_high"] == pytest.approx(expected, rel=1e-9)
-
-
 def test_client_step_is_the_release_over_the_public_denominator(
     silos, tmp_path, monkeypatch
 ):
@@ -150,22 +100,14 @@ def test_thresholds_of_clients_follow_from_their_releases(
     data, so it is the same for every client.
     """
     rounds = rounds_of(lots_config(overlay), silos, tmp_path)
-    states = rounds.clients.mechanism.states
-    expected = [state["threshold"] for state in states]
+    expected = [state["threshold"] for state in rounds.clients.mechanism.states]
     assert len(set(expected)) == 1
     assert 0 < expected[0] < 100
-    for index in range(3):
-        rounds.log.clear()
-        rounds.round(index)
-        line, releases, means = rounds.log[0]
-        assert line.threshold == pytest.approx(expected, rel=1e-12)
-        assert [release.holder for release in releases] == [0, 1, 2, 3]
-        if overlay is SCALAR:
-            query, _, means = rounds.log[1]
-            assert query.threshold == line.threshold
-        expected = [factor * float(np.linalg.norm(mean)) for mean in means]
-        thresholds = [state["threshold"] for state in states]
-        assert thresholds == pytest.approx(expected, rel=1e-12)
+    for lines, means in releases_by_round(rounds, 4):
+        for line in lines:
+            assert line.threshold == pytest.approx(expected, rel=1e-12)
+        # The norm query is the last release of a round, where there is one.
+        expected = [factor * float(np.linalg.norm(mean)) for mean in means[-1]]
         assert len(set(expected)) == 4
 
 
@@ -215,60 +157,25 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
     assert_drawn_anew(np.swapaxes(drawn, 0, 1), 0.3)
 
 
-@pytest.mark.parametrize("decreases", [True, False])
-def test_decaying_noise_follows_the_validation_loss_alone(
-    silos, tmp_path, monkeypatch, decreases
-):
+def test_decaying_noise_follows_the_validation_loss_alone(silos, tmp_path, monkeypatch):
     """The test loss moves the other way. The fifth validation is the first after three
     decreases.
     """
-    down = iter([float(12 - index) for index in range(12)])
-    up = iter([float(index) for index in range(12)])
-    validation_losses, test_losses = (down, up) if decreases else (up, down)
+    validation_losses = iter(range(12, 0, -1))
+    test_losses = iter(range(12))
 
     def validate(self, theta):
-        return {"validation_loss": next(validation_losses)}
+        return {"validation_loss": float(next(validation_losses))}
 
     def test(self, theta):
-        return {"test_loss": next(test_losses)}
+        return {"test_loss": float(next(test_losses))}
 
     monkeypatch.setattr(HeldOutMeasures, "validate", validate)
     monkeypatch.setattr(HeldOutMeasures, "test", test)
     train(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
-    expected = [2.0] * 12
-    if decreases:
-        expected = [2.0] * 5 + [2.0 * 0.9**decays for decays in range(1, 8)]
+    expected = [2.0] * 5 + [2.0 * 0.9**decays for decays in range(1, 8)]
     assert multipliers == pytest.approx(expected, rel=1e-12)
-
-
-def test_validation_records_are_not_test_records(silos, tmp_path):
-    config = lots_config({"participation": {"rounds": 2}})
-    train(config, silos, tmp_path)
-    assert json.loads((tmp_path / "metrics.json").read_text())["records"] == 80
-    held = held_out(config, load_records(silos[0]))
-    validation_images, _ = held.validation
-    test_images, _ = held.test
-    validation = {image.tobytes() for image in validation_images}
-    assert validation.isdisjoint(image.tobytes() for image in test_images)
-
-
-def test_tests_while_training_do_not_change_the_model(silos, tmp_path):
-    models = []
-    for every in (0, 4):
-        config = lots_config(SCALAR, {"evaluation": {"every": every}})
-        files = train(config, silos, tmp_path / str(every))
-        models.append(files["model.safetensors"])
-    assert models[0] == models[1]
-    assert history_in(tmp_path / "4")["test_accuracy"].notna().any()
-
-
-def test_raw_threshold_leaves_no_finite_epsilon(silos, tmp_path):
-    config = lots_config(RAW)
-    train(config, silos, tmp_path)
-    proof = proven(config, tmp_path)
-    assert proof["epsilon_high"] == "inf"
-    assert proof["status"] == "void"
 
 
 # Empty lots: with one record expected of a hundred, 37 % are.
@@ -294,13 +201,12 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     """The release of an empty lot is noise in both phases of the search."""
     sizes = []
     released = []
+    party = Parties._party
 
     class WatchedParties(RecordRows):
         def add_record_gradients(self, theta, images, labels, total, *, block=""):
             sizes.append(len(images))
             return super().add_record_gradients(theta, images, labels, total)
-
-    party = Parties._party
 
     def watched(self, *args):
         result = party(self, *args)
@@ -333,8 +239,8 @@ def test_lots_of_unequal_clients_have_one_rate():
     sizes = [30, 100, 270]
     lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
     assert lots.rate == 0.15
-    assert [lots.expected_size(client) for client in range(3)] == [4.5, 15.0, 40.5]
     for client, size in enumerate(sizes):
+        assert lots.expected_size(client) == 0.15 * size
         drawn = [lots.lot(index, 0, client) for index in range(2000)]
         mean = np.mean([len(lot) for lot in drawn])
         assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
@@ -342,45 +248,6 @@ def test_lots_of_unequal_clients_have_one_rate():
     expected = {"clients": 3, "records": 400, "cohort": 60, "rounds": 2000}
     expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
     assert dict(lots.describe()) == expected
-    with pytest.raises(dpsum.DpsumError, match="on average records: a lot must have"):
-        dpsum.RecordLots(clients=3, lot=134, rounds=1, records=sizes)
-
-
-def test_lots_of_a_list_of_equal_sizes_are_those_of_the_size():
-    listed = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=[100] * 3, seed=0)
-    single = dpsum.RecordLots(clients=3, lot=20, rounds=5, records=100, seed=0)
-    assert listed.describe() == single.describe()
-    assert np.array_equal(listed.lot(1, 0, 2), single.lot(1, 0, 2))
-
-
-def test_account_of_unequal_clients_is_of_their_one_rate(unequal, tmp_path):
-    """12 lots at rate 4 x 8 / 400 and z = 2. The ledger has each client's number of
-    records, which is public. A ledger of another rate is refused.
-    """
-    run = unequal_config()
-    train(run, unequal, tmp_path)
-    sizes = json.loads((unequal[1] / "summary.json").read_text())["records_per_client"]
-    for line in ledger_in(tmp_path):
-        assert line.sampler["rate"] == 0.08
-        assert line.sampler["records"] == 400
-        assert line.sampler["cohort"] == 32
-        assert line.sampler["sizes"] == sizes
-    expected = upper_epsilon(((2.0, 12),), 0.08, 1e-4)
-    assert proven(run, tmp_path)["epsilon_high"] == expected
-    ledger = tmp_path / "ledger.jsonl"
-    ledger.write_text(ledger.read_text().replace('"rate": 0.08', '"rate": 0.07'))
-    with pytest.raises(BenchError):
-        accounted(run, tmp_path)
-
-
-def test_audit_of_unequal_clients_is_not_above_what_is_proven(unequal, tmp_path):
-    plan = {"noise": {"multiplier": 1.0}, "participation": {"rounds": 6, "cohort": 40}}
-    run = unequal_config(plan)
-    train(run, unequal, tmp_path)
-    report = audit(run, ledger_in(tmp_path), canaries=200)
-    assert 0 < report["epsilon"] <= report["epsilon_proven"]
-    assert not report["another_mechanism"]
-    assert report["clients_audited"] == 4
 
 
 def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
@@ -407,3 +274,29 @@ def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
     expected = (theta - 0.1 * gradient).detach().numpy()
     weights = trained_weights(net, tmp_path)
     assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)
+
+
+# A central trainer that holds all images of the training classes
+
+TRANSFER = {
+    "method": "dp-transfer",
+    "participation": {"cohort": 8, "rounds": 6},
+    "noise": {"multiplier": 2.0},
+    "budget": {"profile": "claimed"},
+}
+
+
+def test_pretraining_records_are_all_images_of_the_training_classes(holder, tmp_path):
+    """The labels number the training classes."""
+    dataset = load_dataset(holder[0])
+    records = load_any_records(holder[0])
+    assert records.class_names == ("class1", "class3", "class5", "class7")
+    assert len(records.splits["test"]) == 0
+    rounds = rounds_of(make_config(TRANSFER), holder, tmp_path)
+    assert rounds.net.shapes["head.bias"] == (4,)
+    held = rounds.clients._held
+    assert len(held.images[0]) == 40
+    for label in range(4):
+        images = held.images[0][held.labels[0] == label]
+        expected = dataset.images[2 * label + 1]
+        assert sorted(map(bytes, images)) == sorted(map(bytes, expected))

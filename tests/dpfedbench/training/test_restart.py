@@ -13,9 +13,9 @@ from dpfedbench.training import engine
 
 from .conftest import (
     PLAIN,
-    RESULT_FILES,
     UNEQUAL,
     difference_config,
+    files_in,
     forking,
     history_in,
     ledger_in,
@@ -26,9 +26,11 @@ from .conftest import (
     train,
     training_in,
 )
+from .test_batch_steps import CELLS as BATCH_STEPS
+from .test_clipping_rules import RECORD_QUANTILE
 from .test_cohort_clients import FEDREP
+from .test_linear_head import HEAD
 from .test_lots import DECAY, RAW, SCALAR, VECTOR
-from .test_private_quantile import RECORD_QUANTILE
 from .test_search import cells_config, search_config
 from .test_shared_coordinates import OddFedAvg, config_of
 from .test_within_task import AGRLR, LOCAL, PLAIN_REPTILE, REPTILE, SAMPLE
@@ -43,6 +45,13 @@ COSINE = {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
 SCAFFOLD = {"client_update": {"kind": "scaffold"}}
 FORGETFUL = {"client_update": {"keep_state": False, "inner_steps": 2}}
 FEDAVG = {"method": "fedavg"}
+SPENT_EARLY = {
+    "budget": {"epsilon": 2.0, "profile": "proven"},
+    "participation": {"rounds": 60},
+}
+SLOW_DECAY = {
+    "noise": {"kind": "decaying", "multiplier": 1.4, "decay": 0.99, "falls": 3}
+}
 CASES = {
     "dp-agr": ("federation", make_config()),
     "dp-agr, sgd": ("federation", make_config({"server": {"optimizer": "sgd"}})),
@@ -72,7 +81,12 @@ CASES = {
     "shared coordinates": ("silos", config_of(OddFedAvg)),
     "personal heads": ("silos", FEDREP.replace(participation=EVERYONE)),
     "fedavg, scaffold": ("silos", difference_config(FEDAVG, SCAFFOLD)),
+    "linear head": ("silos", lots_config(HEAD)),
+    # A budget that forgot what was spent would allow as many lots again.
+    "budget, decaying": ("silos", lots_config(SLOW_DECAY, SPENT_EARLY)),
+    "budget, released twice": ("silos", lots_config(SCALAR, SPENT_EARLY)),
     "dp-fnas": ("silos", search_config()),
+    "cells, batch steps": ("silos", lots_config(BATCH_STEPS)),
     "dp-cells": ("silos", cells_config()),
 }
 
@@ -100,20 +114,20 @@ def test_restart_keeps_bits_also_with_other_threads(
     if config.private:
         append_torn_lines(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
     assert train(config, folders, tmp_path / "resumed", threads=2) == whole
-    assert training_in(tmp_path / "resumed")["resumed"] == 1
+    training = training_in(tmp_path / "resumed")
+    assert training["resumed"] == 1
+    assert (training["stopped_by"] == "budget") == name.startswith("budget")
     personal = personal_in(tmp_path / "whole")
     assert personal == personal_in(tmp_path / "resumed")
     assert bool(personal) == (name == "personal heads")
 
     history = history_in(tmp_path / "whole").drop(columns="seconds")
     assert history.equals(history_in(tmp_path / "resumed").drop(columns="seconds"))
-    norms = [column for column in history if column.startswith("norm_")]
     if config.private:
         assert history["loss"].isna().all()
-        assert norms == []
+        assert not any(column.startswith("norm_") for column in history)
     else:
         assert history["loss"].notna().all()
-        assert norms != []
     assert bool(ledger_in(tmp_path / "whole")) == config.private
 
 
@@ -169,6 +183,6 @@ def test_training_killed_at_random_moments_ends_with_the_same_bits(
             break
     assert process.exitcode == 0
     assert kills >= 5
-    assert {name: (run_dir / name).read_bytes() for name in RESULT_FILES} == whole
+    assert files_in(run_dir) == whole
     assert not (run_dir / "checkpoint").exists()
     assert [path for path in run_dir.rglob("*") if ".part" in path.name] == []

@@ -1,5 +1,6 @@
 """The rounds of a run: streams of noise, lines of the ledger, and steps."""
 
+import collections
 import functools
 import math
 
@@ -131,30 +132,39 @@ def ledger_names(streams, mechanisms, by_step):
 def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     method, wide, monkeypatch
 ):
-    """Property 2, over 300 rounds, or 150 clients in one."""
+    """Properties 2 and 6, over 300 rounds, or 150 clients in one: each release has a
+    stream of its own, and its threshold, noise and dimension are in the ledger.
+    """
     general = GENERAL.get(method, RUN)
     config = make_config({"method": method}, *NOISY[method], wide, general=general)
     # The threshold of noise alone grows without end, and the model with it.
     monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
     streams = watch_streams(monkeypatch)
+    releases = watch_releases(monkeypatch)
     rounds = rounds_without_data(config)
     mechanisms = rounds.composition.mechanisms
     for index in range(config.participation.rounds):
         rounds.round(index)
     noise = set().union(*(mechanism.stream_purposes for mechanism in mechanisms))
     noise_streams = [stream for stream in streams if stream[1] in noise]
-    assert len(noise_streams) == len(set(noise_streams))
+    assert len(noise_streams) == len(set(noise_streams)) == len(releases)
     assert len(noise_streams) >= (150 if wide else ROUNDS)
     by_step = "poisson-lots" in str(rounds.ledger[0].sampler)
     by_name = ledger_names(noise_streams, mechanisms, by_step)
     assert sorted(by_name) == sorted(line.noise_stream for line in rounds.ledger)
-    # Each line stands for the releases of all its clients and steps.
+    written = collections.Counter()
     for line in rounds.ledger:
+        # Each line stands for the releases of all its clients and steps.
         by_client = line.sampler["kind"].startswith(("within-task", "local"))
         clients = config.participation.cohort if by_client else 1
-        thresholds = len(line.threshold) if isinstance(line.threshold, list) else 1
-        releases = clients * thresholds * line.sampler.get("steps", 1)
-        assert len(by_name[line.noise_stream]) == releases
+        times = clients * line.sampler.get("steps", 1)
+        thresholds = np.ravel(line.threshold)
+        assert len(by_name[line.noise_stream]) == times * len(thresholds)
+        for threshold, std in zip(thresholds, np.ravel(line.noise_std), strict=True):
+            written[line.dimension, threshold, std] += times
+    assert written == collections.Counter(
+        (total.dimension, total.threshold, total.noise_std) for total, _ in releases
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,9 +176,7 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     ],
 )
 def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
-    """Otherwise an observer could read the first coordinate's noise off the count and
-    subtract it.
-    """
+    """Otherwise an observer could subtract the count's noise from the sum."""
     rounds = rounds_without_data(make_config(rule, general=general))
     for index in range(3):
         rounds.round(index)
@@ -246,16 +254,14 @@ def test_round_without_clients_has_its_lines_and_its_step(method, sums):
     for index in range(48):
         before = rounds.theta.clone()
         row, served = rounds.round(index)
-        assert served == 1
-        assert row["clients"] == 1.0
+        assert served == row["clients"] == 1
         assert not torch.equal(rounds.theta, before)
-    by_round = {}
+    by_round = [[] for _ in range(48)]
     for line in rounds.ledger:
         values = line.name, line.noise_multiplier, line.threshold, line.denominator
-        by_round.setdefault(line.round, []).append(values)
-    assert len(by_round) == 48
+        by_round[line.round].append(values)
     assert len(by_round[0]) == sums
-    assert all(lines == by_round[0] for lines in by_round.values())
+    assert all(lines == by_round[0] for lines in by_round)
 
 
 def test_not_finite_contributions_are_counted_anew_each_round():

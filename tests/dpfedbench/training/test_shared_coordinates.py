@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.audit import units
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
 from dpfedbench.models.shared_coordinates import SharedCoordinates
+from dpfedbench.papers.adap_dp_fl import AdapDpFl
 from dpfedbench.papers.federated_averaging import DpFedAvg, DpScaffold
-from dpfedbench.parts.server.server_step import Step
 from dpsum.group_clipping import CoordinateGroups
 
 from . import conftest
@@ -54,10 +55,6 @@ def config_of(method, *overlays):
     return method.read(run.plain() | {"method": method.name})
 
 
-def head_of(rounds):
-    return rounds.net.mask("head")
-
-
 @pytest.mark.parametrize(
     "overlay", [{}, {"clipping": {"groups": "layers", "noise_by_group": "joint"}}]
 )
@@ -69,7 +66,7 @@ def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, overlay):
     for index in range(run.participation.rounds):
         rounds.round(index)
     moved = (rounds.theta != initial).numpy()
-    head = head_of(rounds)
+    head = rounds.net.mask("head")
     assert not moved[head].any()
     assert moved[~head].mean() > 0.99
     shared = int((~head).sum())
@@ -80,7 +77,7 @@ def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, overlay):
     assert proven(run, tmp_path / "run") == proven(whole, tmp_path / "whole")
 
 
-def check_odd_coordinates_move():
+def check_shared_coordinates_alone_are_clipped():
     """Check that four clients with 3 and 4 in the two shared coordinates are clipped to
     (0.3, 0.4), C = 0.5, whatever the other two coordinates have.
     """
@@ -97,14 +94,11 @@ def check_odd_coordinates_move():
     assert [line.dimension for line in rounds.ledger] == [2]
 
 
-def test_shared_coordinates_alone_are_clipped():
-    check_odd_coordinates_move()
-
-
-def test_norm_over_all_coordinates_is_noticed(monkeypatch):
+def test_shared_coordinates_alone_are_clipped(monkeypatch):
     """The planted fault: contributions are clipped before the shared coordinates are
     taken.
     """
+    check_shared_coordinates_alone_are_clipped()
     select = SharedCoordinates.select
 
     def clipped_as_a_whole(self, vectors):
@@ -115,26 +109,25 @@ def test_norm_over_all_coordinates_is_noticed(monkeypatch):
 
     monkeypatch.setattr(SharedCoordinates, "select", clipped_as_a_whole)
     with pytest.raises(AssertionError):
-        check_odd_coordinates_move()
-    report = audit(config_of(BodyFedAvg, AUDITED), audited_ledger(), canaries=400)
-    assert report["another_mechanism"]
+        check_shared_coordinates_alone_are_clipped()
+    assert audit_of_body()["another_mechanism"]
 
 
-AUDITED = {
-    "clients": {"count": 400, "fragments": 400},
-    "participation": {"kind": "one-pass", "cohort": 40, "rounds": 10},
-}
+def audit_of_body(**overlay):
+    """Audit a run of 400 clients that share three of four coordinates.
 
-
-def audited_ledger():
-    """Return the ledger of the audited run. It is the same whatever clients send."""
-    run = config_of(BodyFedAvg, AUDITED)
-    mask = np.array([True, True, True, False])
-    shared = SharedCoordinates(FlatNet(4), mask)
+    Its ledger is the same whatever the clients send.
+    """
+    audited = {
+        "clients": {"count": 400, "fragments": 400},
+        "participation": {"kind": "one-pass", "cohort": 40, "rounds": 10},
+    }
+    run = config_of(BodyFedAvg, audited | overlay)
+    shared = SharedCoordinates(FlatNet(4), np.array([True, True, True, False]))
     rounds = fixed_rounds(run, np.zeros((400, 4)), shared=shared)
-    for index in range(run.participation.rounds):
+    for index in range(10):
         rounds.round(index)
-    return rounds.ledger
+    return audit(run, rounds.ledger, canaries=400)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +140,7 @@ def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
         lambda self, kind, noise: CoordinateGroups((0, 1, 3, 4), noise),
         raising=False,
     )
-    monkeypatch.setitem(AUDITED, "clipping", overlay.get("clipping", {}))
-    run = config_of(BodyFedAvg, AUDITED)
-    report = audit(run, audited_ledger(), canaries=400)
+    report = audit_of_body(**overlay)
     assert 0 < report["epsilon"] <= report["epsilon_proven"]
     assert not report["another_mechanism"]
 
@@ -158,8 +149,6 @@ def test_canary_in_the_head_is_noticed(monkeypatch):
     """The planted fault: canaries are in coordinates that no client sends, so no
     release shows them.
     """
-    from dpfedbench.audit import units
-
     spread = units.Coordinates.spread
 
     def into_the_head(self, rows):
@@ -168,8 +157,7 @@ def test_canary_in_the_head_is_noticed(monkeypatch):
         return spread(self, rows)
 
     monkeypatch.setattr(units.Coordinates, "spread", into_the_head)
-    run = config_of(BodyFedAvg, AUDITED)
-    report = audit(run, audited_ledger(), canaries=400)
+    report = audit_of_body()
     assert report["epsilon"] == 0
     assert report["another_mechanism"]
 
@@ -177,29 +165,17 @@ def test_canary_in_the_head_is_noticed(monkeypatch):
 def test_control_variates_of_a_shared_body_leave_the_head_alone(silos, tmp_path):
     run = config_of(BodyScaffold, {"participation": {"cohort": 4, "rounds": 3}})
     rounds = rounds_of(run, silos, tmp_path)
-    head = head_of(rounds)
+    head = rounds.net.mask("head")
     initial = rounds.theta.clone()
     for index in range(3):
         rounds.round(index)
     state = rounds.clients.state()
-    assert not state["public"]["control"].numpy()[head].any()
-    controls = [values["control"].numpy() for values in state["clients"].values()]
+    controls = [client["control"] for client in state["clients"].values()]
     assert controls
-    assert not any(control[head].any() for control in controls)
+    for control in (state["public"]["control"], *controls):
+        assert not control.numpy()[head].any()
     assert torch.equal(rounds.theta[head], initial[head])
     assert {line.dimension for line in ledger_in(tmp_path)} == {int((~head).sum())}
-
-
-def test_layout_is_handed_to_the_server_step(silos, tmp_path, monkeypatch):
-    layouts = []
-    monkeypatch.setattr(
-        Step, "receive_layout", lambda self, state, layout: layouts.append(layout)
-    )
-    whole = rounds_of(conftest.make_config(general=DIFFERENCE), silos, tmp_path / "a")
-    body = rounds_of(config_of(BodyFedAvg), silos, tmp_path / "b")
-    assert layouts[0].head.tolist() == head_of(whole).tolist()
-    assert len(layouts[1].head) == layouts[1].count == body.shared.count
-    assert not layouts[1].head.any()
 
 
 def test_groups_are_cut_to_the_shared_coordinates():
@@ -215,8 +191,6 @@ def test_groups_are_cut_to_the_shared_coordinates():
 
 
 def test_sums_that_clients_take_themselves_share_everything():
-    from dpfedbench.papers.adap_dp_fl import AdapDpFl
-
     class Shares(AdapDpFl):
         name: ClassVar[str] = "shares"
         shared: ClassVar[str] = "body"

@@ -1,4 +1,4 @@
-"""Record-level sums within tasks: DP-AGRLR, sample-level DP-MAML, DP Reptile."""
+"""Clients with tasks: MAML, Reptile, and record-level sums within a task."""
 
 import numpy as np
 import pytest
@@ -7,19 +7,11 @@ from torch.nn import functional
 
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.papers.gbml import TASK
-from dpfedbench.training.accounts import account_of
-from dpfedbench.training.client_updates.maml import QUERY, SUPPORT
+from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
 from dpfedbench.training.client_updates.within_task import Client
-from dploss.gaussian import gaussian_epsilon
+from dpsum.randomness import stream
 
-from .conftest import (
-    accounted,
-    assert_drawn_anew,
-    ledger_in,
-    make_config,
-    rounds_of,
-    train,
-)
+from .conftest import assert_drawn_anew, ledger_in, make_config, rounds_of
 
 AGRLR = {"method": "dp-agrlr"}
 SAMPLE = {"method": "dp-maml-sample"}
@@ -113,91 +105,29 @@ def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
         assert_close(rows[i], start - weights)
 
 
-def test_reptile_server_moves_to_the_model_of_a_single_client(federation, tmp_path):
-    """Reptile's step is phi <- phi + eps (theta_t - phi): the client's theta_t for eps
-    = 1.
-    """
-    single = {
-        "participation": {"cohort": 1, "rounds": 2},
-        "client_update": {"inner_rate": 0.05},
-    }
-    rounds = rounds_of(make_config(PLAIN_REPTILE, single), federation, tmp_path)
-    assert rounds.run.server.rate == 1.0
-    assert rounds.run.server.optimizer.kind == "sgd"
-    for index in range(2):
-        before = rounds.theta.clone()
-        cohort = rounds.plan.sample_cohort(index)
-        ((sent, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
-        trained = before - sent[0]
-        rounds.round(index)
-        assert len(cohort) == 1
-        assert (trained - before).norm() > 0.1
-        assert torch.allclose(rounds.theta, trained, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("overlay", "records", "rows"),
+    ("overlay", "rows", "steps", "observer"),
     [
-        (AGRLR, {SUPPORT: 3, QUERY: 6}, 1),
-        (SAMPLE, {SUPPORT: 3}, 6),
-        (REPTILE, {TASK: 9}, 1),
+        (AGRLR, 1, {SUPPORT: 2, QUERY: 1}, "server"),
+        (SAMPLE, 6, {SUPPORT: 2}, "everyone"),
+        (REPTILE, 1, {TASK: 2}, "server"),
     ],
 )
 def test_ledger_has_every_release_within_tasks(
-    overlay, records, rows, federation, tmp_path
+    overlay, rows, steps, observer, federation, tmp_path
 ):
     config = make_config(overlay, {"client_update": {"inner_steps": 2}})
     rounds = rounds_of(config, federation, tmp_path)
     sent = contributions(rounds, theta_of(rounds))
-    assert rounds.clients.contributions_per_client == rows
     assert len(sent) == 3 * rows
     assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
-    ledger = {line.name: line for line in ledger_in(tmp_path)}
-    assert set(ledger) == set(records)
-    assert len(rounds.log) == len(records)
+    assert ledger_in(tmp_path) == [line for line, _, _ in rounds.log]
+    assert {line.name: line.sampler["steps"] for line, _, _ in rounds.log} == steps
     for line, releases, _ in rounds.log:
-        assert ledger[line.name] == line
-        steps = 1 if line.name == QUERY else 2
-        assert line.sampler["records"] == records[line.name]
-        assert line.sampler["steps"] == steps
         assert {(release.holder, release.step) for release in releases} == {
-            (int(client), step) for client in COHORT for step in range(steps)
+            (int(client), step) for client in COHORT for step in range(steps[line.name])
         }
-        for release in releases:
-            for field in ("threshold", "sensitivity", "noise_multiplier", "noise_std"):
-                assert getattr(release.sum, field) == getattr(line, field)
-        assert line.noise_std == line.noise_multiplier * config.within_task.threshold
-        assert line.unit == "record"
-        assert line.observer == ("everyone" if overlay is SAMPLE else "server")
-
-
-def test_calibrated_noise_counts_the_support_steps(federation, tmp_path):
-    """z_0 for epsilon 2.5 is that of DP-AGRLR's one step. Two steps read the support
-    set and cost sqrt(2).
-    """
-    for steps in (1, 2):
-        config = make_config(AGRLR, {"client_update": {"inner_steps": steps}})
-        rounds = rounds_of(config, federation, tmp_path)
-        (z,) = {
-            mechanism.noise_multiplier
-            for mechanism in rounds.clients.mechanisms.values()
-        }
-        assert gaussian_epsilon(z / steps**0.5, 1e-5) == pytest.approx(2.5, rel=1e-3)
-
-
-@pytest.mark.parametrize("profile", ["claimed", "proven"])
-def test_calibrated_noise_is_for_the_epsilon_of_the_profile(
-    profile, federation, tmp_path
-):
-    within = {"multiplier": None, "epsilon": 4.0, "delta": 1e-3, "profile": profile}
-    steps = {"client_update": {"inner_steps": 3}}
-    config = make_config(REPTILE, {"within_task": within}, steps)
-    rounds = rounds_of(config, federation, tmp_path)
-    contributions(rounds, theta_of(rounds))
-    profiles = account_of(config, ledger_in(tmp_path)).profiles
-    epsilons = {name: profiles[name].epsilon_high for name in ("claimed", "proven")}
-    assert epsilons.pop(profile) == pytest.approx(4.0, rel=1e-3)
-    assert abs(epsilons.popitem()[1] - 4.0) > 0.1
+        assert (line.unit, line.observer) == ("record", observer)
 
 
 @pytest.mark.parametrize(
@@ -278,27 +208,13 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
         examples = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
         assert sorted(map(bytes, np.concatenate(read))) == sorted(map(bytes, examples))
     (line,) = ledger_in(tmp_path)
-    assert line.sampler["cohort"] == 3
-    assert line.sampler["records"] == 9
+    assert (line.sampler["cohort"], line.sampler["records"]) == (3, 9)
     assert line.denominator == 3.0
 
 
-def test_poisson_batches_are_divided_by_their_mean_size(
-    federation, tmp_path, monkeypatch
-):
-    """Two rounds of three clients with three steps of nine examples: 162 draws of 1/3,
-    so 54 +- 6 at a fixed seed.
-    """
+def test_poisson_batches_are_divided_by_their_mean_size(federation, tmp_path):
     rounds = rounds_of(make_config(PLAIN_REPTILE, POISSON), federation, tmp_path)
     theta = theta_of(rounds)
-    with monkeypatch.context() as patch:
-        calls = watch_means(patch)
-        for index in range(2):
-            contributions(rounds, theta, index)
-    sizes = [len(labels) for _, _, labels in calls]
-    assert len(sizes) == 18
-    assert len(set(sizes)) > 2
-    assert abs(sum(sizes) - 54) < 18
     client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
     x = tasks.support_x[0]
@@ -357,9 +273,8 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     assert np.std(noise) == pytest.approx(deviation, rel=0.2)
     contributions(rounds, theta)
     line = ledger_in(tmp_path)[-1]
-    assert line.sampler["kind"] == "within-task-poisson"
-    assert line.sampler["rate"] == 1 / 3
-    assert line.sampler["steps"] == 3
+    stated = {"kind": "within-task-poisson", "rate": 1 / 3, "steps": 3}
+    assert stated.items() <= line.sampler.items()
     assert line.denominator == 3.0
 
 
@@ -376,18 +291,50 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     assert rounds.non_finite == 1
 
 
-def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
-    """The server's noise protects a client against everyone; the client's noise
-    protects each example against the server.
+# MAML++'s weights of steps, and learnt rates
+def test_maml_step_weights_are_those_of_the_authors_code():
+    """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, at least 3 % of
+    1/5, and the last weight alone at the end.
     """
-    config = make_config(AGRLR)
-    train(config, federation, tmp_path)
-    clients = accounted(config, tmp_path, federation[1])
-    (records,) = clients["also"]
-    assert clients["unit"] == "client"
-    assert records["unit"] == "record"
-    client_epsilon = clients["profiles"]["proven"]["epsilon_high"]
-    assert client_epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
-    proof = records["profiles"]["proven"]
-    assert proof["epsilon_high"] == pytest.approx(2.5, rel=1e-3)
-    assert proof["observer"] == "server"
+    maml = Maml(inner_steps=5, inner_rate=0.1, order=2, multi_step_rounds=10)
+    np.testing.assert_allclose(maml.step_weights(0), [0.2] * 5)
+    np.testing.assert_allclose(maml.step_weights(5), [0.1] * 4 + [0.6])
+    np.testing.assert_allclose(maml.step_weights(9), [0.02] * 4 + [0.92])
+    assert maml.step_weights(10) is None
+    late = maml.replace(multi_step_rounds=1000).step_weights(999)
+    np.testing.assert_allclose(late[0], 0.006)
+
+
+def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_path):
+    """One client. The release less the noise of the ledger's stream is the client's
+    vector cut to C, and the model moves by the release, rates included.
+    """
+    config = make_config(
+        {
+            "client_update": {"learnable_rates": True, "inner_steps": 2},
+            "participation": {"cohort": 1, "rounds": 3},
+            "clipping": {"kind": "constant", "threshold": 0.01},
+            "server": {"rate": 1.0, "optimizer": "sgd"},
+        }
+    )
+    rounds = rounds_of(config, federation, tmp_path)
+    net = rounds.net
+    rates = slice(net.weights, None)
+    assert net.dimension - net.weights == 2 * len(net.tensor_names)
+    for index in range(2):
+        before = rounds.theta.clone()
+        cohort = rounds.plan.sample_cohort(index)
+        ((sent, _),) = rounds.clients.contributions(before.numpy(), cohort, index)
+        contribution = sent[0].double().numpy().copy()
+        rounds.round(index)
+        line, _, (mean,) = rounds.log[-1]
+        assert line.dimension == net.dimension
+        assert line.noise_stream == f"0/noise/{index}"
+        noise = stream(0, "noise", index).standard_normal(net.dimension)
+        norm = np.linalg.norm(contribution)
+        assert norm > 0.01
+        assert np.abs(contribution[rates]).max() > 0
+        clipped = contribution * 0.01 / norm
+        assert mean - 1.0 * 0.01 * noise == pytest.approx(clipped, abs=1e-8)
+        moved = before - rounds.theta
+        assert torch.allclose(moved, torch.from_numpy(mean).float(), rtol=0, atol=1e-6)
