@@ -43,6 +43,16 @@ class GenotypeSource(Part):
         """Return a source of cells of the same size that needs no file."""
         return self
 
+    def check_space(self, space: Space) -> None:
+        """Refuse what does not fit the search space, before any stage runs.
+
+        The plan is read where only Snakemake is installed, so no check needs NumPy.
+
+        Raises:
+            BenchError: as in `genotype_in`.
+        """
+        self.genotype_in(space)
+
     def genotype_in(self, space: Space) -> Genotype:
         """Return the genotype.
 
@@ -64,6 +74,9 @@ class RandomGenotype(GenotypeSource):
     seed: int = setting(
         0, ge=0, doc="seed of the drawing, independent of the run's seed"
     )
+
+    def check_space(self, space: Space) -> None:
+        """Accept: the genotype is drawn from the space, so it fits."""
 
     def genotype_in(self, space: Space) -> Genotype:
         return space.random(stream(self.seed, "random-genotype"))
@@ -149,6 +162,9 @@ class FoundGenotype(GenotypeSource):
 
     def without_references(self) -> GenotypeSource:
         return RandomGenotype()
+
+    def check_space(self, space: Space) -> None:
+        """Accept: the cells are those of a search that has not run yet."""
 
     def genotype_in(self, space: Space) -> Genotype:
         raise RuntimeError("the cells are in a file: call resolved() first")

@@ -159,7 +159,7 @@ class DartsCells(CellModel):
 
     def check(self, run: Method) -> None:
         super().check(run)
-        self.genotype.without_references().genotype_in(self.space)
+        self.genotype.check_space(self.space)
 
     @property
     def record_level(self) -> bool:
