@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.calls import CallSnakemake, Snakemake
+from tests.calls import CallSnakemake, call_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = str(ROOT / "src")
 # Processes write compiled files: compiling the sources takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.pop("SNAKEMAKE_PROFILE", None)  # that of the user
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [SRC, os.environ.get("PYTHONPATH")])
 )
@@ -50,12 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Long are the tests that call the workflow, and those that compile kernels. torch is
     imported only if a test needs a GPU.
     """
-    ranks = {
-        "workflow": 0,
-        "tests": 0,
-        "dpkernels": 1,
-        "models": 1,
-    }
+    ranks = {"workflow": 0, "tests": 0, "dpkernels": 1, "models": 1}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, 2))
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
@@ -63,10 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
     if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="torch finds no CUDA GPU on this machine")
         for item in marked:
-            item.add_marker(
-                pytest.mark.skip(reason="torch finds no CUDA GPU on this machine")
-            )
+            item.add_marker(skip)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,13 +73,6 @@ def garbage_thresholds() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
-
-
-@pytest.fixture(scope="session")
-def call_snakemake() -> Iterator[Snakemake]:
-    server = Snakemake(Path(SRC))
-    yield server
-    server.end()
 
 
 @pytest.fixture(scope="session")
@@ -108,20 +96,19 @@ def results_copy(
 
 
 @pytest.fixture
-def snakemake(call_snakemake: Snakemake, tmp_path: Path) -> CallSnakemake:
-    """Return a function that calls Snakemake, with results in a temporary folder.
-
-    `root` is the folder of the Snakefile: the repository, or a copy of it.
-    """
+def snakemake(tmp_path: Path) -> CallSnakemake:
+    """Return a function that calls Snakemake, with results in a temporary folder."""
 
     def call(
-        *arguments: str, root: Path = ROOT, directory: Path = tmp_path
+        *arguments: str, directory: Path = tmp_path
     ) -> subprocess.CompletedProcess[str]:
-        options = ["--snakefile", str(root / "Snakefile")]
-        options += ["--directory", str(directory), "--cores", "2"]
-        return call_snakemake(
-            *options, *arguments, folder=Path.cwd(), fresh=root != ROOT, timeout=300
-        )
+        options = [
+            "--snakefile",
+            str(ROOT / "Snakefile"),
+            "--directory",
+            str(directory),
+        ]
+        return call_snakemake(*options, *arguments, folder=Path.cwd())
 
     return call
 

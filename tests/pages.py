@@ -1,5 +1,6 @@
-"""Code blocks of the pages in docs/."""
+"""Code blocks of the pages in docs/, and the tables that their commands make."""
 
+import csv
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -8,13 +9,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 class CodeBlock(NamedTuple):
-    """One code block of a page.
-
-    Attributes:
-        language: after the opening fence.
-        file: path of the file that the block is, or "".
-        text: content.
-    """
+    """One code block of a page; `file` is the path of the file that it is, or ""."""
 
     language: str
     file: str
@@ -36,3 +31,9 @@ def code_blocks(page: str, language: str = r"\w+") -> list[CodeBlock]:
 def files_of_page(page: str) -> dict[str, str]:
     """Return the files that a page shows, by their paths."""
     return {block.file: block.text for block in code_blocks(page) if block.file}
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of results."""
+    with open(path, newline="", encoding="utf-8") as table:
+        return list(csv.DictReader(table))

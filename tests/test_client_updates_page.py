@@ -1,7 +1,6 @@
 """docs/client-updates.md: FedRep in two files outside the repository, on small pictures."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,10 +13,9 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import dpfedbench
-from tests.calls import Snakemake
+from tests.calls import ROOT, call_snakemake
 from tests.pages import code_blocks, files_of_page, read_page
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = "client-updates.md"
 FILES = files_of_page(PAGE)
 # Laid over the page's sizes, and pictures in place of digits.
@@ -54,7 +52,7 @@ def draw_pictures(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Follow the page in a folder outside the repository."""
     folder = tmp_path_factory.mktemp("fedrep")
     draw_pictures(folder / "pictures")
@@ -62,11 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) 
         (folder / name).write_text(FILES[name], encoding="utf-8")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
     (command,) = re.findall(r"`uv run snakemake --cores all (.*?)`", read_page(PAGE))
-    options = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
-    environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
-    done = call_snakemake(
-        *options, *command.split(), "small.yaml", folder=folder, **environment
-    )
+    options = ["--snakefile", str(ROOT / "Snakefile"), *command.split(), "small.yaml"]
+    done = call_snakemake(*options, folder=folder, DPFEDBENCH_DATA=str(folder))
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -1,13 +1,11 @@
 """The examples of docs/add-a-*.md work, and add new files only; links of pages exist."""
 
-import csv
 import hashlib
 import json
 import math
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,12 +17,11 @@ import pytest
 import yaml
 
 from dpkernels.conv4_passes import Conv4Passes
-from tests.calls import Snakemake
+from tests.calls import ROOT, call_snakemake, copy_checkout
 from tests.dpfedbench.models.nets import conv4
-from tests.pages import DOCS, code_blocks, read_page
+from tests.pages import DOCS, code_blocks, read_page, rows_of
 from tests.shipped import without_others
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("add-a-data-set.md", "add-a-method.md", "add-a-part.md", "add-a-model.md")
 # Sizes that are laid over those of the first two pages. The folder of pictures replaces
 # Fashion-MNIST and digits, and the first page's stripes replace letters, which take
@@ -107,34 +104,24 @@ def test_readme_links_every_page_of_docs() -> None:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the working tree, without the files that git ignores."""
-    copy = tmp_path_factory.mktemp("docs") / "copy"
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.check_output(command, cwd=ROOT, text=True)
-    # Compiling with numba takes longest, and its files fit as long as the sources are
-    # unchanged. They are compiled in this tree, so that tests beside this one wait for
-    # them and do not compile too.
+    """Copy the working tree, with compiled kernels: tests beside this one wait for them
+    and do not compile too.
+    """
     Conv4Passes(conv4().module, 5, np.float32)
-    files = [ROOT / name for name in filter(None, listing.split("\0"))]
-    for path in (*files, *(ROOT / "src").rglob("*.nb[ic]")):
-        if path.exists():
-            target = copy / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
+    copy = tmp_path_factory.mktemp("docs") / "copy"
+    copy_checkout(copy)
     return copy
 
 
 @pytest.fixture(scope="module")
-def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
+def followed(copied: Path) -> Iterator[Path]:
     """Follow all pages in the copy, block by block.
 
     The pages add files, and change no file that the copy had.
     """
     before = digests(copied)
-    environment = os.environ | {
-        "PYTHONPATH": str(copied / "src"),
-        "DPFEDBENCH_DATA": str(copied / "local"),
-    }
+    paths = {"PYTHONPATH": copied / "src", "DPFEDBENCH_DATA": copied / "local"}
+    environment = os.environ | {name: str(path) for name, path in paths.items()}
     new_files = set()
     targets = ["results/tables/privacy.csv"]
     for page in PAGES:
@@ -153,8 +140,8 @@ def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
     (copied / "results").mkdir()
     tiny = copied / "results" / "tiny.yaml"
     tiny.write_text(without_others(TINY), encoding="utf-8")
-    command = ["--cores", "2", *dict.fromkeys(targets), "--configfile", str(tiny)]
-    done = call_snakemake(*command, folder=copied, fresh=True, **environment)
+    command = [*dict.fromkeys(targets), "--configfile", str(tiny)]
+    done = call_snakemake(*command, folder=copied, **environment)
     assert done.returncode == 0, done.stderr
     yield copied
     after = digests(copied)
@@ -172,10 +159,8 @@ def targets_of(commands: str) -> list[str]:
     return targets
 
 
-def rows_of(copy: Path, name: str) -> list[dict[str, str]]:
-    path = copy / "results" / "tables" / f"{name}.csv"
-    with open(path, newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
+def table_of(copy: Path, name: str) -> list[dict[str, str]]:
+    return rows_of(copy / "results" / "tables" / f"{name}.csv")
 
 
 def summary_of(copy: Path, name: str) -> Any:
@@ -197,7 +182,7 @@ def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
     Four Gaussians of all clients are an upper bound: mu = 2. Their epsilon e at
     delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
     """
-    (row,) = rows_of(followed, "dp-fedavgm/table1")
+    (row,) = table_of(followed, "dp-fedavgm/table1")
     assert (row["dataset"], row["unit"]) == ("shapes", "client")
     assert 0 < float(row["epsilon_proven"]) < 7.5813
     # The method's file states no claim.
@@ -212,12 +197,12 @@ def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
 def test_page_of_a_data_set_fills_the_tables_of_a_folder_and_a_reader(
     followed: Path,
 ) -> None:
-    (row,) = rows_of(followed, "shapes/table1")
+    (row,) = table_of(followed, "shapes/table1")
     assert (row["dataset"], row["unit"]) == ("shapes", "record")
     assert math.isfinite(float(row["epsilon_proven"]))
     summary = summary_of(followed, "shapes")
     assert summary["split_records"] == {"train": 200, "test": 40}
-    (row,) = rows_of(followed, "stripes/table1")
+    (row,) = table_of(followed, "stripes/table1")
     assert row["task"] == "5-way 1-shot"
     splits = summary_of(followed, "stripes")["split_classes"]
     assert splits == {"train": 24, "validation": 6, "test": 6}
@@ -227,7 +212,7 @@ def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
     """A client is in one of ten Gaussian releases at z = 1: epsilon at delta = 1e-6 is
     4.89, whatever the parts.
     """
-    (row,) = rows_of(followed, "dp-anil/table1")
+    (row,) = table_of(followed, "dp-anil/table1")
     assert row["unit"] == "client"
     assert round(float(row["epsilon_proven"]), 2) == 4.89
     releases, config = run_of(followed, "dp-anil")
@@ -238,7 +223,10 @@ def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
 
 
 def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) -> None:
-    rows = [*rows_of(followed, "resnet9/letters"), *rows_of(followed, "resnet9/digits")]
+    rows = [
+        *table_of(followed, "resnet9/letters"),
+        *table_of(followed, "resnet9/digits"),
+    ]
     units = [(row["method"], row["unit"]) for row in rows]
     assert units == [("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record")]
     assert all(math.isfinite(float(row["epsilon_proven"])) for row in rows)
@@ -252,7 +240,7 @@ def test_pages_are_audited_below_the_proven_epsilon(followed: Path) -> None:
     """One of twenty bounds at 95 % is a little above the proven epsilon; a fifth above
     it is a leak.
     """
-    rows = rows_of(followed, "privacy")
+    rows = table_of(followed, "privacy")
     assert {(row["method"], row["dataset"]) for row in rows} == {
         ("dp-anil", "stripes"),
         ("dp-agr", "stripes"),

@@ -1,6 +1,5 @@
 """docs/recipes.md: its files, pictures and commands work, at tiny sizes."""
 
-import csv
 import json
 import os
 import subprocess
@@ -9,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.calls import Snakemake
-from tests.pages import code_blocks
+from tests.calls import ROOT, call_snakemake
+from tests.pages import code_blocks, rows_of
 
-ROOT = Path(__file__).resolve().parents[1]
 # Laid over the page's sizes, for its recipe for pictures with the real preset.
 TINY = """
 seeds: [0]
@@ -32,12 +30,10 @@ experiments:
 
 
 @pytest.fixture(scope="module")
-def followed(
-    tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake
-) -> Path:
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Follow the page in a folder outside the repository; return the results."""
     folder = tmp_path_factory.mktemp("recipes")
-    environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
+    environment = {"DPFEDBENCH_DATA": str(folder)}
     for block in code_blocks("recipes.md"):
         if block.file:
             path = folder / block.file
@@ -45,27 +41,22 @@ def followed(
             path.write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             command = [sys.executable, "-c", block.text]
-            subprocess.run(command, env=environment, check=True)
+            subprocess.run(command, env=os.environ | environment, check=True)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    preset = ROOT / "config/presets/real.yaml"
+    preset = str(ROOT / "config/presets/real.yaml")
+    options = ["--snakefile", str(ROOT / "Snakefile")]
+    options += ["--configfile", preset, "mine.yaml", "tiny.yaml", "--"]
     targets = ["mine", "results/real/export/mine/noise.pdf"]
-    options = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
-    options += [*targets, "--configfile", str(preset), "mine.yaml", "tiny.yaml"]
-    done = call_snakemake(*options, folder=folder, **environment)
+    done = call_snakemake(*options, *targets, folder=folder, **environment)
     assert done.returncode == 0, done.stderr
     return folder / "results" / "real"
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
 
 
 def test_recipe_for_pictures_fills_its_table(followed: Path) -> None:
     """One pass at z = 1: a client is in one Gaussian release, whose epsilon at
     delta = 1e-6 is 4.89.
     """
-    random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
+    random, agr = rows_of(followed / "tables" / "mine" / "accuracy.csv")
     assert random["epsilon_proven"] == ""
     assert (agr["dataset"], agr["unit"]) == ("pictures", "client")
     assert round(float(agr["epsilon_proven"]), 2) == 4.89
@@ -75,7 +66,7 @@ def test_recipe_for_pictures_fills_its_table(followed: Path) -> None:
 
 
 def test_recipe_for_a_sweep_has_the_proven_epsilon_as_x(followed: Path) -> None:
-    low, high = rows(followed / "figures" / "mine" / "noise.csv")
+    low, high = rows_of(followed / "figures" / "mine" / "noise.csv")
     for row in (low, high):
         assert float(row["x"]) == pytest.approx(float(row["epsilon_proven"]), abs=1e-3)
     # z = 4 comes first. At the same delta its epsilon is below a quarter of z = 1's.
@@ -84,13 +75,13 @@ def test_recipe_for_a_sweep_has_the_proven_epsilon_as_x(followed: Path) -> None:
 
 
 def test_recipe_for_a_given_epsilon_calibrates_the_noise(followed: Path) -> None:
-    (row,) = rows(followed / "figures" / "mine" / "calibrated.csv")
+    (row,) = rows_of(followed / "figures" / "mine" / "calibrated.csv")
     assert float(row["x"]) == 8
     assert 7.9 < float(row["epsilon_proven"]) <= 8.0
 
 
 def test_recipe_target_has_its_privacy_table_and_page(followed: Path) -> None:
-    table = rows(followed / "tables" / "mine" / "privacy.csv")
+    table = rows_of(followed / "tables" / "mine" / "privacy.csv")
     assert {row["paper"] for row in table} == {"mine"}
     assert len(table) == 3
     for row in table:

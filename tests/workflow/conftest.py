@@ -1,10 +1,32 @@
-"""A data set that the tests of the workflow need not draw."""
+"""Plans of the workflow, and a data set that its tests need not draw."""
 
+import re
 import shutil
 
 import pytest
 
+from tests.calls import ROOT
 from workflow_jobs.manifests import seal
+
+SMOKE = ("--configfile", str(ROOT / "config" / "presets" / "smoke.yaml"))
+
+
+@pytest.fixture
+def plan(snakemake):
+    """Return a function that makes a dry run, and returns all that it prints."""
+
+    def dry_run(*arguments):
+        done = snakemake("--dry-run", *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return dry_run
+
+
+def planned_rules(output):
+    """Return (rule, text) for each job of a dry run."""
+    pattern = r"^(?:local)?rule (\w+):\n((?:    .*\n)+)"
+    return re.findall(pattern, output, flags=re.MULTILINE)
 
 
 @pytest.fixture

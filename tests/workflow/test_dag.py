@@ -3,13 +3,11 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PRESETS = ROOT / "config" / "presets"
-SMOKE = ["--configfile", str(PRESETS / "smoke.yaml")]
+from tests.calls import ROOT
+from tests.workflow.conftest import SMOKE
 
 
 def jobs(output: str) -> dict[str, int]:
@@ -19,23 +17,11 @@ def jobs(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in rows}
 
 
-@pytest.fixture
-def plan(snakemake):
-    """Return the output of a dry run of targets."""
-
-    def dry_run(*arguments):
-        done = snakemake("--dry-run", *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    return dry_run
-
-
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan, preset):
     """A job makes several audits; smoke has few runs of a method."""
-    chosen = ["--configfile", str(PRESETS / f"{preset}.yaml")] if preset else []
-    counts = jobs(plan("--quiet", "rules", *chosen))
+    path = ROOT / "config" / "presets" / f"{preset}.yaml"
+    counts = jobs(plan("--quiet", "rules", *(["--configfile", path] if preset else ())))
     stages = ("configure", "train", "meta_test", "account")
     assert len({counts[stage] for stage in stages}) == 1
     for rule in ("provenance", "page", "privacy", "collect"):
@@ -60,12 +46,9 @@ def test_dag_of_a_paper_has_the_runs_that_it_shows(plan, target):
 
 
 def test_dag_of_the_frontier_and_of_the_libraries_has_no_audit(plan):
-    for target, rule in (
-        ("frontier", "frontier_table"),
-        ("libraries", "libraries_table"),
-    ):
+    for target in ("frontier", "libraries"):
         counts = jobs(plan(target, "--quiet", "rules", *SMOKE))
-        assert counts[rule] == counts[target] == 1
+        assert counts[f"{target}_table"] == counts[target] == 1
         assert counts.keys().isdisjoint({"audit", "privacy", "page"})
 
 
@@ -99,7 +82,6 @@ def test_snakemake_lint_is_clean(snakemake):
 
 def test_workflow_files_have_the_format_of_snakefmt():
     pytest.importorskip("snakefmt")
-    command = [sys.executable, "-m", "snakefmt", "--check"]
-    command += [str(ROOT / "Snakefile"), str(ROOT / "workflow")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "snakefmt", "--check", "Snakefile", "workflow"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -8,14 +8,13 @@ import ast
 import re
 import sys
 import tomllib
-from pathlib import Path
 
-import yaml
+from tests.calls import ROOT
+from tests.shipped import parsed
+from tests.workflow.conftest import SMOKE
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = ROOT / "workflow" / "envs"
-RULES = ENVIRONMENTS / "dpfedbench.yaml"
-SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
+SRC = ROOT / "src"
+RULES = ROOT / "workflow" / "envs" / "dpfedbench.yaml"
 # Used at a terminal, by tests or by `snakemake --report` alone.
 ONLY_OUTSIDE_RULES = {
     "snakemake",
@@ -26,15 +25,7 @@ ONLY_OUTSIDE_RULES = {
     "pygments",
     "platformdirs",
 }
-OWN_PACKAGES = {
-    "dpfedbench",
-    "dpkernels",
-    "dploss",
-    "dpsum",
-    "dpwatch",
-    "drawnsets",
-    "workflow_jobs",
-}
+OWN_PACKAGES = {path.name for path in SRC.iterdir()}
 
 
 def parse_pins(requirements):
@@ -46,7 +37,7 @@ def parse_pins(requirements):
 
 def read_environment(path):
     """Return the pins of an environment's pip section, and its version of Python."""
-    dependencies = yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]
+    dependencies = parsed(path)["dependencies"]
     texts = [item for item in dependencies if isinstance(item, str)]
     (pip_section,) = (item["pip"] for item in dependencies if isinstance(item, dict))
     (python,) = (text for text in texts if text.startswith("python="))
@@ -57,8 +48,7 @@ def test_environments_pin_the_versions_of_pyproject():
     """Without these pins pip would choose other versions of indirect requirements than
     uv.
     """
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pyproject = tomllib.loads(text)
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     constraints = parse_pins(pyproject["tool"]["uv"]["constraint-dependencies"])
     required = parse_pins(pyproject["project"]["dependencies"])
     for name in ("mpmath", "platformdirs", "sympy"):
@@ -66,18 +56,14 @@ def test_environments_pin_the_versions_of_pyproject():
     environment, python = read_environment(ROOT / "environment.yml")
     rules, rules_python = read_environment(RULES)
     assert environment == required
-    expected = {
-        name: version
-        for name, version in environment.items()
-        if name not in ONLY_OUTSIDE_RULES
-    }
-    assert rules == expected
+    assert rules.keys() == environment.keys() - ONLY_OUTSIDE_RULES
+    assert rules.items() <= environment.items()
     assert python == rules_python
     assert f">={python}" in pyproject["project"]["requires-python"]
 
 
 def test_sources_of_a_checkout_come_before_those_of_another(
-    snakemake, tmp_path, monkeypatch
+    plan, snakemake, tmp_path, monkeypatch
 ):
     """Two checkouts share an environment, and the other's package lies before the paths
     that Snakemake adds.
@@ -87,8 +73,7 @@ def test_sources_of_a_checkout_come_before_those_of_another(
     error = "raise RuntimeError('the other checkout')\n"
     (other_package / "__init__.py").write_text(error, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(other_package.parent))
-    plan = snakemake("--dry-run", *SMOKE).stdout
-    target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.MULTILINE)[0]
+    target = re.search(r"output: (\S+config\.yaml)\n", plan(*SMOKE))[1]
     done = snakemake(target, *SMOKE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / target).is_file()
@@ -121,10 +106,9 @@ def test_environment_of_rules_has_every_module_that_rules_import():
     Snakemake puts its own folder on a script's path.
     """
     pinned, _ = read_environment(RULES)
-    sources = ROOT / "src"
-    files = {*sources.rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")}
-    files -= set((sources / "dpwatch").rglob("*.py"))
-    files.remove(sources / "dpfedbench" / "experiments" / "experiment_trackers.py")
+    files = {*SRC.rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")}
+    files -= {*(SRC / "dpwatch").rglob("*.py")}
+    files.remove(SRC / "dpfedbench" / "experiments" / "experiment_trackers.py")
     modules = set().union(*map(imported_by, files)) - {"snakemake"}
     needed = {DISTRIBUTIONS.get(module, module) for module in modules}
     assert len(needed) > 8

@@ -1,19 +1,15 @@
 """The workflow as a module of another Snakefile, and the command of the package."""
 
-import csv
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from dpfedbench import command
+from tests.calls import ROOT, call_snakemake, copy_checkout
+from tests.pages import rows_of
 from tests.shipped import without_others
 
-ROOT = Path(__file__).resolve().parents[2]
 SNAKEFILE = str(ROOT / "Snakefile")
 SMOKE = str(ROOT / "config" / "presets" / "smoke.yaml")
 OWN = """
@@ -60,54 +56,28 @@ rule mine:
 def git_host(tmp_path_factory):
     """Make a host of Git repositories with a tag of this one, and a later, broken
     commit.
-
-    It has the files that numba compiled, which fit sources of the same text and take
-    longest to make.
     """
     host = tmp_path_factory.mktemp("host")
     repository = host / "someone" / "dpfedbench"
-    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("the tests are not run in a git repository")
-    names = filter(None, listed.stdout.split("\0"))
-    files = [ROOT / name for name in names if not name.startswith(("tests/", "docs/"))]
-    for file in (*files, *(ROOT / "src").rglob("*.nb[ic]")):
-        if file.is_file():
-            copy = repository / file.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
+    copy_checkout(repository)
     git = ["git", "-c", "user.name=someone", "-c", "user.email=someone@example.org"]
     for words in ("init -q", "add -A -f", "commit -q -m all", "tag v1"):
         subprocess.run([*git, *words.split()], cwd=repository, check=True)
     (repository / "Snakefile").write_text("not the tag's", encoding="utf-8")
-    subprocess.run(
-        [*git, "commit", "-q", "-a", "-m", "more"], cwd=repository, check=True
-    )
+    more = [*git, "commit", "-q", "-a", "-m", "more"]
+    subprocess.run(more, cwd=repository, check=True)
     return host
 
 
 def call_from_git(folder, host, *words):
     """Call Snakemake in a folder; github.com is a folder of this machine."""
-    dropped = ("PYTHONPATH", "SNAKEMAKE_PROFILE")
-    environment = {
-        key: value for key, value in os.environ.items() if key not in dropped
-    }
-    environment |= {
-        "XDG_CACHE_HOME": str(folder / "cache"),
+    git = {
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/",
     }
-    command = [sys.executable, "-m", "snakemake", "--cores", "2"]
-    return subprocess.run(
-        [*command, "--directory", str(folder), *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {"PYTHONPATH": "", "XDG_CACHE_HOME": str(folder / "cache")}
+    return call_snakemake(*words, folder=folder, **git, **own)
 
 
 def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
@@ -121,8 +91,7 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     triggers = ("--rerun-triggers", "mtime", "params", "input")
     done = call_from_git(tmp_path, git_host, *triggers)
     assert done.returncode == 0, done.stderr
-    with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
-        (row,) = csv.DictReader(handle)
+    (row,) = rows_of(tmp_path / "mine.csv")
     assert (row["method"], row["task"]) == ("random", "3-way 1-shot")
     runs = tmp_path / "results" / "runs" / "random"
     (path,) = runs.glob("*/*/*/seed0/config.yaml")
@@ -132,10 +101,9 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     model = yaml.safe_load(defaults)["run"]["model"]
     assert config["model"] == {"kind": "conv4", **model, "filters": 4}
     repository = git_host / "someone" / "dpfedbench"
-    command = ["git", "-C", str(repository), "rev-parse", "v1"]
-    tag = subprocess.run(command, capture_output=True, text=True, check=True)
+    tag = subprocess.check_output(["git", "rev-parse", "v1"], cwd=repository, text=True)
     (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
-    assert snakefile.parent.name == tag.stdout.strip()
+    assert snakefile.parent.name == tag.strip()
     compiled = snakefile.parent / "src" / "dpfedbench" / "evaluation" / "__pycache__"
     assert list(compiled.glob("features.*.pyc"))
     repeated = call_from_git(tmp_path, git_host, "--dry-run", *triggers)

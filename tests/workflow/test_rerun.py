@@ -5,13 +5,13 @@ their outputs.
 import contextlib
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
+from tests.calls import call_snakemake, copy_checkout
 from tests.shipped import without_others
+from tests.workflow.conftest import planned_rules
 
-ROOT = Path(__file__).resolve().parents[2]
 STUB = """
 import pathlib
 for path in map(pathlib.Path, snakemake.output):
@@ -49,53 +49,39 @@ experiments:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, call_snakemake):
+def finished(tmp_path_factory):
     """Copy the workflow, with stubs for scripts, and make a small run.
 
     A test that changes the copy restores it.
     """
     copy = tmp_path_factory.mktemp("finished") / "copy"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("workflow", "config", "profiles", "src"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    shutil.copy(ROOT / "Snakefile", copy)
+    copy_checkout(copy)
     for script in (copy / "workflow" / "scripts").glob("*.py"):
         script.write_text(STUB, encoding="utf-8")
     (copy / "small.yaml").write_text(without_others(SMALL), encoding="utf-8")
-    done = run(call_snakemake, copy)
+    done = run(copy)
     assert done.returncode == 0, done.stderr
     return copy
 
 
-def run(snakemake, copy, *arguments):
-    options = ["--cores", "2", *arguments, "--configfile", str(copy / "small.yaml")]
-    return snakemake(*options, folder=copy, fresh=True)
+def run(copy, *arguments):
+    options = [*arguments, "--configfile", str(copy / "small.yaml")]
+    return call_snakemake(*options, folder=copy, PYTHONPATH="")
 
 
 @pytest.fixture
-def rerun(finished, call_snakemake):
-    """Return the rules that would run again, with the method where they have one."""
+def rerun(finished):
+    """Return the rules that would run again: (rule, method) or (rule,)."""
 
     def dry_run():
-        done = run(call_snakemake, finished, "--dry-run")
+        done = run(finished, "--dry-run")
         assert done.returncode == 0, done.stderr
-        pattern = r"^(?:local)?rule (\w+):\n((?:    .*\n)+)"
-        planned = re.findall(pattern, done.stdout + done.stderr, flags=re.MULTILINE)
         return {
-            (rule, next(iter(re.findall(r"method=([\w-]+)", text)), ""))
-            for rule, text in planned
+            (rule, *re.findall(r"method=([\w-]+)", text)[:1])
+            for rule, text in planned_rules(done.stdout + done.stderr)
         }
 
     return dry_run
-
-
-@pytest.fixture
-def configuration(finished):
-    """Return the configuration, and restore it after the test."""
-    path = finished / "small.yaml"
-    text = path.read_text(encoding="utf-8")
-    yield path
-    path.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -108,8 +94,8 @@ def edited(path, old, new):
     path.write_text(text, encoding="utf-8")
 
 
-PAGES = {("provenance", ""), ("page", ""), ("all", "")}
-REPORTED = {(rule, "") for rule in ("table", "figure", "privacy", "collect")} | PAGES
+PAGES = {("provenance",), ("page",), ("all",)}
+REPORTED = {("table",), ("figure",), ("privacy",), ("collect",)} | PAGES
 
 
 def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_path):
@@ -154,7 +140,7 @@ def test_rerun_after_a_methods_version_trains_its_runs_alone(finished, rerun):
 def test_rerun_after_an_edit_of_a_package_is_cheap(finished, rerun, file, expected):
     """The rules that use the package run again, and no training does."""
     with edited(finished / "src" / file, "\n", "\n\n"):
-        rules = {rule for rule, _ in rerun()}
+        rules = {rule for rule, *_ in rerun()}
     assert rules & {"meta_test", "account", "audit", "audited"} == expected
     assert "train" not in rules
     assert {"table", "page"} < rules
@@ -166,29 +152,31 @@ def test_rerun_after_an_edit_of_workflow_jobs_is_empty(finished, rerun):
         assert rerun() == set()
 
 
-def append(path, line):
-    path.write_text(path.read_text(encoding="utf-8") + line, encoding="utf-8")
-
-
-def test_rerun_after_a_changed_label_draws_one_figure(configuration, rerun):
+def test_rerun_after_a_changed_label_draws_one_figure(finished, rerun):
     """Machine settings and the local folder change nothing."""
+    start = "experiments:\n"
+    machine = (
+        "machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n"
+    )
     grid = "{x: {values: [50, 90]}"
-    append(configuration, "machine: {threads: 2, checkpoint_seconds: 5}\n")
-    append(configuration, "data: {local_dir: /nowhere}\n")
-    with edited(configuration, grid, grid.replace("{x", "{title: other, x")):
-        assert rerun() == {("figure", "")} | PAGES
+    path = finished / "small.yaml"
+    with (
+        edited(path, start, machine + start),
+        edited(path, grid, grid.replace("{x", "{title: other, x")),
+    ):
+        assert rerun() == {("figure",)} | PAGES
 
 
-def test_rerun_after_a_declared_search_trains_runs_of_their_own(
-    finished, call_snakemake, configuration, rerun
-):
+def test_rerun_after_a_declared_search_trains_runs_of_their_own(finished, rerun):
     """A search on private data has streams of its own. A further value in a grid adds
     one run to the search's five.
     """
-    append(configuration, "tuning: {dp-agr: {runs: 3, data: private}}\n")
-    stages = ("configure", "train", "meta_test", "account", "audit", "audited")
-    assert rerun() == {(stage, "dp-agr") for stage in stages} | REPORTED
-    with edited(configuration, "values: [50, 90]", "values: [50, 70, 90]"):
-        done = run(call_snakemake, finished, "--dry-run", "--quiet", "rules")
+    start = "experiments:\n"
+    path = finished / "small.yaml"
+    with edited(path, start, "tuning: {dp-agr: {runs: 3, data: private}}\n" + start):
+        stages = ("configure", "train", "meta_test", "account", "audit", "audited")
+        assert rerun() == {(stage, "dp-agr") for stage in stages} | REPORTED
+        with edited(path, "values: [50, 90]", "values: [50, 70, 90]"):
+            done = run(finished, "--dry-run", "--quiet", "rules")
     output = done.stdout + done.stderr
     assert re.search(r"^train\s+6$", output, flags=re.MULTILINE), output
