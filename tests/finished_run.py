@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dpfedbench.files import read_json, write_json
 from dpfedbench.method import Method
 from dpfedbench.verification import check_accounts, check_files
 from dpsum.ledger import chain_of
@@ -49,21 +50,15 @@ def script_context(
     rule: str, inputs: FileList, outputs: FileList, **changes: Any
 ) -> SimpleNamespace:
     """Return the object `snakemake` that a script of a rule finds."""
+    folder = Path(outputs[0]).parent if outputs else Path("results")
     values = {
+        "log": [str(folder / "logs" / f"{rule}.log")],
         "params": Params(),
         "resources": {},
         "threads": 1,
         "config": {"machine": MACHINE},
-    } | changes
-    folder = Path(outputs[0]).parent if outputs else Path("results")
-    log = [str(folder / "logs" / f"{rule}.log")]
-    return SimpleNamespace(
-        rule=rule,
-        input=inputs,
-        output=outputs,
-        log=log,
-        **values,
-    )
+    }
+    return SimpleNamespace(rule=rule, input=inputs, output=outputs, **values | changes)
 
 
 def run_script(rule: str, inputs: FileList, outputs: FileList, **changes: Any) -> None:
@@ -168,18 +163,16 @@ def rewrite_ledger(
     With `update_training`, training.json has the new end of the chain.
     """
     path = folder / "ledger.jsonl"
-    head = ""
     lines = list[str]()
     for line in path.read_text().splitlines()[:lines_kept]:
         values = json.loads(line)
         change(values)
-        lines.append(json.dumps(values | {"previous": head}) + "\n")
-        head = chain_of(lines)["head"]
+        previous = chain_of(lines)["head"]
+        lines.append(json.dumps(values | {"previous": previous}) + "\n")
     path.write_text("".join(lines))
     if update_training:
-        training = json.loads((folder / "training.json").read_text())
-        training["ledger"] = chain_of(lines)
-        (folder / "training.json").write_text(json.dumps(training))
+        training = folder / "training.json"
+        write_json(training, read_json(training) | {"ledger": chain_of(lines)})
 
 
 def copy_inputs(run: Method, data: Path, clients: Path) -> None:

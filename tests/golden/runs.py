@@ -94,42 +94,35 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
     """Draw the data and deal them out.
 
     Returns:
-        (data folder, clients folder) by name: few-shot clients of noisy 16x16 patterns,
-        which share images or do not, and one holder of all training images; the same of
-        26x26 patterns in colour; four silos of 28x28 records.
+        (data folder, clients folder) by name, of 16x16 patterns, 26x26 patterns in
+        colour, and 28x28 records.
     """
-
-    def deal(data: str, clients_name: str, clients: int = 24, kind: str = "shared"):
-        dataset = load_dataset(root / data)
-        sizes = {"clients": clients, "ways": 3, "examples_per_class": 4}
-        partition = make_partition(dataset, **sizes, kind=kind, seed=0)
-        partition.save(root / clients_name)
-
-    def deal_fragments(data: str, clients_name: str, clients: int = 1, fragments=1):
-        records = load_any_records(root / data)
-        partition = make_fragments(
-            records, clients=clients, fragments=fragments, seed=0
-        )
-        partition.save(root / clients_name)
 
     rng = np.random.default_rng(0)
     draw_glyphs(rng).save(root / "images", {"name": "glyphs"})
-    deal("images", "few-shot")
-    deal("images", "few-shot-disjoint", clients=4, kind="disjoint")
-    deal_fragments("images", "holder")
     draw_glyphs(rng, (26, 26, 3)).save(root / "colour-images", {"name": "glyphs"})
-    deal("colour-images", "colour")
-    deal_fragments("colour-images", "colour-holder")
     draw_digits(rng, train=20, test=6).save(root / "records", {"name": "digits"})
-    deal_fragments("records", "silos", clients=4, fragments=20)
-    return {
-        "few-shot": (root / "images", root / "few-shot"),
-        "few-shot-disjoint": (root / "images", root / "few-shot-disjoint"),
-        "holder": (root / "images", root / "holder"),
-        "colour": (root / "colour-images", root / "colour"),
-        "colour-holder": (root / "colour-images", root / "colour-holder"),
-        "silos": (root / "records", root / "silos"),
+    shared = {"kind": "shared", "clients": 24, "ways": 3, "examples_per_class": 4}
+    disjoint = shared | {"kind": "disjoint", "clients": 4}
+    holder = {"clients": 1, "fragments": 1}
+    dealt = {
+        "few-shot": ("images", shared),
+        "few-shot-disjoint": ("images", disjoint),
+        "holder": ("images", holder),
+        "colour": ("colour-images", shared),
+        "colour-holder": ("colour-images", holder),
+        "silos": ("records", {"clients": 4, "fragments": 20}),
     }
+    folders = {}
+    for name, (data, sizes) in dealt.items():
+        if "fragments" in sizes:
+            records = load_any_records(root / data)
+            partition = make_fragments(records, **sizes, seed=0)
+        else:
+            partition = make_partition(load_dataset(root / data), **sizes, seed=0)
+        partition.save(root / name)
+        folders[name] = (root / data, root / name)
+    return folders
 
 
 # A case from its training to its audit
@@ -141,17 +134,12 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path) -> 
     Args:
         name: of the case.
         data: from `make_data`.
-        folder: gets model.safetensors, ledger.jsonl, history.csv, metrics.json,
-            privacy.json and audit.json.
+        folder: gets the files of a finished run.
     """
     case = CASES[name]
     config = config_of(name)
     images, clients = data[case.data]
-    options: dict[str, Any] = {
-        "data_dir": images,
-        "clients_dir": clients,
-        "threads": 1,
-    }
+    options: dict[str, Any] = {"data_dir": images, "clients_dir": clients, "threads": 1}
     references = {}
     for file, reference in config.references.items():
         train(reference, run_dir=folder / "reference", **options)
@@ -160,20 +148,11 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path) -> 
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     train(config, run_dir=folder, references=references, **options)
     model = folder / "model.safetensors"
-    evaluate(
-        config,
-        data_dir=images,
-        model_path=model,
-        out_path=folder / "metrics.json",
-        threads=1,
-    )
-    account_run(
-        config,
-        folder,
-        folder / "privacy.json",
-        clients_dir=clients,
-        search=Search.of(case.search),
-    )
+    metrics = folder / "metrics.json"
+    evaluate(config, data_dir=images, model_path=model, out_path=metrics, threads=1)
+    search = Search.of(case.search)
+    out = folder / "privacy.json"
+    account_run(config, folder, out, clients_dir=clients, search=search)
     if config.private:
         ledger = read_ledger(folder / "ledger.jsonl")
         report = audit(config, ledger, canaries=24, runs=16)
