@@ -6,32 +6,24 @@ differs between the two folders then follows from who took part, or from a label
 """
 
 import dataclasses
-import functools
 import json
 
 import numpy as np
 import pytest
 
-from dpfedbench.data.records import RawRecords, held_out_places, load_records
+from dpfedbench.data.records import held_out_places, load_records
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
 from dpsum import participation
 from dpsum.private_sum import PlainSum, PrivateSum
+from tests import finished_run
 from tests.dpfedbench.training.conftest import (
     difference_config,
     lots_config,
     make_config,
 )
 from tests.dpfedbench.training.test_linear_head import EVENED, HEAD
-from tests.finished_run import (
-    MACHINE,
-    account,
-    configure,
-    copy_inputs,
-    folder_of,
-    meta_test,
-    train_run,
-)
 from tests.partitions import make_dirichlet, make_fragments
+from tests.small_data import draw_digits
 
 SHORT = {
     "participation": {"cohort": 12, "rounds": 4},
@@ -47,25 +39,21 @@ RUNS = {
 }
 
 OF_THE_MACHINE = {
-    "benchmark/configure.tsv": "written before the training",
-    "benchmark/meta_test.tsv": "its stage reads the released model and public data",
-    "benchmark/account.tsv": "its stage reads the ledger and the partition",
-    "logs/meta_test.log": "has the rate of that stage",
+    f"benchmark/{job}.tsv" for job in ("configure", "meta_test", "account")
 }
-"""Files that may differ, with the reason; each measures time or memory of a stage that
-does not know who took part.
-"""
+OF_THE_MACHINE |= {"logs/meta_test.log"}
+"""Files that may differ: each measures a stage that does not know who took part."""
 
 
 def run_stages(run, folders):
     """Run the workflow's scripts for one run here; return its files by name."""
-    copy_inputs(run, *folders)
-    configure(run)
-    machine = MACHINE | {"checkpoint_seconds": 0, "kernels": "off"}
-    train_run(run, config={"machine": machine})
-    meta_test(run)
-    account(run)
-    folder = folder_of(run)
+    finished_run.copy_inputs(run, *folders)
+    finished_run.configure(run)
+    machine = finished_run.MACHINE | {"checkpoint_seconds": 0, "kernels": "off"}
+    finished_run.train_run(run, config={"machine": machine})
+    finished_run.meta_test(run)
+    finished_run.account(run)
+    folder = finished_run.folder_of(run)
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -130,7 +118,7 @@ def test_files_of_a_private_run_do_not_depend_on_who_took_part(
     assert expected <= first.keys()
     assert "benchmark/train.tsv" not in first
     differing = {key for key in first if first[key] != second[key]}
-    assert differing <= OF_THE_MACHINE.keys()
+    assert differing <= OF_THE_MACHINE
 
 
 @pytest.mark.usefixtures("contributions_are_zero")
@@ -146,36 +134,28 @@ def test_comparison_detects_a_run_without_privacy(federation, tmp_path, monkeypa
 
 def data_with_label(folder, label):
     """Save 120 records, the first of which has this label; return their folder."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1, 2], [50, 30, 40])
-    labels[0] = label
-    raw = RawRecords(
-        train_images=rng.integers(256, size=(120, 28, 28, 1), dtype=np.uint8),
-        train_labels=labels,
-        test_images=rng.integers(256, size=(60, 28, 28, 1), dtype=np.uint8),
-        test_labels=np.arange(60) % 3,
-        class_names=("a", "b", "c"),
-        versions={},
-    )
-    raw.save(folder, {"name": "digits"})
+    digits = draw_digits(np.random.default_rng(0), train=12, test=6)
+    digits.train_labels[0] = label
+    digits.save(folder, {"name": "digits"})
     return folder
 
 
-def files_of_two_labels(partition, deal, tmp_path, monkeypatch):
+def files_of_two_labels(kind, values, tmp_path, monkeypatch):
     """Run the workflow's scripts on two data sets that differ in one label; return the
     files of each run and the sizes of its clients.
     """
     run = lots_config(
-        {"method": "dp-fl", "evaluation": {"every": 0}, "task": {"ways": 3}},
+        {"method": "dp-fl", "evaluation": {"every": 0}},
         {"participation": {"rounds": 2, "cohort": 4}, "validation": {"every": 1}},
-        {"clients": partition},
+        {"clients": {"partition": kind, **values}},
     )
+    deal = {"dirichlet": make_dirichlet, "fragments": make_fragments}[kind]
     files = []
     sizes = []
     for label in (0, 1):
         folder = tmp_path / str(label)
         data = data_with_label(folder / "data", label)
-        clients = deal(load_records(data), clients=4)
+        clients = deal(load_records(data), clients=4, seed=0, **values)
         clients.save(folder / "clients")
         monkeypatch.chdir(folder)
         files.append(run_stages(run, (data, folder / "clients")))
@@ -189,9 +169,7 @@ def test_dirichlet_sizes_follow_from_labels_and_the_ledger_has_them(
 ):
     """The finding: one label moves the sizes, which the ledger states."""
     values = {"concentration": 0.5, "least": 5}
-    deal = functools.partial(make_dirichlet, seed=1, **values)
-    partition = {"partition": "dirichlet", **values}
-    files, sizes = files_of_two_labels(partition, deal, tmp_path, monkeypatch)
+    files, sizes = files_of_two_labels("dirichlet", values, tmp_path, monkeypatch)
     assert sizes[0] != sizes[1]
     assert sum(sizes[0]) == sum(sizes[1]) == 120
     for run_files, client_sizes in zip(files, sizes, strict=True):
@@ -206,15 +184,14 @@ def test_label_shows_in_checksums_alone_where_sizes_do_not_follow_from_it(
     tmp_path, monkeypatch
 ):
     """Contributions are zero, so no release depends on the label."""
-    deal = functools.partial(make_fragments, fragments=12, seed=0)
-    partition = {"partition": "fragments", "fragments": 12}
-    (first, second), sizes = files_of_two_labels(partition, deal, tmp_path, monkeypatch)
+    runs = files_of_two_labels("fragments", {"fragments": 12}, tmp_path, monkeypatch)
+    (first, second), sizes = runs
     assert sizes[0] == sizes[1]
     assert first.keys() == second.keys()
     differing = {name for name in first if first[name] != second[name]}
     # The data set's and the partition's files are among what these jobs read.
     read = {"manifest/train-model.sha256", "manifest/meta_test-metrics.sha256"}
-    assert differing - OF_THE_MACHINE.keys() == read
+    assert differing - OF_THE_MACHINE == read
 
 
 def test_evened_features_follow_from_the_record_and_the_public_images(silos):
@@ -244,7 +221,7 @@ def test_features_are_in_no_file_of_a_run(silos, tmp_path, monkeypatch):
     features = np.load(tmp_path / "features" / FEATURES)
     monkeypatch.chdir(tmp_path)
     files = run_stages(run, silos)
-    assert not (folder_of(run) / run.features_folder).exists()
+    assert not (finished_run.folder_of(run) / run.features_folder).exists()
     assert len(features[0].tobytes()) == 60 * 4
     assert not any(FEATURES in name for name in files)
     for content in files.values():
