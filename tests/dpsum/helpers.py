@@ -6,11 +6,18 @@ import numpy as np
 
 import dpsum
 from dpsum.ledger import Release
+from dpsum.private_sum import PrivateSum
 
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
 
 NO_NOISE = 0.0
 """Standard noise of a release that shows the sum before its noise."""
+
+
+def make_sum(dimension, threshold=0.5, noise_multiplier=1.0):
+    return PrivateSum(
+        dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier
+    )
 
 
 def make_mechanism(**values):
@@ -37,10 +44,7 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
 
     `threshold` is a list where each client takes a sum over its own records.
     """
-    if isinstance(threshold, list):
-        noise_std = [z * client_threshold for client_threshold in threshold]
-    else:
-        noise_std = z * threshold
+    noise_std = z * np.array(threshold)
     values = {
         "round": 0,
         "name": "sum",
@@ -50,7 +54,7 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
         "noise_multiplier": z,
         "threshold": threshold,
         "sensitivity": threshold,
-        "noise_std": noise_std,
+        "noise_std": noise_std.tolist(),
         "dimension": 3,
         "sampler": ONE_PASS,
         "denominator": 2.0,
