@@ -73,9 +73,7 @@ def test_cells_rows_equal_autograd(name, kernels, dtype):
 @pytest.mark.parametrize(
     ("name", "block"),
     [
-        ("7x7 maps", ""),
-        ("7x7 maps", "weights"),
-        ("7x7 maps", "architecture"),
+        *(("7x7 maps", block) for block in ("", "weights", "architecture")),
         ("random cells", ""),
         ("two groups", ""),
         ("random cells in one group", ""),

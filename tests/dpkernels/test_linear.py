@@ -26,9 +26,7 @@ def make_net(bias):
     return Net(head, input_shape=SHAPE, outputs=CLASSES)
 
 
-both_heads = pytest.mark.parametrize(
-    "net", [make_net(True), make_net(False)], ids=["bias", "no bias"]
-)
+both_heads = pytest.mark.parametrize("net", [make_net(True), make_net(False)])
 
 
 def make_records(net, count=30):

@@ -41,9 +41,9 @@ def initial_weights(net):
     return net.initial(np.random.default_rng(0)).astype(np.float64)
 
 
-def add_records(net, theta, texts, total, dtype=torch.float64):
-    """Add clipped gradients; return the sum before noise, and the norms."""
-    gradients = choose(net, dtype=dtype).make()
+def add_records(net, theta, texts, total):
+    """Add gradients; return the sum before noise, and the norms."""
+    gradients = choose(net, dtype=getattr(torch, theta.dtype.name)).make()
     _, norms = gradients.add_record_gradients(theta, texts, texts, total)
     return total.release(NO_NOISE), norms
 
@@ -93,27 +93,21 @@ def test_lstm_counts_an_unknown_word_as_wrong(enabled):
 
 
 @tied_or_not
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f8", 1e-12), ("f4", 1e-6)])
 def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
     net = make_net(tied)
     texts = make_records()
     theta = initial_weights(net)
-    rows = np.empty((COUNT, net.dimension))
-    reference = choose(net, enabled=False, dtype=torch.float64).make()
-    reference.record_gradients(theta, texts, texts, rows)
+    _, rows = differentiate(net, theta, texts, texts)
     expected_norms = np.linalg.norm(rows, axis=1)
     limit = float(np.median(expected_norms))
     factors = np.minimum(1, limit / np.maximum(expected_norms, 1e-300))
-    if dtype == torch.float32:
-        theta = theta.astype(np.float32)
-    total, norms = add_records(net, theta, texts, make_sum(net.dimension, limit), dtype)
+    theta = theta.astype(dtype)
+    total, norms = add_records(net, theta, texts, make_sum(net.dimension, limit))
     np.testing.assert_allclose(norms, expected_norms, rtol=10 * tolerance, atol=1e-12)
     expected = (rows * factors[:, None]).sum(axis=0)
     np.testing.assert_allclose(total, expected, atol=tolerance)
-    plain = PlainSum(dimension=net.dimension)
-    total, _ = add_records(net, theta, texts, plain, dtype)
+    total, _ = add_records(net, theta, texts, PlainSum(dimension=net.dimension))
     np.testing.assert_allclose(total, rows.sum(axis=0), atol=5 * tolerance)
 
 
@@ -122,9 +116,7 @@ def test_lstm_moves_the_sum_by_the_threshold_at_most():
     texts = make_records()
     theta = (40 * initial_weights(net)).astype(np.float32)
     for text in texts[:, None]:
-        total, _ = add_records(
-            net, theta, text, make_sum(net.dimension, 1e-3), torch.float32
-        )
+        total, _ = add_records(net, theta, text, make_sum(net.dimension, 1e-3))
         assert np.linalg.norm(total) <= 1e-3 * (1 + 1e-7)
 
 

@@ -1,6 +1,8 @@
 """Ledger lines and mechanisms that the tests of dpsum share."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 
@@ -70,3 +72,11 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
 def make_releases(count, **changes):
     """Return the lines of rounds 0 to count - 1, which are alike."""
     return [make_release(round=index, **changes) for index in range(count)]
+
+
+def run_python(*arguments, **options):
+    """Run an interpreter of its own and return what it prints."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

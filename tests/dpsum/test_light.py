@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dpsum.helpers import run_python
 from tests.dpwatch.test_check_your_own import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +41,6 @@ print(*sys.modules)
 OTHER_NOISE = "correlated|factorisations|triangular|skellam|secure|importance"
 
 
-def run_python(code, *options, **values):
-    """Run code in an interpreter of its own and return what it prints."""
-    command = [sys.executable, *options, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, **values)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize(
     ("package", "allowed", "modules"),
     [
@@ -56,12 +49,12 @@ def run_python(code, *options, **values):
     ],
 )
 def test_package_imports_numpy_and_scipy_alone(package, allowed, modules):
-    printed = run_python(IMPORTS.format(package=package, allowed=allowed))
+    printed = run_python("-c", IMPORTS.format(package=package, allowed=allowed))
     assert modules <= set(printed.split())
 
 
 def test_dpsum_loads_no_file_of_other_noise_for_the_gaussian_case():
-    modules = run_python(GAUSSIAN).split()
+    modules = run_python("-c", GAUSSIAN).split()
     assert {"dpsum.noise", "dpsum.mechanism", "dpsum.accounting.account"} < {*modules}
     ours = [name for name in modules if name.startswith("dp")]
     assert not re.findall(OTHER_NOISE, " ".join(ours))
@@ -116,7 +109,7 @@ def test_wheels_work_in_an_empty_folder(wheels, tmp_path):
     imports = IMPORTS.format(package="dpsum", allowed="dploss dpsum dpwatch")
     code = f"import sys\nsys.path.insert(0, {target!r})\n{imports}\n{loop}"
     code += f"\nassert dpsum.__file__.startswith({target!r})"
-    printed = run_python(code, "-I", cwd=tmp_path)
+    printed = run_python("-I", "-c", code, cwd=tmp_path)
     assert "dpsum.accounting.account" in printed
     assert "proven: 1.075 to 1.076\nnot refuted" in printed
     assert (tmp_path / "own.jsonl").read_text(encoding="utf-8").count("\n") == 20

@@ -1,14 +1,12 @@
 """`dpsum.Mechanism` in a user's loop: draws, ledger, budget and refusals."""
 
 import math
-import re
 
 import numpy as np
 import pytest
 
 import dpsum
 from dploss.gaussian import gaussian_delta
-from dpsum.accounting.units import cannot_compose
 from dpsum.factorisations import square_root
 from tests.dpsum.helpers import make_mechanism, release_rounds
 
@@ -102,14 +100,6 @@ def test_mechanism_restarts_from_its_state_with_the_same_bits(seed):
     assert ("seed" in mechanism.state()) is (seed is None)
 
 
-@pytest.mark.parametrize(
-    "contributions", [np.ones((2, D + 1)), np.ones(D), [["a"] * D]]
-)
-def test_accumulator_refuses_what_is_no_contribution(contributions):
-    with pytest.raises(dpsum.DpsumError, match=r"^contributions .*\[n, 3\]"):
-        make().begin_round(0).add(contributions)
-
-
 def test_mechanism_releases_each_round_once():
     mechanism = make()
     total = mechanism.begin_round(0)
@@ -160,10 +150,7 @@ def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"name": "second", "participation": POISSON},
-            re.escape(cannot_compose("update", "second", "client", "")),
-        ),
+        ({"name": "second", "participation": POISSON}, "no analysis composes them"),
         ({}, r"two private sums .* have the name update"),
     ],
 )
@@ -178,6 +165,9 @@ def test_composition_refuses_mechanisms_that_do_not_compose(changes, message):
 @pytest.mark.parametrize(
     ("create", "message"),
     [
+        (lambda: make().begin_round(0).add(np.ones((2, 4))), r"^contributions .*n, 3"),
+        (lambda: make().begin_round(0).add(np.ones(3)), r"^contributions .*\[n, 3\]"),
+        (lambda: make().begin_round(0).add([["a"] * 3]), r"^contributions .*\[n, 3\]"),
         (lambda: make(noise=dpsum.Gaussian(None)), "has no noise multiplier"),
         (lambda: make(clipping=dpsum.Constant(None)), r"clipping\.threshold is null"),
         (lambda: dpsum.Budget(epsilon=0.0), "^epsilon is "),

@@ -13,9 +13,7 @@ from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import stream
 from tests.dpsum.helpers import NO_NOISE, make_sum
 
-both_loops = pytest.mark.parametrize(
-    "add", [PrivateSum.add, add_to], ids=["numpy", "compiled"]
-)
+both_loops = pytest.mark.parametrize("add", [PrivateSum.add, add_to])
 
 
 def sum_before_noise(contributions, threshold=0.5, add=PrivateSum.add):
@@ -182,9 +180,7 @@ def add_rows_on_device(private_sum, rows):
     private_sum.add_by(lambda *rest: add_on_device(rows.float(), *rest), len(rows))
 
 
-@pytest.mark.parametrize(
-    "add", [add_to, add_rows_on_device], ids=["compiled", "device"]
-)
+@pytest.mark.parametrize("add", [add_to, add_rows_on_device])
 @pytest.mark.parametrize(
     "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 )
@@ -207,9 +203,6 @@ def test_private_sum_refuses_noise_that_no_ledger_holds(value):
         make_sum(2, value)
     with pytest.raises(DpsumError, match=r"noise.multiplier is .*from 1e-150 to"):
         make_sum(2, 1.0, value)
-
-
-@pytest.mark.parametrize("value", [1e100, 1e-100])
-def test_private_sum_refuses_a_deviation_that_no_ledger_holds(value):
-    with pytest.raises(DpsumError, match="the deviation of the noise is "):
-        make_sum(2, value, value)
+    for huge_or_tiny in (1e100, 1e-100):
+        with pytest.raises(DpsumError, match="the deviation of the noise is "):
+            make_sum(2, huge_or_tiny, huge_or_tiny)
