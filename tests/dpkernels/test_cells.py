@@ -61,13 +61,13 @@ def test_cells_rows_equal_autograd(name, kernels, dtype):
     net, *records = make_records(name, dtype)
     gradients = choose(net, enabled=kernels, dtype=getattr(torch, dtype)).make()
     assert gradients.name == ("cells" if kernels else "torch")
-    tolerance, of_losses = (1e-10, 1e-12) if dtype == "float64" else (1e-5, 1e-6)
+    tolerance, loss_tolerance = (1e-10, 1e-12) if dtype == "float64" else (1e-5, 1e-6)
     losses, expected = differentiate(net, *records)
     for block, columns in {"": slice(0, net.dimension), **net.blocks}.items():
         rows = np.empty((5, gradients.width(block)), dtype)
         record_losses = gradients.record_gradients(*records, rows, block=block)
         assert relative_errors(rows, expected[:, columns]).max() < tolerance
-        np.testing.assert_allclose(record_losses, losses, rtol=of_losses)
+        np.testing.assert_allclose(record_losses, losses, rtol=loss_tolerance)
 
 
 @pytest.mark.parametrize(
