@@ -8,47 +8,39 @@ from dpfedbench.data.records import RawRecords, load_records
 
 from .conftest import make_raw_images, refusal
 
-
-def raw_records():
-    """Return six training records with pixel values 10, 11, ..., and three test records
-    with 20, 21, 22.
-    """
-
-    def images(first, count):
-        values = np.arange(first, first + count, dtype=np.uint8)
-        return np.broadcast_to(values[:, None, None, None], (count, 4, 5, 1))
-
-    return RawRecords(
-        train_images=images(10, 6),
-        train_labels=np.array([2, 0, 1, 0, 2, 2]),
-        test_images=images(20, 3),
-        test_labels=np.array([1, 1, 0]),
-        class_names=("cat", "dog", "owl"),
-        versions={"maker": "1"},
-    )
+CLASSES = make_raw_images(5, 2, 3, 4)
+PIXELS = np.broadcast_to(np.arange(10, 19, dtype=np.uint8), (1, 5, 4, 9)).T
+RECORDS = RawRecords(
+    train_images=PIXELS[:6],
+    train_labels=np.array([2, 0, 1, 0, 2, 2]),
+    test_images=PIXELS[6:],
+    test_labels=np.array([1, 1, 0]),
+    class_names=("cat", "dog", "owl"),
+    versions={"maker": "1"},
+)
+"""Records with pixel values 10, 11, ..., 18."""
 
 
 @pytest.fixture
 def classes(tmp_path):
-    make_raw_images(5, 2, 3, 4).save(tmp_path / "small", {"name": "small"})
+    CLASSES.save(tmp_path / "small", {"name": "small"})
     return tmp_path / "small"
 
 
 @pytest.fixture
 def records(tmp_path):
-    raw_records().save(tmp_path / "pets", {"name": "pets", "licence": "MIT"})
+    RECORDS.save(tmp_path / "pets", {"name": "pets", "licence": "MIT"})
     return tmp_path / "pets"
 
 
 def test_images_are_read_back(classes):
-    raw = make_raw_images(5, 2, 3, 4)
     dataset = load_dataset(classes)
-    assert np.array_equal(dataset.images, raw.images)
-    assert dataset.class_names == raw.class_names
+    assert np.array_equal(dataset.images, CLASSES.images)
+    assert dataset.class_names == CLASSES.class_names
     assert dataset.image_shape == (4, 4, 1)
     assert dataset.summary["split_classes"] == {"train": 5, "validation": 2, "test": 3}
     for split, indices in dataset.splits.items():
-        assert [raw.splits[index] for index in indices] == [split] * len(indices)
+        assert [CLASSES.splits[index] for index in indices] == [split] * len(indices)
     assert not dataset.images.flags.writeable
 
 
@@ -65,7 +57,7 @@ def test_shuffled_splits_are_always_the_same_and_shuffled():
 
 def test_records_are_ordered_by_split_and_label_and_else_stay_in_order(records):
     dataset = load_records(records)
-    assert dataset.images[:, 0, 0, 0].tolist() == [11, 13, 12, 10, 14, 15, 22, 20, 21]
+    assert dataset.images[:, 0, 0, 0].tolist() == [11, 13, 12, 10, 14, 15, 18, 16, 17]
     assert dataset.labels.tolist() == [0, 0, 1, 2, 2, 2, 0, 1, 1]
     assert dataset.labels.dtype == np.int64
     assert dataset.splits["train"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -74,24 +66,15 @@ def test_records_are_ordered_by_split_and_label_and_else_stay_in_order(records):
     assert not dataset.images.flags.writeable
 
 
-def flip_last_byte(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("file", "harm"),
-    [
-        ("images.npy", flip_last_byte),
-        ("images.npy", lambda path: path.write_bytes(path.read_bytes()[:-20])),
-        ("summary.json", lambda path: path.unlink()),
-    ],
-)
-def test_data_set_that_is_damaged_is_refused(classes, records, file, harm):
+def test_data_set_that_is_damaged_is_refused(classes, records):
+    """One bit of the last pixel is flipped, then the summary is deleted."""
     for folder, load in ((classes, load_dataset), (records, load_records)):
-        harm(folder / file)
-        assert file in refusal(load, folder)
+        images = np.load(folder / "images.npy")
+        images.flat[-1] ^= 1
+        np.save(folder / "images.npy", images)
+        assert "images.npy" in refusal(load, folder)
+        (folder / "summary.json").unlink()
+        assert "summary.json" in refusal(load, folder)
 
 
 def test_images_whose_writing_was_interrupted_are_no_data_set(classes, monkeypatch):
@@ -102,7 +85,7 @@ def test_images_whose_writing_was_interrupted_are_no_data_set(classes, monkeypat
     with pytest.raises(KeyboardInterrupt):
         make_raw_images(6, 2, 3, 4).save(classes, {"name": "small"})
     assert "summary.json is missing" in refusal(load_dataset, classes)
-    assert not [file for file in classes.iterdir() if file.name.startswith(".")]
+    assert not list(classes.glob(".*"))
 
 
 def test_records_and_classes_are_not_taken_for_each_other(classes, records):
