@@ -1,6 +1,6 @@
 """Few-shot clients and tasks: images, sharing, and dependence on the seed alone."""
 
-import itertools
+import math
 
 import numpy as np
 import pytest
@@ -19,16 +19,11 @@ from tests.partitions import make_partition
 from .conftest import make_raw_images, refusal
 
 
-def all_distinct(rows):
-    ordered = np.sort(rows, axis=-1)
-    return (ordered[..., 1:] != ordered[..., :-1]).all()
-
-
 def check_clients(partition, classes):
     """Check that clients or tasks hold distinct images of distinct classes of these."""
     assert np.isin(partition.classes, classes).all()
-    assert all_distinct(partition.classes)
-    assert all_distinct(partition.examples)
+    for numbers in (partition.classes, partition.examples):
+        assert np.diff(np.sort(numbers, axis=-1)).all()
 
 
 def image_numbers(partition):
@@ -51,9 +46,8 @@ def draw_tasks(dataset, split="test", **change):
     ("clients", "ways", "examples"), [(300, 5, 6), (50, 24, 2), (40, 1, 12)]
 )
 def test_shared_clients_hold_distinct_training_images(small, clients, ways, examples):
-    partition = make_clients(
-        small, clients=clients, ways=ways, examples_per_class=examples, seed=3
-    )
+    sizes = {"clients": clients, "ways": ways, "examples_per_class": examples}
+    partition = make_clients(small, **sizes, seed=3)
     assert partition.examples.shape == (clients, ways, examples)
     check_clients(partition, small.splits["train"])
     assert set(partition.examples.ravel()) == set(range(small.examples_per_class))
@@ -102,57 +96,47 @@ def test_clients_beyond_one_block_are_drawn_anew(small):
 def test_distinct_choices_are_equally_likely(size, take):
     """Chi-squared over all ordered choices, false-alarm rate 1e-6 per case."""
     rows = distinct(np.random.default_rng(7), 60_000, size, take)
-    permutations = itertools.permutations(range(size), take)
-    choices = {choice: index for index, choice in enumerate(permutations)}
-    numbers = [choices[tuple(map(int, row))] for row in rows]
-    counts = np.bincount(numbers, minlength=len(choices))
+    choices, counts = np.unique(rows, axis=0, return_counts=True)
+    assert len(choices) == math.perm(size, take)
+    assert np.diff(np.sort(choices)).all()
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_partition_is_read_back_and_always_has_the_same_bytes(small, tmp_path):
+def test_partition_is_read_back_unless_it_is_damaged(small, tmp_path):
+    """It always has the same bytes."""
     partition = make_clients(small)
-    for name in ("first", "second"):
-        partition.save(tmp_path / name)
-    loaded = Partition.load(tmp_path / "first")
+    folders = (tmp_path / "first", tmp_path / "second")
+    for folder in folders:
+        partition.save(folder)
+    loaded = Partition.load(folders[0])
     assert np.array_equal(loaded.classes, partition.classes)
     assert np.array_equal(loaded.examples, partition.examples)
     assert loaded.quarter_turns is None
     assert partition.summary.items() <= loaded.summary.items()
     for file in ("clients.npz", "summary.json"):
-        content = (tmp_path / "first" / file).read_bytes()
-        assert content == (tmp_path / "second" / file).read_bytes()
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        lambda path: path.with_name("summary.json").write_text("{}"),
-    ],
-)
-def test_partition_that_is_damaged_is_refused(small, tmp_path, harm):
-    make_clients(small, clients=3).save(tmp_path / "clients")
-    harm(tmp_path / "clients" / "clients.npz")
-    assert "clients.npz is" in refusal(Partition.load, tmp_path / "clients")
+        first, second = ((folder / file).read_bytes() for folder in folders)
+        assert first == second
+    (folders[0] / "clients.npz").write_bytes(b"PK")
+    (folders[1] / "summary.json").write_text("{}")
+    for folder in folders:
+        assert "clients.npz is" in refusal(Partition.load, folder)
 
 
 def test_gather_returns_the_images_of_each_client_with_their_labels(small):
+    """Pixels of the data set are (class * 7 + example) % 256."""
     partition = make_clients(small)
     ids = np.array([7, 3, 19])
     batch = gather(small, partition, ids, support_per_class=2, query_per_class=3)
-    assert batch.support_x.shape == (3, 10, 4, 4, 1)
-    assert batch.query_x.shape == (3, 15, 4, 4, 1)
     assert batch.support_y.tolist() == [np.repeat(range(5), 2).tolist()] * 3
     assert batch.query_y.tolist() == [np.repeat(range(5), 3).tolist()] * 3
-    # Pixels of the data set are (class * 7 + example) % 256.
     classes = partition.classes[ids][:, :, None].astype(int)
-    pixels = (classes * 7 + partition.examples[ids][:, :, :5]) % 256 / 255
+    pixels = (classes * 7 + partition.examples[ids]) % 256 / 255
     for x, expected in (
         (batch.support_x, pixels[:, :, :2]),
-        (batch.query_x, pixels[:, :, 2:]),
+        (batch.query_x, pixels[:, :, 2:5]),
     ):
-        expected = np.broadcast_to(expected.reshape(3, -1, 1, 1, 1), x.shape)
-        np.testing.assert_allclose(x, expected, rtol=1e-6)
+        images = expected.reshape(3, -1, 1, 1, 1) * np.ones((4, 4, 1))
+        np.testing.assert_allclose(x, images, rtol=1e-6)
 
 
 def test_gather_refuses_more_than_a_client_holds_and_other_images(small, tmp_path):
@@ -182,49 +166,40 @@ def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(small):
         assert not np.array_equal(images, image_numbers(draw_tasks(small, **change)))
 
 
-CORNERS = [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
+CORNERS = np.array(
+    [[[1, 2], [3, 4]], [[2, 4], [1, 3]], [[4, 3], [2, 1]], [[3, 1], [4, 2]]]
+)
 """An image of 2 x 2 pixels after 0 to 3 quarter turns counterclockwise, by hand."""
 
 
-def turned_clients(folder, quarter_turns):
-    """Return two clients of two classes of the image of `CORNERS`, plus 10 per class."""
-    image = np.array(CORNERS[0])[:, :, None]
-    images = np.stack([np.stack([image, image + 100]) + 10 * row for row in range(4)])
-    raw = RawImages(
-        images=images.astype(np.uint8),
+def test_gather_turns_each_class_of_each_client_by_its_own_angle(tmp_path):
+    """Image e of class c is CORNERS[0] + 10 c + 100 e. A saved partition turns it too.
+    The data set does not change.
+    """
+    values = np.add.outer(10 * np.arange(4), 100 * np.arange(2))
+    images = CORNERS[0] + values[:, :, None, None]
+    RawImages(
+        images=images[..., None].astype(np.uint8),
         class_names=("a", "b", "c", "d"),
         splits=("train", "train", "validation", "test"),
         versions={},
-    )
-    raw.save(folder, {"name": "corners"})
-    dataset = load_dataset(folder)
-    clients = Partition(
-        classes=np.array([[0, 1], [1, 0]]),
-        examples=np.array([[[0, 1], [1, 0]], [[0, 1], [0, 1]]]),
-        quarter_turns=np.array(quarter_turns),
-        summary={"dataset": "corners", "dataset_sha256": dataset.summary["sha256"]},
-    )
-    return dataset, clients
-
-
-def test_gather_turns_each_class_of_each_client_by_its_own_angle(tmp_path):
-    """A saved partition turns them too. The data set does not change."""
-    turns = [[0, 1], [2, 3]]
-    dataset, saved = turned_clients(tmp_path / "data", turns)
-    saved.save(tmp_path / "clients")
+    ).save(tmp_path / "data", {"name": "corners"})
+    dataset = load_dataset(tmp_path / "data")
+    classes = np.array([[0, 1], [1, 0]])
+    examples = np.array([[[0, 1], [1, 0]], [[0, 1], [0, 1]]])
+    turns = np.array([[0, 1], [2, 3]])
+    made_for = {"dataset": "corners", "dataset_sha256": dataset.summary["sha256"]}
+    Partition(
+        classes=classes, examples=examples, quarter_turns=turns, summary=made_for
+    ).save(tmp_path / "clients")
     clients = Partition.load(tmp_path / "clients")
     ids = np.array([1, 0])
     batch = gather(dataset, clients, ids, support_per_class=1, query_per_class=1)
-    for row, client in enumerate(ids):
-        for label in (0, 1):
-            base = 10 * clients.classes[client, label]
-            expected = np.array(CORNERS[turns[client][label]]) + base
-            first, second = 100 * clients.examples[client, label]
-            support = batch.support_x[row, label, :, :, 0] * 255
-            query = batch.query_x[row, label, :, :, 0] * 255
-            np.testing.assert_allclose(support, expected + first, rtol=1e-6)
-            np.testing.assert_allclose(query, expected + second, rtol=1e-6)
-    assert dataset.images[0, 0, :, :, 0].tolist() == CORNERS[0]
+    pixels = 255 * np.stack([batch.support_x, batch.query_x], axis=2)[..., 0]
+    shifts = values[classes[:, :, None], examples][..., None, None]
+    expected = CORNERS[turns][:, :, None] + shifts
+    np.testing.assert_allclose(pixels, expected[ids], rtol=1e-6)
+    assert np.array_equal(dataset.images[..., 0], images)
 
 
 def test_quarter_turns_are_equally_likely_and_independent():

@@ -1,14 +1,17 @@
 """Records dealt out to clients: by fragments of few labels, and by Dirichlet draws."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import RecordDataset
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.partitions.dirichlet import shared_out
 from tests.partitions import make_dirichlet, make_fragments
+
+from .conftest import refusal
 
 
 def make_records(labels, name="toy"):
@@ -23,32 +26,18 @@ def make_records(labels, name="toy"):
     )
 
 
-@pytest.fixture
-def toy():
-    """Make twelve records: five of 0, three of 1, four of 2."""
-    return make_records([0] * 5 + [1] * 3 + [2] * 4)
+TOY = make_records([0] * 5 + [1] * 3 + [2] * 4)
 
 
-class Reversed:
-    """Stand-in for a random generator whose permutation is the reversed order."""
-
-    def permutation(self, count):
-        return np.arange(count)[::-1]
-
-
-def test_fragments_are_dealt_as_by_hand(toy, monkeypatch):
+def test_fragments_are_dealt_as_by_hand(monkeypatch):
     """Fragments of two, 01 23 45 67 89 AB, are dealt backwards, two to each client."""
-    streams = []
-
-    def stream(*name):
-        streams.append(name)
-        return Reversed()
-
+    stream = Mock()
+    stream.return_value.permutation.side_effect = lambda count: np.arange(count)[::-1]
     monkeypatch.setattr("dpfedbench.parts.partitions.fragments.stream", stream)
-    partition = make_fragments(toy, clients=3, fragments=6, seed=7)
+    partition = make_fragments(TOY, clients=3, fragments=6, seed=7)
     expected = [[10, 11, 8, 9], [6, 7, 4, 5], [2, 3, 0, 1]]
     assert partition.records.tolist() == expected
-    assert streams == [(7, "partition/fragments")]
+    stream.assert_called_once_with(7, "partition/fragments")
     histogram = [[0, 0, 4], [1, 3, 0], [4, 0, 0]]
     assert partition.summary["label_histogram"] == histogram
     assert partition.summary["labels_per_client"] == [1, 2, 1]
@@ -63,8 +52,8 @@ def test_fragments_are_sorted_by_label_in_any_order_of_records():
 @pytest.mark.parametrize(
     ("clients", "fragments"), [(1, 1), (3, 6), (2, 12), (12, 12), (4, 4)]
 )
-def test_fragments_stay_whole_and_have_each_record_once(toy, clients, fragments):
-    partition = make_fragments(toy, clients=clients, fragments=fragments, seed=1)
+def test_fragments_stay_whole_and_have_each_record_once(clients, fragments):
+    partition = make_fragments(TOY, clients=clients, fragments=fragments, seed=1)
     assert partition.records.shape == (clients, 12 // clients)
     assert sorted(partition.records.ravel().tolist()) == list(range(12))
     whole = partition.records.reshape(fragments, -1)
@@ -86,12 +75,12 @@ def test_fragments_of_the_papers_scale_differ_in_their_labels():
     assert 3.25 * 2 / 3 < ((histogram / 150 - 4) ** 2).mean() < 3.25 * 4 / 3
 
 
-@pytest.mark.parametrize(
-    ("clients", "fragments"), [(0, 6), (7, 6), (5, 10), (4, 6), (3, 9), (2, 400)]
-)
-def test_fragments_that_cannot_be_equal_are_refused(toy, clients, fragments):
-    with pytest.raises(BenchError, match=r"clients\.(count|fragments)"):
-        make_fragments(toy, clients=clients, fragments=fragments, seed=0)
+def test_fragments_that_cannot_be_equal_are_refused():
+    for clients, fragments in ((7, 6), (4, 6), (5, 10), (3, 9)):
+        message = refusal(
+            make_fragments, TOY, clients=clients, fragments=fragments, seed=0
+        )
+        assert "clients.count" in message or "clients.fragments" in message
 
 
 @pytest.mark.parametrize("concentration", [0.1, 1000.0])
@@ -135,14 +124,14 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution(concentration):
     assert abs(squares.mean() - expected) < error
 
 
-def test_record_partition_is_read_back_and_belongs_to_its_images(toy, tmp_path):
-    partition = make_fragments(toy, clients=3, fragments=6, seed=0)
+def test_record_partition_is_read_back_and_belongs_to_its_images(tmp_path):
+    partition = make_fragments(TOY, clients=3, fragments=6, seed=0)
     partition.save(tmp_path)
     loaded = RecordPartition.load(tmp_path)
     assert np.array_equal(loaded.records, partition.records)
     assert loaded.records.dtype == np.int32
     assert partition.summary.items() <= loaded.summary.items()
-    check_made_for(toy.name, toy.summary, loaded.summary)
-    other = make_records([0, 1, 2], name="other")
-    with pytest.raises(BenchError, match=r"other images \(of toy\), not for .* other"):
-        check_made_for(other.name, other.summary, loaded.summary)
+    check_made_for(TOY.name, TOY.summary, loaded.summary)
+    summary = make_records([0, 1, 2], name="other").summary
+    message = refusal(check_made_for, "other", summary, loaded.summary)
+    assert "other images (of toy), not for these of other" in message
