@@ -1,4 +1,4 @@
-"""The values of finished runs that trackers get, beside what was put into the files."""
+"""The values of finished runs that experiment trackers get."""
 
 from dpfedbench.experiments.experiment_trackers import finished
 from dpfedbench.files import write_text
@@ -9,12 +9,8 @@ from workflow_jobs.manifests import seal
 
 def test_finished_runs_have_their_histories_and_results(tmp_path):
     """Empty cells and empty columns are no points, and an unfinished run has none."""
-    expected = {
-        ("threshold", 1, 0.5),
-        ("threshold", 2, 0.25),
-        ("test_accuracy", 2, 41.5),
-        ("result/accuracy", 2, 41.5),
-    }
+    expected = {("threshold", 1, 0.5), ("threshold", 2, 0.25)}
+    expected |= {("test_accuracy", 2, 41.5), ("result/accuracy", 2, 41.5)}
     private = {("result/claimed", 2, 1.5), ("result/proven", 2, 4.887)}
     history = "round,threshold,test_accuracy,loss\n1,0.5,,\n2,0.25,41.5,\n"
     for method in ("dp-agr", "maml"):

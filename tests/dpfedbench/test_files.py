@@ -1,4 +1,4 @@
-"""Files are whole or absent, also after a writer was killed."""
+"""Files are whole or absent, also after a writer was killed, and of a known format."""
 
 import os
 import subprocess
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.files import write_text
+from dpfedbench.errors import BenchError
+from dpfedbench.files import read_json, write_json, write_text
+from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
 
 KILLED = """
 import os, signal, sys
@@ -19,14 +21,15 @@ with atomic_path(sys.argv[1]) as temporary:
 
 
 def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+    """Files of this process and of others stay: whether a process of another machine
+    is alive is unknown here.
+    """
     path = tmp_path / "a.json"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     (partial,) = tmp_path.iterdir()
     assert ".part" in partial.name
-    assert not path.exists()
     process = partial.name.split(".")[-3]
-    # This process writes to a file of this name, and renames it. Whether a process of
-    # another machine is alive is unknown here.
+    # This process writes to a file of this name, and renames it.
     of_this_process = tmp_path / partial.name.replace(process, str(os.getpid()))
     foreign = [
         tmp_path / ".b.json.part.json",
@@ -41,14 +44,12 @@ def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
 
 
 WRITE = """
-import os
-import sys
+import os, sys
 os.umask(int(sys.argv[1]))
-import numpy as np
-from safetensors.numpy import save_file
+from pathlib import Path
 from dpfedbench.files import atomic_path, write_text
 with atomic_path("model.safetensors") as temporary:
-    save_file({"a": np.zeros(3, np.float32)}, temporary)
+    Path(temporary).touch(0o600)
 write_text("a.txt", "a")
 """
 
@@ -60,3 +61,21 @@ def test_written_files_have_the_mode_of_new_files(tmp_path: Path, mask: int) -> 
     subprocess.run(command, cwd=tmp_path, check=True)
     modes = [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()]
     assert modes == [0o666 & ~mask] * 2
+
+
+def test_results_format_of_this_version_and_none_are_accepted(tmp_path: Path) -> None:
+    check_format(tmp_path / "absent")
+    mark_format(tmp_path)
+    check_format(tmp_path)
+    assert read_json(tmp_path / NAME)["format"] == FORMAT
+    write_json(tmp_path / NAME, {"format": "1.3"})
+    check_format(tmp_path)
+
+
+def test_results_format_that_is_another_or_damaged_is_refused(tmp_path: Path) -> None:
+    other = '{"format": "2.0", "written_by": "9.1"}'
+    message = r"results of format 2\.0, written by dpfedbench 9\.1"
+    for text, match in ((other, message), ('{"format": null}', ""), ("[]", "")):
+        write_text(tmp_path / NAME, text)
+        with pytest.raises(BenchError, match=match or None):
+            check_format(tmp_path)
