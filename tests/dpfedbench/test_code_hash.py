@@ -17,13 +17,11 @@ from dpfedbench.papers import read_run_file
 from tests import finished_run
 
 ROOT = Path(__file__).resolve().parents[2]
+# Files on which no result depends. The plugins' own files are in every hash.
 NO_RESULT = re.compile(
     r"dpfedbench/(errors|files|lazy|manifests|plugins|results_format)\.py"
     r"|dpsum/(files|progress|terminal|lazy)\.py|workflow_jobs/\w+\.py"
 )
-"""Files on which no result depends: reading, writing, progress, jobs and the registry
-of plugins (the plugins' own files are in every hash).
-"""
 
 
 @pytest.fixture
@@ -65,16 +63,16 @@ def test_code_hash_follows_its_packages_and_files_alone(
 
 
 def test_code_hash_follows_plugins_and_their_imports(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = hash_again()
-    (tmp_path / "plugin.py").write_text("import plugin_table\n")
-    (tmp_path / "plugin_table.py").write_text("VALUE = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plugin = importlib.import_module("plugin")
+    (sources / "hashed_plugin.py").write_text("import hashed_table\n")
+    (sources / "hashed_table.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(sources))
+    plugin = importlib.import_module("hashed_plugin")
     monkeypatch.setattr(plugin_sources, "modules", lambda: [plugin])
     with_plugin = hash_again()
-    (tmp_path / "plugin_table.py").write_text("VALUE = 2\n")
+    (sources / "hashed_table.py").write_text("VALUE = 2\n")
     assert len({before, with_plugin, hash_again()}) == 3
 
 

@@ -47,30 +47,6 @@ def reported(runs, results, folder, cores=1):
         return list(csv.DictReader(handle)), lines
 
 
-def kind(method="dp-agr", **overlay):
-    return cost.kind_of(make_run(method, **overlay))
-
-
-def test_cost_kind_has_each_setting_that_takes_time_and_no_other():
-    """Other sums of the same clients take no time."""
-    assert {
-        kind("maml"),
-        kind(clients={"count": 4000}, participation={"cohort": 100, "rounds": 40}),
-        kind(client_update={"inner_rate": 0.3}),
-        kind(noise={"multiplier": 3.0}),
-        kind(clipping={"threshold": 9.0}),
-    } == {kind()}
-    other_kinds = {
-        kind(),
-        kind(client_update={"order": 1}),
-        kind(model={"filters": 8}),
-        kind(clients={"query_per_class": 3}),
-        kind(validation={"every": 1}),
-        kind("dp-agrlr"),
-    }
-    assert len(other_kinds) == 6
-
-
 def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypatch):
     """Three runs have 2 rounds of 24 clients, 0.25 s a client.
 

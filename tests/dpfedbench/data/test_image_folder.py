@@ -5,21 +5,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dpfedbench.data import registry
 from dpfedbench.data.image_folder import read
-from dpfedbench.data.images import load_dataset
-from dpfedbench.data.records import load_records
 
 from .conftest import flat_picture, refusal, split_counts, write_files
 
-OPTIONS = {"folder": "shapes", "size": 8, "channels": 1, "test_images": 2}
 THREE_EACH = {"a": 3, "b": 3}
 
 
-def draw(root, counts, size=8):
+def draw(root, counts):
     """Draw even grey pictures: picture i of class c has brightness 40 c + i."""
     pictures = {
-        f"shapes/{name}/{index}.png": flat_picture(40 * label + index, size, "L")
+        f"shapes/{name}/{index}.png": flat_picture(40 * label + index, 8, "L")
         for label, (name, count) in enumerate(counts.items())
         for index in range(count)
     }
@@ -27,7 +23,8 @@ def draw(root, counts, size=8):
 
 
 def read_pictures(local, **changes):
-    return read(local, Path(), None, **OPTIONS | changes)
+    options = {"folder": "shapes", "size": 8, "channels": 1, "test_images": 2}
+    return read(local, Path(), None, **options | changes)
 
 
 def all_images(raw):
@@ -88,22 +85,6 @@ def test_image_folder_reads_transparency_and_rotation_as_a_viewer_shows_them(tmp
     ends = all_images(raw)[labels == 1][:, [0, -1], 0]
     expected = [[[0] * 3, [255, 0, 0]]] * 2 + [[[255] * 3] * 2]
     assert sorted(ends.tolist()) == expected
-
-
-def test_image_folder_of_the_configuration_is_prepared(tmp_path):
-    draw(tmp_path, {"a": 4, "b": 4}, size=20)
-    entry = {"reader": "image-folder", "version": 2, "licence": "CC0"}
-    user_sets = {"shapes": entry | {"options": OPTIONS}, "unused": None}
-    registry.prepare("shapes", tmp_path / "records", tmp_path, own=user_sets)
-    dataset = load_records(tmp_path / "records")
-    assert dataset.images.shape == (8, 8, 8, 1)
-    assert dataset.class_names == ("a", "b")
-    expected = {"version": "2", "licence": "CC0", "stand_in": False}
-    assert expected.items() <= dataset.summary.items()
-    splits = {"train": 1, "validation": 0, "test": 1}
-    entry["options"] = OPTIONS | {"test_images": None, "split_classes": splits}
-    registry.prepare("shapes", tmp_path / "classes", tmp_path, own={"shapes": entry})
-    assert load_dataset(tmp_path / "classes").image_shape == (8, 8, 1)
 
 
 def test_hidden_files_and_links_in_a_folder_are_left_out(tmp_path):

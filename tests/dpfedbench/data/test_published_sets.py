@@ -25,21 +25,35 @@ from .conftest import (
     write_zip,
 )
 
-# MNIST and Fashion-MNIST
-
+# The tests read copies with few examples
 COUNTS = {
     "train": (2, 1, 0, 1, 1, 1, 1, 1, 1, 3),
     "test": (1, 0, 0, 0, 0, 0, 0, 0, 0, 2),
 }
-IMAGES = "train-images-idx3-ubyte.gz"
-LABELS = "train-labels-idx1-ubyte.gz"
+"""Records of each label of MNIST."""
+PARTS = {"images_background": 3, "images_evaluation": 2}
+"""Characters of Omniglot."""
+NAMES = ("n00", "n01", "n02", "n03", "n04")
+SPLITS = {"train": NAMES[:3], "validation": NAMES[3:4], "test": NAMES[4:]}
+"""Classes of mini-ImageNet and Tiny-ImageNet."""
+PUBLISHED_SPLITS = mini_imagenet.SPLIT_CLASSES
 
 
-@pytest.fixture
-def few_digits(monkeypatch):
+@pytest.fixture(autouse=True)
+def few_examples(monkeypatch):
     for name in ("_MNIST", "_FASHION_MNIST"):
         facts = dataclasses.replace(getattr(mnist, name), counts=COUNTS)
         monkeypatch.setattr(mnist, name, facts)
+    monkeypatch.setattr(omniglot, "PARTS", PARTS)
+    monkeypatch.setattr(omniglot, "SPLIT_COUNTS", (3, 1, 1))
+    monkeypatch.setattr(mini_imagenet, "SPLIT_CLASSES", SPLITS)
+    monkeypatch.setattr(mini_imagenet, "EXAMPLES", 12)
+    counts = dict.fromkeys(tiny_imagenet.COUNTS, (5, 12))
+    monkeypatch.setattr(tiny_imagenet, "COUNTS", counts)
+    monkeypatch.setattr(cifar, "EXAMPLES", {"train": 5, "test": 2})
+
+
+# MNIST and Fashion-MNIST
 
 
 def idx(values):
@@ -60,10 +74,9 @@ def write_mnist(folder, packed=True):
     files = {}
     for part, name in mnist.FILES.items():
         split, _, kind = part.partition("_")
-        content = idx(split_content(split)[kind == "labels"])
-        files[f"{name}.gz" if packed else name] = (
-            gzip.compress(content) if packed else content
-        )
+        files[name] = idx(split_content(split)[kind == "labels"])
+    if packed:
+        files = {f"{name}.gz": gzip.compress(files[name]) for name in files}
     return write_files(folder, files)
 
 
@@ -76,9 +89,7 @@ def write_mnist(folder, packed=True):
         (mnist.read_fashion_mnist, "FashionMNIST", False),
     ],
 )
-def test_mnist_is_read_from_its_usual_folders(
-    few_digits, tmp_path, read, folder, packed
-):
+def test_mnist_is_read_from_its_usual_folders(tmp_path, read, folder, packed):
     write_mnist(tmp_path / "local" / folder, packed)
     raw = read(tmp_path / "local", tmp_path / "download")
     for split, images, labels in raw.blocks():
@@ -89,41 +100,30 @@ def test_mnist_is_read_from_its_usual_folders(
     assert not (tmp_path / "download").exists()
 
 
-def flip_checksum(content):
-    return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
-
-
 TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
 
 
 @pytest.mark.parametrize(
-    ("file", "harm"),
+    ("file", "content"),
     [
-        (IMAGES, flip_checksum),
-        (IMAGES, lambda _: gzip.compress(idx(TRAIN_IMAGES.reshape(12, 14, 56)))),
-        (LABELS, lambda _: gzip.compress(idx(TRAIN_LABELS // 2))),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx(TRAIN_IMAGES))[:-8]),
+        ("train-images-idx3-ubyte", idx(TRAIN_IMAGES.reshape(12, 14, 56))),
+        ("train-labels-idx1-ubyte", idx(TRAIN_LABELS // 2)),
     ],
 )
 def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
-    few_digits, tmp_path, file, harm
+    tmp_path, file, content
 ):
-    path = write_mnist(tmp_path / "mnist") / file
-    path.write_bytes(harm(path.read_bytes()))
+    folder = write_mnist(tmp_path / "mnist", packed=file.endswith("gz"))
+    (folder / file).write_bytes(content)
     message = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
-    assert message.startswith(f"{path} is damaged or not MNIST's (")
+    assert message.startswith(f"{folder / file} is damaged or not MNIST's (")
     assert not (tmp_path / "out").exists()
 
 
 # Omniglot
 
-PARTS = {"images_background": 3, "images_evaluation": 2}
 DRAWING = "images_background/Alphabet_0/character01/0001_01.png"
-
-
-@pytest.fixture
-def few_characters(monkeypatch):
-    monkeypatch.setattr(omniglot, "PARTS", PARTS)
-    monkeypatch.setattr(omniglot, "SPLIT_COUNTS", (3, 1, 1))
 
 
 def drawing(character, number, size=105):
@@ -161,7 +161,7 @@ def reverse(members):
     return dict(reversed(members.items()))
 
 
-def test_omniglot_strokes_are_bright_and_in_their_position(few_characters, tmp_path):
+def test_omniglot_strokes_are_bright_and_in_their_position(tmp_path):
     """The first block of the second class fills rows 40 to 52 and columns 5 to 17 of
     105. Pixel (12, 3) of 28 lies inside, pixel (6, 3) above.
     """
@@ -178,7 +178,7 @@ def test_omniglot_strokes_are_bright_and_in_their_position(few_characters, tmp_p
     assert raw.images[1, 0, 6, 3, 0] == 0
 
 
-def test_omniglot_does_not_depend_on_the_order_of_files(few_characters, tmp_path):
+def test_omniglot_does_not_depend_on_the_order_of_files(tmp_path):
     raw = omniglot.read_omniglot(write_omniglot(tmp_path / "zips"), tmp_path)
     write_omniglot(tmp_path / "reversed", reverse)
     for part in PARTS:
@@ -198,9 +198,7 @@ def test_omniglot_does_not_depend_on_the_order_of_files(few_characters, tmp_path
         (lambda files: dict(list(files.items())[1:]), "character01 has 19"),
     ],
 )
-def test_omniglot_archive_with_other_content_is_refused(
-    few_characters, tmp_path, change, message
-):
+def test_omniglot_archive_with_other_content_is_refused(tmp_path, change, message):
     write_omniglot(tmp_path, change)
     text = refusal(omniglot.read_omniglot, tmp_path, tmp_path / "download")
     assert str(tmp_path / "omniglot" / "images_background.zip") in text
@@ -209,8 +207,6 @@ def test_omniglot_archive_with_other_content_is_refused(
 
 # mini-ImageNet and Tiny-ImageNet: pictures of flat colours
 
-NAMES = ("n00", "n01", "n02", "n03", "n04")
-SPLITS = {"train": NAMES[:3], "validation": NAMES[3:4], "test": NAMES[4:]}
 VALUES = 20 + 40 * np.arange(5)[:, None] + 2 * np.arange(12)
 """Value of each image, by class and example."""
 
@@ -233,35 +229,26 @@ def check_pictures(raw, size, error):
     assert split_counts(raw) == [3, 1, 1]
 
 
-@pytest.fixture
-def read_mini_imagenet(monkeypatch):
-    """Return a function that reads a copy of few classes, and checks its images."""
-
-    def read(local):
-        raw = mini_imagenet.read_mini_imagenet(local, Path("unused"))
-        check_pictures(raw, size=84, error=0)
-        assert raw.splits[2:] == ("train", "validation", "test")
-
-    monkeypatch.setattr(mini_imagenet, "SPLIT_CLASSES", SPLITS)
-    monkeypatch.setattr(mini_imagenet, "EXAMPLES", 12)
-    return read
+def check_mini_imagenet(local):
+    raw = mini_imagenet.read_mini_imagenet(local, Path("unused"))
+    check_pictures(raw, size=84, error=0)
+    assert raw.splits[2:] == ("train", "validation", "test")
 
 
 def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ():
     """The house finch is the first of Ravi and Larochelle's training classes, the goose
     one for validation and the golden retriever one for testing.
     """
-    classes = mini_imagenet.SPLIT_CLASSES
-    sizes = {split: len(names) for split, names in classes.items()}
+    sizes = {split: len(names) for split, names in PUBLISHED_SPLITS.items()}
     assert sizes == {"train": 64, "validation": 16, "test": 20}
-    assert len({name for names in classes.values() for name in names}) == 100
-    assert "n01532829" in classes["train"]
-    assert "n01855672" in classes["validation"]
-    assert "n02099601" in classes["test"]
+    assert len(set().union(*PUBLISHED_SPLITS.values())) == 100
+    assert "n01532829" in PUBLISHED_SPLITS["train"]
+    assert "n01855672" in PUBLISHED_SPLITS["validation"]
+    assert "n02099601" in PUBLISHED_SPLITS["test"]
 
 
 @pytest.mark.parametrize("validation", ["val", "validation"])
-def test_mini_imagenet_is_read_from_pickles(tmp_path, read_mini_imagenet, validation):
+def test_mini_imagenet_is_read_from_pickles(tmp_path, validation):
     """The images are in another order than that of the classes."""
     files = {"train": "train", "validation": validation, "test": "test"}
     for split, names in SPLITS.items():
@@ -274,30 +261,22 @@ def test_mini_imagenet_is_read_from_pickles(tmp_path, read_mini_imagenet, valida
         content = pickle.dumps({"image_data": images, "class_dict": rows})
         name = f"mini-imagenet/mini-imagenet-cache-{files[split]}.pkl"
         write_files(tmp_path, {name: content})
-    read_mini_imagenet(tmp_path)
+    check_mini_imagenet(tmp_path)
 
 
-def test_mini_imagenet_is_read_from_folders_of_classes_or_splits(
-    tmp_path, read_mini_imagenet
-):
+def test_mini_imagenet_is_read_from_folders_of_classes_or_splits(tmp_path):
     layout = {"pattern": "{}/{:02}.png", "size": 100, "kind": "png"}
     write_files(tmp_path / "classes/mini-imagenet", pictures(**layout))
-    read_mini_imagenet(tmp_path / "classes")
+    check_mini_imagenet(tmp_path / "classes")
     for split, names in SPLITS.items():
         write_files(tmp_path / "splits" / split, pictures(**layout, names=names))
-    read_mini_imagenet(tmp_path / "splits")
+    check_mini_imagenet(tmp_path / "splits")
     (tmp_path / "splits/test/n04/03.png").unlink()
-    message = refusal(read_mini_imagenet, tmp_path / "splits")
+    message = refusal(check_mini_imagenet, tmp_path / "splits")
     assert "not every class has 12 images: n04 has 11" in message
 
 
-@pytest.fixture
-def few_pictures(monkeypatch):
-    counts = dict.fromkeys(tiny_imagenet.COUNTS, (5, 12))
-    monkeypatch.setattr(tiny_imagenet, "COUNTS", counts)
-
-
-def test_tiny_imagenet_has_its_validation_images_last(few_pictures, tmp_path):
+def test_tiny_imagenet_has_its_validation_images_last(tmp_path):
     """The release has eleven training images a class, so that the order of texts is not
     the order of numbers, and one validation image. One of these is grey.
     """
@@ -317,7 +296,7 @@ def test_tiny_imagenet_has_its_validation_images_last(few_pictures, tmp_path):
 
 
 @pytest.mark.parametrize("size", [64, 32])
-def test_tiny_imagenet_subset_is_read(few_pictures, tmp_path, size):
+def test_tiny_imagenet_subset_is_read(tmp_path, size):
     write_files(tmp_path / "tiny-imagenet-100", pictures("{0}/{0}_{1}.JPEG"))
     raw = tiny_imagenet.read_tiny_imagenet_100(tmp_path, tmp_path, size=size)
     check_pictures(raw, size, error=1)
@@ -420,8 +399,7 @@ def test_cifar_file_or_archive_with_another_checksum_is_refused(tmp_path, publis
     assert message.startswith(f"{folder} is damaged or not CIFAR")
 
 
-def test_cifar_10_pictures_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar, "EXAMPLES", {"train": 5, "test": 2})
+def test_cifar_10_pictures_are_read(tmp_path):
     files = {
         f"{split}/{name}/{number}.jpg": flat_picture(20 * label, 32, kind="jpeg")
         for split, count in cifar.EXAMPLES.items()

@@ -63,7 +63,14 @@ def test_fetch_keeps_a_download_with_the_published_checksum_alone(tmp_path, url)
     assert SET.fetch(url, MD5, download) == copy
 
 
-def test_read_pickle_reads_arrays_of_every_protocol(tmp_path):
+class Harmful:
+    def __reduce__(self):
+        return Path.touch, (Path("harm"),)
+
+
+def test_read_pickle_reads_arrays_of_every_protocol_and_runs_no_code(
+    tmp_path, monkeypatch
+):
     images = np.arange(12, dtype=np.uint8).reshape(3, 4)
     content = {"image_data": images, "class_dict": {"n01": [0, np.int64(2)]}}
     path = tmp_path / "set.pkl"
@@ -72,16 +79,7 @@ def test_read_pickle_reads_arrays_of_every_protocol(tmp_path):
         values = sources.read_pickle(path)
         assert np.array_equal(values["image_data"], images)
         assert values["class_dict"] == content["class_dict"]
-
-
-class Harmful:
-    def __reduce__(self):
-        return Path.touch, (Path("harm"),)
-
-
-def test_read_pickle_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "set.pkl"
     path.write_bytes(pickle.dumps({"image_data": Harmful()}))
     with pytest.raises(pickle.UnpicklingError, match="is not an array"):
         sources.read_pickle(path)

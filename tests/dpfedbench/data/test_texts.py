@@ -1,5 +1,6 @@
 """Texts: sources, words, tasks, clients, vocabularies and records."""
 
+import dataclasses
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -125,14 +126,13 @@ def test_words_are_lower_case_and_punctuation_is_a_word():
     assert " ".join(words) == "who's there ? - - ' tis 12 o'clock ."
 
 
-@pytest.mark.parametrize(
-    ("tasks", "test", "expected"),
-    [(345, 0.1, [279, 31, 35]), (3028, 0.2, [2179, 243, 606])],
-)
-def test_tasks_are_split_in_the_published_numbers(tasks, test, expected):
-    texts = [(str(number), ["a"]) for number in range(tasks)]
-    raw = cut_into_tasks(texts, words=1, test=test, validation=0.1, called="x")
-    assert split_counts(raw) == expected
+def test_tasks_are_split_in_the_published_numbers():
+    texts = [(str(number), ["a"]) for number in range(3028)]
+    options = {"words": 1, "validation": 0.1, "called": "x"}
+    shakespeare_tasks = cut_into_tasks(texts[:345], test=0.1, **options)
+    assert split_counts(shakespeare_tasks) == [279, 31, 35]
+    wiki_tasks = cut_into_tasks(texts, test=0.2, **options)
+    assert split_counts(wiki_tasks) == [2179, 243, 606]
 
 
 def test_task_is_the_first_words_of_its_text():
@@ -144,7 +144,8 @@ def test_task_is_the_first_words_of_its_text():
     assert not raw.public
 
 
-def test_texts_are_read_back(tmp_path):
+def test_texts_are_read_back_with_the_counts_of_their_public_text(tmp_path):
+    """Public are short texts and validation tasks alone."""
     dataset = tiny_texts(tmp_path)
     words = np.array(dataset.words)[dataset.tokens].tolist()
     tasks = zip(dataset.class_names, map(tuple, words), strict=True)
@@ -153,16 +154,11 @@ def test_texts_are_read_back(tmp_path):
     sizes = {split: len(tasks) for split, tasks in dataset.splits.items()}
     assert sizes == {"train": 9, "validation": 1, "test": 2}
     assert is_text(tmp_path)
-
-
-def test_public_text_is_short_texts_and_validation_tasks_alone(tmp_path):
-    dataset = tiny_texts(tmp_path)
     validation = dataset.tokens[dataset.splits["validation"]].ravel()
     counts = np.bincount(validation, minlength=len(dataset.words))
-    for letter, in_short_text in (("a", 2), ("c", 1)):
-        word = dataset.words.index(letter)
-        assert dataset.public_counts[word] == counts[word] + in_short_text
-    assert dataset.public_counts[dataset.words.index(SECRET)] == 0
+    for word, in_short_text in (("a", 2), ("c", 1), (SECRET, 0)):
+        index = dataset.words.index(word)
+        assert dataset.public_counts[index] == counts[index] + in_short_text
 
 
 # Clients, vocabularies and records
@@ -229,16 +225,15 @@ class DeclaredVocabulary(PeekingVocabulary):
 
 
 def test_vocabulary_receives_clients_words_only_if_it_declares_it(texts):
-    text = Text.model_construct(**dict(TEXT) | {"vocabulary": PeekingVocabulary()})
+    text = TEXT.model_copy(update={"vocabulary": PeekingVocabulary()})
     with pytest.raises(TypeError):
         KnownText(texts, text)
-    text = Text.model_construct(**dict(TEXT) | {"vocabulary": DeclaredVocabulary()})
+    text = TEXT.model_copy(update={"vocabulary": DeclaredVocabulary()})
     assert KnownText(texts, text).unaccounted_releases == ("it peeks",)
 
 
 def test_public_vocabulary_does_not_depend_on_clients_words(texts):
-    before = KnownText(texts, TEXT)._place.copy()
     tokens = np.array(texts.tokens)
     tokens[texts.splits["train"]] = texts.words.index(SECRET)
-    object.__setattr__(texts, "tokens", tokens)
-    assert (KnownText(texts, TEXT)._place == before).all()
+    others = dataclasses.replace(texts, tokens=tokens)
+    assert (KnownText(texts, TEXT)._place == KnownText(others, TEXT)._place).all()
