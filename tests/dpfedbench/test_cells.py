@@ -62,9 +62,7 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
     assert (run.noise.multiplier, run.budget.delta) == (5.0, 1e-6)
 
 
-def test_run_key_does_not_change_with_a_key_that_a_later_version_adds(
-    tmp_path: Path,
-) -> None:
+def test_run_key_does_not_change_with_a_key_of_a_later_version(tmp_path: Path) -> None:
     run = make_config({"evaluation": {"tasks": 50}, "streams": "shared"})
     path = tmp_path / "config.yaml"
     path.write_text(run.to_yaml(), encoding="utf-8")
@@ -78,7 +76,6 @@ def test_run_key_does_not_change_with_a_key_that_a_later_version_adds(
 def test_folders_have_what_a_run_and_a_test_differ_in() -> None:
     run = make_config({"seed": 2})
     assert run.folder == f"dp-agr/glyphs/3way-1shot/{run.key}/seed2"
-    assert run.clients_folder == "glyphs/3way-48clients-4examples-shared-seed2"
     assert make_config(general=LOTS).folder.split("/")[2] == "10class"
     tested = run.tested_at(shots=5, steps=30)
     assert tested.test_name == "5shot-30steps-0.1rate-6tasks-3query"

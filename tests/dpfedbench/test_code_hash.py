@@ -41,10 +41,8 @@ def hash_again(*files: Path) -> str:
     return code_hash("account", files)
 
 
-def test_code_hash_follows_its_packages_and_files_alone(
-    sources: Path, tmp_path: Path
-) -> None:
-    script = tmp_path / "account.py"
+def test_code_hash_follows_its_packages_and_files_alone(sources: Path) -> None:
+    script = sources / "account.py"
     script.write_text("1")
     before = hash_again(script)
     (sources / "dpfedbench/results/module.py").write_text("2")

@@ -17,7 +17,6 @@ TRANSFER = {
     "clients": {"count": 1, "partition": "fragments", "fragments": 1},
     "participation": {"rounds": 500},
 }
-BINS = {"kind": "balls-and-bins"}
 
 
 def make_run(method="dp-agr", **overlay):
@@ -43,8 +42,8 @@ def reported(runs, results, folder, cores=1):
     lines = []
     clock = Clock(results, device="cpu")
     cost.report(runs, clock, folder, cores=cores, say=lines.append)
-    with open(folder / "cost.csv", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle)), lines
+    table = (folder / "cost.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(table.splitlines())), lines
 
 
 def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypatch):
@@ -79,7 +78,7 @@ def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypa
     ("run", "unit"),
     [
         (make_run(participation={"kind": "poisson"}), "clients"),
-        (make_run("dp-agrlr", participation=BINS), "clients"),
+        (make_run("dp-agrlr", participation={"kind": "balls-and-bins"}), "clients"),
         (make_run(**TRANSFER), "records"),
     ],
 )

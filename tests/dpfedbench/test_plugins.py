@@ -218,9 +218,7 @@ print(*map(len, held), sorted(np.concatenate(held)) == list(range(400)))
 """
 
 
-def test_plugin_may_have_an_accountant_an_attack_and_a_partition(
-    tmp_path: Path,
-) -> None:
+def test_plugin_may_have_accountants_attacks_and_partitions(tmp_path: Path) -> None:
     write_code(tmp_path, "add-a-part.md", pattern="partitions/halving")
     (tmp_path / "mine.py").write_text(ACCOUNTANT_AND_ATTACK, encoding="utf-8")
     output = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")

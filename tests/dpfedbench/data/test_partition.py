@@ -156,14 +156,12 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(small, tmp_pat
     assert "made for other images (of small), not for these of large" in message
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_tasks_come_from_their_split_with_disjoint_support_and_query(small, split):
-    tasks = draw_tasks(small, split, shots=5, query_per_class=7)
-    assert len(tasks) == 40
-    check_clients(tasks, small.splits[split])
-
-
-def test_tasks_depend_on_purpose_and_seed_and_not_on_their_number(small):
+def test_tasks_depend_on_split_purpose_and_seed_and_not_on_their_number(small):
+    """Support and query are disjoint."""
+    for split, classes in small.splits.items():
+        tasks = draw_tasks(small, split, shots=5, query_per_class=7)
+        assert len(tasks) == 40
+        check_clients(tasks, classes)
     images = image_numbers(draw_tasks(small))
     assert np.array_equal(images, image_numbers(draw_tasks(small)))
     assert np.array_equal(images[:9], image_numbers(draw_tasks(small, count=9)))
@@ -241,7 +239,7 @@ def make_records(labels, name="toy"):
 TOY = make_records([0] * 5 + [1] * 3 + [2] * 4)
 
 
-def test_fragments_are_dealt_as_by_hand(monkeypatch):
+def test_fragments_are_dealt_as_by_hand_and_read_back(monkeypatch, tmp_path):
     """Fragments of two, 01 23 45 67 89 AB, are dealt backwards, two to each client."""
     stream = Mock()
     stream.return_value.permutation.side_effect = lambda count: np.arange(count)[::-1]
@@ -250,12 +248,22 @@ def test_fragments_are_dealt_as_by_hand(monkeypatch):
     expected = [[10, 11, 8, 9], [6, 7, 4, 5], [2, 3, 0, 1]]
     assert partition.records.tolist() == expected
     stream.assert_called_once_with(7, "partition/fragments")
+    shuffled = make_fragments(
+        make_records([1, 0, 1, 0]), clients=2, fragments=2, seed=7
+    )
+    assert shuffled.records.tolist() == [[0, 2], [1, 3]]
     histogram = [[0, 0, 4], [1, 3, 0], [4, 0, 0]]
     assert partition.summary["label_histogram"] == histogram
     assert partition.summary["labels_per_client"] == [1, 2, 1]
-    shuffled = make_records([1, 0, 1, 0])
-    partition = make_fragments(shuffled, clients=2, fragments=2, seed=0)
-    assert sorted(partition.records.tolist()) == [[0, 2], [1, 3]]
+    partition.save(tmp_path)
+    loaded = RecordPartition.load(tmp_path)
+    assert np.array_equal(loaded.records, partition.records)
+    assert loaded.records.dtype == np.int32
+    assert partition.summary.items() <= loaded.summary.items()
+    check_made_for(TOY.name, TOY.summary, loaded.summary)
+    summary = make_records([0, 1, 2], name="other").summary
+    message = refusal(check_made_for, "other", summary, loaded.summary)
+    assert "other images (of toy), not for these of other" in message
 
 
 @pytest.mark.parametrize(
@@ -327,16 +335,3 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution(concentration):
     error = 4 * squares.std() / np.sqrt(len(squares)) + 1e-4
     expected = (concentration + 1) / (clients * concentration + 1)
     assert abs(squares.mean() - expected) < error
-
-
-def test_record_partition_is_read_back_and_belongs_to_its_images(tmp_path):
-    partition = make_fragments(TOY, clients=3, fragments=6, seed=0)
-    partition.save(tmp_path)
-    loaded = RecordPartition.load(tmp_path)
-    assert np.array_equal(loaded.records, partition.records)
-    assert loaded.records.dtype == np.int32
-    assert partition.summary.items() <= loaded.summary.items()
-    check_made_for(TOY.name, TOY.summary, loaded.summary)
-    summary = make_records([0, 1, 2], name="other").summary
-    message = refusal(check_made_for, "other", summary, loaded.summary)
-    assert "other images (of toy), not for these of other" in message

@@ -167,11 +167,8 @@ def test_omniglot_strokes_are_bright_and_in_their_position(tmp_path):
     """
     raw = omniglot.read_omniglot(write_omniglot(tmp_path), tmp_path / "download")
     assert raw.images.shape == (5, 20, 28, 28, 1)
-    assert raw.class_names[:3] == (
-        "background/Alphabet_0/character01",
-        "background/Alphabet_0/character03",
-        "background/Alphabet_1/character02",
-    )
+    names = ("Alphabet_0/character01", "Alphabet_0/character03")
+    assert raw.class_names[:2] == tuple(f"background/{name}" for name in names)
     assert np.median(raw.images) == 0
     assert raw.images.max() == 255
     assert raw.images[1, 0, 12, 3, 0] > 200
@@ -187,8 +184,7 @@ def test_omniglot_does_not_depend_on_the_order_of_files(tmp_path):
     for folder in ("reversed", "folders", "zips/omniglot"):
         copy = omniglot.read_omniglot(tmp_path / folder, tmp_path)
         assert np.array_equal(raw.images, copy.images)
-        assert raw.class_names == copy.class_names
-        assert raw.splits == copy.splits
+        assert (raw.class_names, raw.splits) == (copy.class_names, copy.splits)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +238,8 @@ def test_mini_imagenet_split_is_of_64_16_and_20_classes_that_differ():
     sizes = {split: len(names) for split, names in PUBLISHED_SPLITS.items()}
     assert sizes == {"train": 64, "validation": 16, "test": 20}
     assert len(set().union(*PUBLISHED_SPLITS.values())) == 100
-    assert "n01532829" in PUBLISHED_SPLITS["train"]
-    assert "n01855672" in PUBLISHED_SPLITS["validation"]
-    assert "n02099601" in PUBLISHED_SPLITS["test"]
+    known = {"train": "n01532829", "validation": "n01855672", "test": "n02099601"}
+    assert all(name in PUBLISHED_SPLITS[split] for split, name in known.items())
 
 
 @pytest.mark.parametrize("validation", ["val", "validation"])
@@ -379,11 +374,9 @@ def test_cifar_10_is_read_from_its_archive(tmp_path, publish):
 def test_cifar_fs_images_go_to_their_class_in_order(tmp_path, publish):
     publish(tmp_path / "cifar-100", CIFAR100, CIFAR_100, unpacked=True)
     raw = cifar.read_cifar_fs(tmp_path, tmp_path / "download")
-    assert raw.images.shape == (100, 3, 32, 32, 3)
+    class_example_row = np.indices((100, 3, 32, 32))[:3]
+    assert np.array_equal(raw.images, np.moveaxis(class_example_row, 0, -1))
     assert raw.class_names == tuple(FINE_NAMES)
-    assert (raw.images[..., 0] == np.arange(100)[:, None, None, None]).all()
-    assert (raw.images[..., 1] == np.arange(3)[:, None, None]).all()
-    assert (raw.images[..., 2] == np.arange(32)[:, None]).all()
     assert split_counts(raw) == [64, 16, 20]
     assert raw.splits[FINE_NAMES.index("worm")] == "test"
 
@@ -408,7 +401,6 @@ def test_cifar_10_pictures_are_read(tmp_path):
     }
     write_files(tmp_path / "cifar-10" / "cifar-10-images", files)
     raw = cifar.read_cifar_10_jpeg(tmp_path, tmp_path / "download")
-    assert raw.train_images.shape == (50, 32, 32, 3)
-    assert raw.test_images.shape == (20, 32, 32, 3)
-    expected = 20.0 * raw.train_labels[:, None, None, None]
-    assert np.abs(raw.train_images - expected).max() <= 2
+    for (_, images, labels), count in zip(raw.blocks(), (50, 20), strict=True):
+        assert images.shape == (count, 32, 32, 3)
+        assert np.abs(images - 20.0 * labels[:, None, None, None]).max() <= 2

@@ -95,17 +95,15 @@ def test_articles_are_read_from_a_tar(tmp_path):
 def test_modules_that_repeat_another_are_left_out(monkeypatch):
     monkeypatch.setattr(docstrings, "WORDS", 20)
 
-    def words(letter, count):
-        return [f"{letter}{index}" for index in range(count)]
-
-    texts = [
-        ("first", words("a", 40)),
-        ("copy", words("a", 20) + words("b", 20)),
-        ("different", words("c", 30)),
-        ("little shared", words("a", 10) + words("d", 40)),
-        ("short copy", words("a", 10)),
-    ]
-    names = [name for name, _ in docstrings._apart(iter(texts))]
+    a, b, c, d = ([f"{letter}{index}" for index in range(40)] for letter in "abcd")
+    texts = {
+        "first": a,
+        "copy": a[:20] + b[:20],
+        "different": c,
+        "little shared": a[:10] + d,
+        "short copy": a[:10],
+    }
+    names = [name for name, _ in docstrings._apart(iter(texts.items()))]
     assert names == ["first", "different", "little shared", "short copy"]
 
 
