@@ -181,7 +181,7 @@ def test_plan_with_too_many_disjoint_clients_is_refused() -> None:
 
     plan_clients(690)
     with pytest.raises(BenchError, match="glyphs has images for 690 clients"):
-        plan_clients(691)
+        plan_clients(700)
 
 
 PRINT_HEAVY_IMPORTS = """
