@@ -61,8 +61,8 @@ def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypa
     )
     rate = Rate(seconds_per_unit=0.25, validation=2.0)
     monkeypatch.setattr(Clock, "rate", lambda self, run: rate)
-    others = [short.replace(seed=seed) for seed in (1, 2)]
-    runs = [short, longer, make_config({"method": "random"}), *others]
+    runs = [longer, make_config({"method": "random"})]
+    runs += [short.replace(seed=seed) for seed in (0, 1, 2)]
     rows, lines = reported(runs, tmp_path, tmp_path, cores=4)
     hours = str(round((3 * 12.0 + 90.0 + 60.0) / 3600, 5))
     assert [list(row.values()) for row in rows] == [
@@ -70,8 +70,7 @@ def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypa
         ["random", "1", "0", "0", "0"],
         ["total", "5", "504", "0", hours],
     ]
-    side_by_side = "- On 4 cores 4 run side by side: 46 s by the clock"
-    assert any(line.startswith(side_by_side) for line in lines)
+    assert "On 4 cores 4 run side by side: 46 s by the clock" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(

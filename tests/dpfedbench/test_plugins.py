@@ -162,18 +162,6 @@ def test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run(
     assert {line.split()[2] for line in identities} == {key}
 
 
-ACCOUNTANT_AND_ATTACK = """
-from dpsum.accounting.analyses.known_rounds import OnePassAccountant
-from dpsum.clipping import Constant
-
-RULE = Constant
-
-class Mine(OnePassAccountant):
-    pair = "mine", "one-pass"
-
-def score(run, rule, *, records, first):
-    return records
-"""
 IGNORED_SETTING = """
 from dpsum.clipping import Constant
 class Mine(Constant):
@@ -186,7 +174,6 @@ class Mine(DpAgr):
     name = "dp-agr"
     title = "Mine"
 """
-TAKEN_PAIR = ACCOUNTANT_AND_ATTACK.replace('"mine"', '"gaussian"')
 
 
 @pytest.mark.parametrize(
@@ -194,7 +181,6 @@ TAKEN_PAIR = ACCOUNTANT_AND_ATTACK.replace('"mine"', '"gaussian"')
     [
         (IGNORED_SETTING, "mine.Mine has a key 'factor', but is not a dataclass: put"),
         (TAKEN_NAME, "the methods in dpfedbench.papers.dp_fedmeta and mine both"),
-        (TAKEN_PAIR, "are both for ('gaussian', 'one-pass'): keep one"),
     ],
 )
 def test_plugin_with_a_fault_is_refused(work: Path, text: str, error: str) -> None:
@@ -202,6 +188,18 @@ def test_plugin_with_a_fault_is_refused(work: Path, text: str, error: str) -> No
     assert error in run_code(PRINT_IDENTITY, folder=work, plugins=f"{PLUGINS},mine")
 
 
+ACCOUNTANT_AND_ATTACK = """
+from dpsum.accounting.analyses.known_rounds import OnePassAccountant
+from dpsum.clipping import Constant
+
+RULE = Constant
+
+class Mine(OnePassAccountant):
+    pair = "mine", "one-pass"
+
+def score(run, rule, *, records, first):
+    return records
+"""
 USE_THEM = """
 import numpy as np
 from types import SimpleNamespace
@@ -220,9 +218,13 @@ print(*map(len, held), sorted(np.concatenate(held)) == list(range(400)))
 
 def test_plugin_may_have_accountants_attacks_and_partitions(tmp_path: Path) -> None:
     write_code(tmp_path, "add-a-part.md", pattern="partitions/halving")
-    (tmp_path / "mine.py").write_text(ACCOUNTANT_AND_ATTACK, encoding="utf-8")
+    path = tmp_path / "mine.py"
+    path.write_text(ACCOUNTANT_AND_ATTACK, encoding="utf-8")
     output = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")
     assert output == "mine\n7\n270 90 30 10 True"
+    path.write_text(ACCOUNTANT_AND_ATTACK.replace('"mine"', '"gaussian"'), "utf-8")
+    error = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")
+    assert error.endswith("are both for ('gaussian', 'one-pass'): keep one")
 
 
 CONFIGURATION = """

@@ -216,8 +216,7 @@ def test_epsilon_at_another_delta_follows_from_the_ledger(results):
     assert np.isnan(table.loc["tuning", "epsilon_high"])
     assert "no search" in table.loc["tuning", "explanation"]
     assert table.loc["image_level", "epsilon_high"] > epsilon
-    open_run = opened(results, "maml")
-    assert "no release claims privacy" in refusal(open_run.epsilon)
+    assert "no release claims privacy" in refusal(opened(results, "maml").epsilon)
 
 
 def test_public_function_refuses_bad_input_in_one_line(results):
