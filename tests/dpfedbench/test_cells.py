@@ -1,4 +1,6 @@
-"""Cells of one small experiment: their runs and tests, and the audits that runs share."""
+"""Runs: those of an experiment's cells, their keys and folders, and shared audits."""
+
+from pathlib import Path
 
 import pytest
 import yaml
@@ -6,6 +8,8 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import audited_as
+from dpfedbench.method import read_yaml
+from dpfedbench.papers import read_run
 from tests.dpfedbench.training.conftest import LOTS, RUN, make_config
 
 FIGURE = """
@@ -38,65 +42,77 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
 
     Runs: the variants' values in order, then the series'.
     """
-    excluded = ("method", "seed", "dataset")
-    values = {key: value for key, value in RUN.items() if key not in excluded}
-    configuration = Configuration.read({"run": values} | yaml.safe_load(FIGURE))
-    plan = make_plan(configuration)
+    general = {key: RUN[key] for key in RUN.keys() - {"method", "seed", "dataset"}}
+    plan = make_plan(Configuration.read({"run": general} | yaml.safe_load(FIGURE)))
     cells = list(plan.items["mine", "one"].cells)
     series = [("plain", 2), ("plain", 3), ("once", None), ("own", 2), ("own", 3)]
     assert [(cell.series, cell.x) for cell in cells] == series
+    assert (len(plan.runs), len(plan.tests)) == (6, 15)
     del cells[2]
     for cell in cells:
+        steps = 1 if cell.series == "own" else 9
         assert [run.seed for run in cell.runs] == [4, 2, 7]
-        assert [test.seed for test in cell.tests] == [4, 2, 7]
         for run, test in zip(cell.runs, cell.tests, strict=True):
+            assert (test.seed, test.task.shots) == (run.seed, cell.x)
+            assert (test.evaluation.steps, test.evaluation.rate) == (steps, 0.3)
             assert test.folder != run.folder
-            assert test.task.shots == cell.x
             assert run.task.shots == 1
-            assert test.evaluation.steps == (1 if cell.series == "own" else 9)
-            assert test.evaluation.rate == 0.3
     run = cells[2].runs[0]
     assert run.clipping.kind == "constant"
-    assert run.noise.multiplier == 5.0
-    assert run.budget.delta == 1e-6
-    assert len(plan.runs) == 6
-    assert len(plan.tests) == 15
+    assert (run.noise.multiplier, run.budget.delta) == (5.0, 1e-6)
+
+
+def test_run_key_does_not_change_with_a_key_of_a_later_version(tmp_path: Path) -> None:
+    run = make_config({"evaluation": {"tasks": 50}, "streams": "shared"})
+    path = tmp_path / "config.yaml"
+    path.write_text(run.to_yaml(), encoding="utf-8")
+    assert read_run(read_yaml(path)) == run
+    older = run.plain()
+    del older["streams"]
+    path.write_text(yaml.safe_dump(older), encoding="utf-8")
+    assert read_run(read_yaml(path)).key == run.key
+
+
+def test_folders_have_what_a_run_and_a_test_differ_in() -> None:
+    run = make_config({"seed": 2})
+    assert run.folder == f"dp-agr/glyphs/3way-1shot/{run.key}/seed2"
+    assert make_config(general=LOTS).folder.split("/")[2] == "10class"
+    tested = run.tested_at(shots=5, steps=30)
+    assert tested.test_name == "5shot-30steps-0.1rate-6tasks-3query"
+    assert run.test_name != tested.test_name
 
 
 SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
-FTRL = {"method": "dp-agr-ftrl"}
-AGRLR = {"method": "dp-agrlr"}
-REPTILE = {"method": "dp-reptile"}
-FL = {"method": "dp-fl"}
 DISJOINT = {"client_update": {"batches": "disjoint", "inner_steps": 3}}
 
 
 @pytest.mark.parametrize(
-    ("run", "change", "shared"),
+    ("method", "change", "shared"),
     [
-        ({}, {"server": {"rate": 0.5}}, True),
-        ({}, {"client_update": {"inner_steps": 3}}, True),
-        ({}, {"dataset": "omniglot"}, True),
-        ({}, {"clients": {"count": 96}}, False),
-        ({}, {"participation": {"rounds": 6}}, False),
-        (FTRL, {"server": SGD}, False),
-        (FTRL, {"noise": {"factorisation": "square-root"}}, False),
-        (AGRLR, {"clients": {"query_per_class": 3}}, False),
-        (AGRLR, {"task": {"ways": 2}}, False),
-        (AGRLR, {"client_update": {"inner_steps": 3}}, False),
-        (AGRLR, {"within_task": {"delta": 1e-4}}, False),
-        (AGRLR, {"evaluation": {"steps": 3}}, True),
-        (REPTILE, DISJOINT, False),
-        (FL, {"evaluation": {"every": 0}}, True),
-        (FL, {"clients": {"fragments": 40}}, False),
-        (FL, {"clients": {"count": 2}}, False),
-        (FL, {"dataset": "mnist"}, False),
-        (FL, {"client_update": {"inner_steps": 2}}, False),
+        ("dp-agr", {"server": {"rate": 0.5}}, True),
+        ("dp-agr", {"client_update": {"inner_steps": 3}}, True),
+        ("dp-agr", {"dataset": "omniglot"}, True),
+        ("dp-agr", {"clients": {"count": 96}}, False),
+        ("dp-agr", {"participation": {"rounds": 6}}, False),
+        ("dp-agr-ftrl", {"server": SGD}, False),
+        ("dp-agr-ftrl", {"noise": {"factorisation": "square-root"}}, False),
+        ("dp-agrlr", {"clients": {"query_per_class": 3}}, False),
+        ("dp-agrlr", {"task": {"ways": 2}}, False),
+        ("dp-agrlr", {"client_update": {"inner_steps": 3}}, False),
+        ("dp-agrlr", {"within_task": {"delta": 1e-4}}, False),
+        ("dp-agrlr", {"evaluation": {"steps": 3}}, True),
+        ("dp-reptile", DISJOINT, False),
+        ("dp-fl", {"evaluation": {"every": 0}}, True),
+        ("dp-fl", {"clients": {"fragments": 40}}, False),
+        ("dp-fl", {"clients": {"count": 2}}, False),
+        ("dp-fl", {"dataset": "mnist"}, False),
+        ("dp-fl", {"client_update": {"inner_steps": 2}}, False),
     ],
 )
-def test_audit_is_shared_by_runs_of_one_mechanism(run, change, shared):
+def test_audit_is_shared_by_runs_of_one_mechanism(method, change, shared):
     """Of clients, and of records."""
-    general = LOTS if run is FL else RUN
+    run = {"method": method}
+    general = LOTS if method == "dp-fl" else RUN
     base = audited_as(make_config(run, general=general))
     changed = audited_as(make_config(run, change, general=general))
     assert (base == changed) is shared

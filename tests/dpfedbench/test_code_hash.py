@@ -17,21 +17,19 @@ from dpfedbench.papers import read_run_file
 from tests import finished_run
 
 ROOT = Path(__file__).resolve().parents[2]
+# Files on which no result depends. The plugins' own files are in every hash.
 NO_RESULT = re.compile(
     r"dpfedbench/(errors|files|lazy|manifests|plugins|results_format)\.py"
     r"|dpsum/(files|progress|terminal|lazy)\.py|workflow_jobs/\w+\.py"
 )
-"""Files on which no result depends: reading, writing, progress, jobs and the registry
-of plugins (the plugins' own files are in every hash).
-"""
 
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a tree of sources with one rule `account` that uses two of three packages."""
     for package in ("dpsum", "dpfedbench/parts", "dpfedbench/results"):
-        (tmp_path / package / "sub").mkdir(parents=True)
-        (tmp_path / package / "sub" / "module.py").write_text("1")
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "module.py").write_text("1")
     monkeypatch.setattr(hashing, "SOURCES", tmp_path)
     monkeypatch.setattr(hashing, "PACKAGES", {"account": ("dpsum", "dpfedbench/parts")})
     yield tmp_path
@@ -43,42 +41,36 @@ def hash_again(*files: Path) -> str:
     return code_hash("account", files)
 
 
-def test_code_hash_follows_its_packages_and_files_alone(
-    sources: Path, tmp_path: Path
-) -> None:
-    script = tmp_path / "account.py"
+def test_code_hash_follows_its_packages_and_files_alone(sources: Path) -> None:
+    script = sources / "account.py"
     script.write_text("1")
     before = hash_again(script)
-    (sources / "dpfedbench/results/sub/module.py").write_text("2")
-    (sources / "dpsum/sub/__pycache__").mkdir()
-    (sources / "dpsum/sub/__pycache__/loop-1.py311.nbi").write_text("by numba")
+    (sources / "dpfedbench/results/module.py").write_text("2")
+    (sources / "dpsum/__pycache__").mkdir()
+    (sources / "dpsum/__pycache__/loop-1.py311.nbi").write_text("by numba")
     assert hash_again(script) == before
-
     changed = {before}
-    for path in (
-        script,
-        sources / "dpsum/sub/module.py",
-        sources / "dpfedbench/parts/sub/module.py",
-        sources / "dpsum/template.html",
-    ):
+    (sources / "dpsum/sub").mkdir()
+    files = ("dpsum/sub/new.py", "dpfedbench/parts/module.py", "dpsum/template.html")
+    for path in (script, *(sources / file for file in files)):
         path.write_text("2")
         changed.add(hash_again(script))
-    (sources / "dpsum/sub/module.py").rename(sources / "dpsum/sub/renamed.py")
+    (sources / "dpsum/sub/new.py").rename(sources / "dpsum/sub/renamed.py")
     changed.add(hash_again(script))
     assert len(changed) == 6
 
 
 def test_code_hash_follows_plugins_and_their_imports(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = hash_again()
-    (tmp_path / "accountant_plugin.py").write_text("import accountant_table\n")
-    (tmp_path / "accountant_table.py").write_text("VALUE = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plugin = importlib.import_module("accountant_plugin")
+    (sources / "hashed_plugin.py").write_text("import hashed_table\n")
+    (sources / "hashed_table.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(sources))
+    plugin = importlib.import_module("hashed_plugin")
     monkeypatch.setattr(plugin_sources, "modules", lambda: [plugin])
     with_plugin = hash_again()
-    (tmp_path / "accountant_table.py").write_text("VALUE = 2\n")
+    (sources / "hashed_table.py").write_text("VALUE = 2\n")
     assert len({before, with_plugin, hash_again()}) == 3
 
 
@@ -93,11 +85,10 @@ def test_code_hash_table_has_the_cheap_rules_and_existing_packages() -> None:
 
 def watch_calls(action: Callable[[], Any]) -> set[str]:
     """Return the files of our packages of which a function is called."""
-    called: set[Path] = set()
+    called: set[str] = set()
 
-    def watch(frame: Any, event: str, _: Any) -> None:
-        if event == "call":
-            called.add(Path(frame.f_code.co_filename))
+    def watch(frame: Any, *_: Any) -> None:
+        called.add(frame.f_code.co_filename)
 
     threading.setprofile(watch)
     sys.setprofile(watch)
@@ -106,11 +97,8 @@ def watch_calls(action: Callable[[], Any]) -> set[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return {
-        path.relative_to(SOURCES).as_posix()
-        for path in called
-        if SOURCES in path.parents
-    }
+    paths = [path for path in map(Path, called) if SOURCES in path.parents]
+    return {path.relative_to(SOURCES).as_posix() for path in paths}
 
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
@@ -119,16 +107,14 @@ def test_code_hash_table_has_the_packages_that_a_stage_calls(
 ) -> None:
     """Functions that run at import, or that read the configuration, are exempt."""
     run_stage = getattr(finished_run, stage)
-    # The first call imports all modules.
-    run_stage()
+    run_stage()  # The first call imports all modules.
     configuration = finished_run.RUN_FOLDER / "config.yaml"
     reading = watch_calls(lambda: read_run_file(configuration))
     called = watch_calls(run_stage)
-    packages = tuple(f"{package}/" for package in PACKAGES[stage])
-    outside = [
-        name
-        for name in sorted(called - reading)
-        if not f"{name}/".startswith(packages) and not NO_RESULT.fullmatch(name)
-    ]
     assert len(called) > 12
-    assert outside == []
+    packages = tuple(f"{package}/" for package in PACKAGES[stage])
+    assert [
+        name
+        for name in called - reading
+        if not f"{name}/".startswith(packages) and not NO_RESULT.fullmatch(name)
+    ] == []

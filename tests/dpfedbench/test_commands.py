@@ -23,15 +23,13 @@ def page_commands() -> list[str]:
     commands = []
     fences = re.compile(r"^```(\w*).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     for text in TEXTS.values():
-        inline = re.findall("`([^`]+)`", fences.sub("", text))
-        codes = [" ".join(code.split()) for code in inline]
+        codes = re.findall("`([^`]+)`", fences.sub("", text))
         for language, block in fences.findall(text):
             if language in ("bash", "sh"):
                 codes += [line.partition("  #")[0] for line in block.splitlines()]
         for code in codes:
-            for part in re.split(r" *(?:&&|;) *", code):
-                start = START.match(part)
-                if start:
+            for part in re.split(" *(?:&&|;) *", " ".join(code.split())):
+                if start := START.match(part):
                     commands.append(start[4] + part[start.end() - 1 :])
     return list(dict.fromkeys(commands))
 

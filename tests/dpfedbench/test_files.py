@@ -1,13 +1,13 @@
-"""Files are whole or absent, also after a writer was killed."""
+"""Files are whole or absent, also after a writer was killed, and of a known format."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from dpfedbench.files import write_text
+from dpfedbench.files import read_json, write_json, write_text
+from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
+from tests.dpfedbench.data.conftest import refusal
 
 KILLED = """
 import os, signal, sys
@@ -19,14 +19,15 @@ with atomic_path(sys.argv[1]) as temporary:
 
 
 def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+    """Files of this process and of others stay: whether a process of another machine
+    is alive is unknown here.
+    """
     path = tmp_path / "a.json"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     (partial,) = tmp_path.iterdir()
     assert ".part" in partial.name
-    assert not path.exists()
     process = partial.name.split(".")[-3]
-    # This process writes to a file of this name, and renames it. Whether a process of
-    # another machine is alive is unknown here.
+    # This process writes to a file of this name, and renames it.
     of_this_process = tmp_path / partial.name.replace(process, str(os.getpid()))
     foreign = [
         tmp_path / ".b.json.part.json",
@@ -42,21 +43,32 @@ def test_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
 
 WRITE = """
 import os
-import sys
-os.umask(int(sys.argv[1]))
-import numpy as np
-from safetensors.numpy import save_file
+os.umask(0o027)
+from pathlib import Path
 from dpfedbench.files import atomic_path, write_text
 with atomic_path("model.safetensors") as temporary:
-    save_file({"a": np.zeros(3, np.float32)}, temporary)
+    Path(temporary).touch(0o600)
 write_text("a.txt", "a")
 """
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_written_files_have_the_mode_of_new_files(tmp_path: Path, mask: int) -> None:
+def test_written_files_have_the_mode_of_new_files(tmp_path: Path) -> None:
     """safetensors and tempfile make files that only their owner can read."""
-    command = [sys.executable, "-c", WRITE, str(mask)]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", WRITE], cwd=tmp_path, check=True)
     modes = [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()]
-    assert modes == [0o666 & ~mask] * 2
+    assert modes == [0o640, 0o640]
+
+
+def test_results_format_is_this_versions_or_none(tmp_path: Path) -> None:
+    check_format(tmp_path / "absent")
+    mark_format(tmp_path)
+    assert read_json(tmp_path / NAME)["format"] == FORMAT
+    for accepted in (FORMAT, "1.3"):
+        write_json(tmp_path / NAME, {"format": accepted})
+        check_format(tmp_path)
+    write_json(tmp_path / NAME, {"format": "2.0", "written_by": "9.1"})
+    message = refusal(check_format, tmp_path)
+    assert "results of format 2.0, written by dpfedbench 9.1" in message
+    for damaged in ({"format": None}, []):
+        write_json(tmp_path / NAME, damaged)
+        refusal(check_format, tmp_path)

@@ -1,6 +1,6 @@
-"""Plugins: modules of a working folder, and a wheel that is built, installed and run.
+"""Plugins, as modules of a working folder and as a wheel, and the wheel of dpfedbench.
 
-Their code is that of the pages in docs.
+The plugins' code is that of the pages in docs.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from tests.shipped import without_others
 from tests.workflow.test_dag import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
-INSIDE = "src/dpfedbench/"
 METHOD = "anil|geometric|yogi"
 PLUGINS = "dp_anil,geometric,yogi"
 
@@ -30,11 +30,12 @@ def write_code(folder: Path, *pages: str, pattern: str, package: str = "") -> Pa
     `pattern` selects files by their paths. `package` is the prefix of their imports.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    selected = re.compile(f"src/dpfedbench/.*({pattern})")
     files = {
         Path(name): text
         for page in pages
         for name, text in files_of_page(page).items()
-        if name.startswith(INSIDE) and re.search(pattern, name)
+        if selected.match(name)
     }
     for path, text in files.items():
         for imported in files:
@@ -50,39 +51,33 @@ def work(tmp_path: Path) -> Path:
     return write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
 
 
-def edit(path: Path) -> None:
-    """Add a comment to a file."""
-    path.write_text(path.read_text("utf-8") + "# edited\n", encoding="utf-8")
+def edit(path: Path, text: str = "# edited\n") -> None:
+    """Add a text to a file."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def run_code(
-    code: str,
-    *arguments: str,
-    folder: Path,
-    site: Path = ROOT,
-    plugins: str = "",
+    code: str, *arguments: str, folder: Path, site: Path = ROOT, plugins: str = ""
 ) -> str:
     """Run code in a process of a folder; return its output, or its error's last line."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(site)]),
-        "DPFEDBENCH_PLUGINS": plugins,
-    }
+    path = os.pathsep.join([str(ROOT / "src"), str(site)])
+    environment = os.environ | {"PYTHONPATH": path, "DPFEDBENCH_PLUGINS": plugins}
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True
     )
     if done.returncode == 0:
         return done.stdout.strip()
     return done.stderr.splitlines()[-1].strip()
 
 
-def ledger_of(run: Path) -> list[dict[str, object]]:
+def thresholds_of(run: Path) -> list[float]:
+    """Return the thresholds of a run, each of a sum of query gradients."""
     lines = (run / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    events = [json.loads(line) for line in lines]
+    assert {event["name"] for event in events} == {"query-gradient-sum"}
+    return [event["threshold"] for event in events]
 
 
 RUN = """
@@ -109,56 +104,45 @@ train(run, data_dir=data, clients_dir=clients, run_dir=folder)
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel('.')"
 
 
-def install_wheel(repository: Path, site: Path) -> None:
-    """Build the wheel of a repository and install it, without a network."""
-    subprocess.run([sys.executable, "-c", BUILD], cwd=repository, check=True)
-    (wheel,) = repository.glob("*.whl")
-    command = [sys.executable, "-m", "pip", "install", "--quiet"]
-    uv = shutil.which("uv")
-    if uv:
-        command = [uv, "pip", "install", "--offline", "--python", sys.executable]
-    command += ["--no-deps", "--no-index", "--target", str(site), str(wheel)]
-    subprocess.run(command, check=True)
-
-
 def test_plugin_published_as_a_wheel_is_found_and_trained(
     federation: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The repository is that of docs/recipes.md, with the method of docs/add-a-part.md."""
-    package = tmp_path / "published" / "src" / "dpfedbench_anil"
+    """The repository is that of docs/recipes.md, with the method of docs/add-a-part.md.
+
+    Each of three rounds of one pass has one release, over the gradients of 4 clients.
+    """
+    repository = tmp_path / "published"
+    package = repository / "src" / "dpfedbench_anil"
     write_code(package, "add-a-part.md", pattern=METHOD, package="dpfedbench_anil.")
     files = files_of_page("recipes.md")
     for name in ("pyproject.toml", "src/dpfedbench_anil/__init__.py"):
-        (tmp_path / "published" / name).write_text(files[name], encoding="utf-8")
-    site = tmp_path / "site"
-    install_wheel(tmp_path / "published", site)
+        (repository / name).write_text(files[name], encoding="utf-8")
+    subprocess.run([sys.executable, "-c", BUILD], cwd=repository, check=True)
+    (wheel,) = repository.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     arguments = [*map(str, federation), str(tmp_path / "run")]
+    places = {"folder": tmp_path, "site": tmp_path / "site"}
     unknown = run_code(TRAIN, *arguments, folder=tmp_path)
     assert "a method of your own is in a module that plugins lists" in unknown
-    off = run_code(TRAIN, *arguments, folder=tmp_path, site=site, plugins="no")
-    assert off == unknown
-    run_code(TRAIN, *arguments, folder=tmp_path, site=site)
-    releases = ledger_of(tmp_path / "run")
-    # The plugin's clipping rule has C = 0.5 * 0.9^t. One release a round, over the
-    # gradients of 4 clients of one pass.
-    thresholds = [event["threshold"] for event in releases]
-    assert thresholds == pytest.approx([0.5, 0.45, 0.405])
-    assert {event["name"] for event in releases} == {"query-gradient-sum"}
+    assert run_code(TRAIN, *arguments, **places, plugins="no") == unknown
+    run_code(TRAIN, *arguments, **places)
+    # The plugin's clipping rule has C = 0.5 * 0.9^t.
+    assert thresholds_of(tmp_path / "run") == pytest.approx([0.5, 0.45, 0.405])
 
 
 def test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run(
     work: Path, tmp_path: Path
 ) -> None:
     """Other files, and the place of the folder, are not in the hash."""
-    late = "\ndef late():\n    from helpers import rates\n"
-    method = work / "dp_anil.py"
-    method.write_text(method.read_text("utf-8") + late, encoding="utf-8")
-    helpers = work / "helpers"
-    helpers.mkdir()
-    (helpers / "__init__.py").touch()
-    (helpers / "rates.py").write_text("from .deeper import FACTOR\n")
-    (helpers / "deeper.py").write_text("FACTOR = 2\n")
-    (helpers / "unused.py").touch()
+    (work / "helpers").mkdir()
+    for name, text in {
+        "dp_anil.py": "\ndef late():\n    from helpers import rates\n",
+        "helpers/__init__.py": "",
+        "helpers/rates.py": "from .deeper import FACTOR\n",
+        "helpers/deeper.py": "FACTOR = 2\n",
+        "helpers/unused.py": "",
+    }.items():
+        edit(work / name, text)
 
     def identity(folder: Path = work) -> str:
         return run_code(PRINT_IDENTITY, folder=folder, plugins=PLUGINS)
@@ -167,7 +151,7 @@ def test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run(
     version, digest, key = first.split()
     assert version == "1"
     assert re.fullmatch("[0-9a-f]{12}", digest)
-    edit(helpers / "unused.py")
+    edit(work / "helpers/unused.py")
     assert identity() == first
     assert identity(shutil.copytree(work, tmp_path / "elsewhere")) == first
     identities = {first}
@@ -178,43 +162,30 @@ def test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run(
     assert {line.split()[2] for line in identities} == {key}
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        (
-            "from dpsum.clipping import Constant\n"
-            "class Mine(Constant):\n    kind = 'mine'\n    factor: float = 1.0\n",
-            r"mine\.Mine has a key 'factor', but is not a dataclass: put",
-        ),
-        (
-            "from dpfedbench.papers.dp_fedmeta import DpAgr\n"
-            "class Mine(DpAgr):\n    name = 'dp-agr'\n    title = 'Mine'\n",
-            r"the methods in dpfedbench\.papers\.dp_fedmeta and mine both",
-        ),
-    ],
-    ids=["setting that would be ignored", "name of another method"],
-)
-def test_plugin_with_a_fault_is_refused(work: Path, text: str, error: str) -> None:
-    (work / "mine.py").write_text(text, encoding="utf-8")
-    output = run_code(PRINT_IDENTITY, folder=work, plugins=f"{PLUGINS},mine")
-    assert re.search(error, output)
-
-
-PARTITION = """
-import numpy as np
-from types import SimpleNamespace
-from tests.dpfedbench.training.conftest import DIFFERENCE, make_config
-clients = {"partition": "halving", "ratio": 3.0}
-run = make_config({"method": "dp-fedavg", "clients": clients}, general=DIFFERENCE)
-held = run.clients.deal(SimpleNamespace(splits={"train": np.arange(400)}), seed=0)
-print(*map(len, held), sorted(np.concatenate(held)) == list(range(400)))
+IGNORED_SETTING = """
+from dpsum.clipping import Constant
+class Mine(Constant):
+    kind = "mine"
+    factor: float = 1.0
+"""
+TAKEN_NAME = """
+from dpfedbench.papers.dp_fedmeta import DpAgr
+class Mine(DpAgr):
+    name = "dp-agr"
+    title = "Mine"
 """
 
 
-def test_partition_of_the_page_deals_records(tmp_path: Path) -> None:
-    folder = write_code(tmp_path, "add-a-part.md", pattern="partitions/halving")
-    output = run_code(PARTITION, folder=folder, plugins="halving")
-    assert output == "270 90 30 10 True"
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (IGNORED_SETTING, "mine.Mine has a key 'factor', but is not a dataclass: put"),
+        (TAKEN_NAME, "the methods in dpfedbench.papers.dp_fedmeta and mine both"),
+    ],
+)
+def test_plugin_with_a_fault_is_refused(work: Path, text: str, error: str) -> None:
+    (work / "mine.py").write_text(text, encoding="utf-8")
+    assert error in run_code(PRINT_IDENTITY, folder=work, plugins=f"{PLUGINS},mine")
 
 
 ACCOUNTANT_AND_ATTACK = """
@@ -230,22 +201,29 @@ def score(run, rule, *, records, first):
     return records
 """
 USE_THEM = """
-import dpfedbench.papers
+import numpy as np
+from types import SimpleNamespace
 from dpsum.accounting.analyses import find
 from dpfedbench.audit.attacks import score_of
 from dpsum.clipping import Constant
+from tests.dpfedbench.training.conftest import DIFFERENCE, make_config
 print(type(find("mine", "one-pass")).__module__)
 print(score_of(None, Constant(threshold=1.0), records=7, first=1.0))
+clients = {"partition": "halving", "ratio": 3.0}
+run = make_config({"method": "dp-fedavg", "clients": clients}, general=DIFFERENCE)
+held = run.clients.deal(SimpleNamespace(splits={"train": np.arange(400)}), seed=0)
+print(*map(len, held), sorted(np.concatenate(held)) == list(range(400)))
 """
 
 
-def test_plugin_may_have_an_accountant_and_an_attack(tmp_path: Path) -> None:
+def test_plugin_may_have_accountants_attacks_and_partitions(tmp_path: Path) -> None:
+    write_code(tmp_path, "add-a-part.md", pattern="partitions/halving")
     path = tmp_path / "mine.py"
     path.write_text(ACCOUNTANT_AND_ATTACK, encoding="utf-8")
-    assert run_code(USE_THEM, folder=tmp_path, plugins="mine") == "mine\n7"
-    duplicate = ACCOUNTANT_AND_ATTACK.replace('"mine",', '"gaussian",')
-    path.write_text(duplicate, encoding="utf-8")
-    error = run_code(USE_THEM, folder=tmp_path, plugins="mine")
+    output = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")
+    assert output == "mine\n7\n270 90 30 10 True"
+    path.write_text(ACCOUNTANT_AND_ATTACK.replace('"mine"', '"gaussian"'), "utf-8")
+    error = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")
     assert error.endswith("are both for ('gaussian', 'one-pass'): keep one")
 
 
@@ -281,8 +259,7 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
     """
     pages = ("add-a-part.md", "add-a-data-set.md")
     folder = write_code(tmp_path, *pages, pattern=f"{METHOD}|stripes")
-    configuration = without_others(CONFIGURATION)
-    (tmp_path / "own.yaml").write_text(configuration, encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(without_others(CONFIGURATION), "utf-8")
     table = "results/tables/own/table1.csv"
 
     def make(*arguments: str) -> dict[str, int]:
@@ -293,8 +270,7 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
 
     assert make(table)["train"] == 2
     (run,) = (tmp_path / "results" / "runs" / "dp-anil").glob("stripes/*/*/seed0")
-    thresholds = [event["threshold"] for event in ledger_of(run)]
-    assert thresholds == pytest.approx([0.5, 0.45])
+    assert thresholds_of(run) == pytest.approx([0.5, 0.45])
     assert make(table, "--dry-run") == {}
     make("verify")
     edit(folder / "geometric.py")
@@ -302,3 +278,71 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
     edit(folder / "stripes.py")
     repeated = {"prepare": 1, "partition": 1, "train": 2}
     assert repeated.items() <= make(table, "--dry-run").items()
+
+
+# The wheel of dpfedbench has all files that the library reads
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel without a network, and return the folder of its content.
+
+    The build backend is in uv's cache since the environment was made.
+    """
+    uv = shutil.which("uv")
+    folder = tmp_path_factory.mktemp("wheel")
+    if uv is None:
+        pytest.skip("uv is not on the path")
+    command = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir"]
+    command += [str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode and "network was disabled" in done.stderr:
+        pytest.skip("the build backend is not in uv's cache")
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "content")
+    return folder / "content"
+
+
+def test_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
+    source = ROOT / "src"
+    for path in [*source.rglob("*.py"), *(source / "dpfedbench").rglob("*.txt")]:
+        assert (wheel / path.relative_to(source)).is_file(), path
+
+
+COMMAND = "import sys; from dpfedbench.command import main; sys.exit(main())"
+DATASETS = """
+datasets:
+  mine: {{reader: text-folder, licence: MIT, options: {{folder: '{folder}', words: 3}}}}
+"""
+
+
+def test_wheel_runs_its_workflow_with_its_package(wheel: Path, tmp_path: Path) -> None:
+    """In an empty folder the wheel's files alone plan every job, and the script of a job
+    imports the wheel's library, not that of a checkout.
+    """
+    environment = os.environ | {"PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": ""}
+    environment.pop("SNAKEMAKE_PROFILE", None)
+
+    def call(*words: str) -> str:
+        """Call `dpfedbench run` of the wheel alone; return what it prints."""
+        command = [sys.executable, "-c", COMMAND, "run", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    jobs = call("--preset", "smoke", "--dry-run", "--quiet", "rules")
+    planned = dict(re.findall(r"^(\w+) +(\d+)$", jobs, flags=re.MULTILINE))
+    assert int(planned["train"]) > 10
+    assert planned["train"] == planned["account"]
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(DATASETS.format(folder=tmp_path), "utf-8")
+    call("results/data/mine/summary.json", "--configfile", "own.yaml")
+    assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()
+    compiled = wheel / "dpfedbench" / "data" / "__pycache__"
+    assert list(compiled.glob("text_folder.*.pyc"))
+    (entry,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert "dpfedbench = dpfedbench.command:main" in entry.read_text(encoding="utf-8")

@@ -13,16 +13,23 @@ from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.data.records import load_records
 from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
-from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.found_cells import write_cells
 from dpfedbench.evaluation.held_out import held_out
+from dpfedbench.experiments.experiment_trackers import finished
 from dpfedbench.files import read_json, write_text
-from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
 from dploss.gaussian import gaussian_epsilon
+from tests.dpfedbench.data.conftest import refusal
+from tests.dpfedbench.results.conftest import write_run
 from tests.dpfedbench.training import test_search
-from tests.dpfedbench.training.conftest import LOTS, accounted, make_config, train
+from tests.dpfedbench.training.conftest import (
+    LOTS,
+    accounted,
+    make_config,
+    train,
+    train_model,
+)
 from tests.dpfedbench.training.test_text import run_of, trained
 from tests.pages import code_blocks
 from workflow_jobs.manifests import seal
@@ -30,9 +37,21 @@ from workflow_jobs.manifests import seal
 LETTERS = {"validation": {"every": 4, "tasks": 4, "ensemble": 2}}
 
 
-def seal_files(folder):
-    """Write a manifest of all files of a folder."""
-    seal("rule", sorted(path for path in folder.iterdir() if path.is_file()))
+def place(results, run, data):
+    """Write a run's configuration and its data set into a results folder.
+
+    Returns the run's folder.
+    """
+    folder = results / "runs" / run.folder
+    write_text(folder / "config.yaml", run.to_yaml())
+    shutil.copytree(data, results / "data" / run.dataset, dirs_exist_ok=True)
+    return folder
+
+
+def seal_all(results):
+    """Write the manifest of each folder."""
+    for folder in {path.parent for path in results.rglob("*") if path.is_file()}:
+        seal("rule", sorted(path for path in folder.iterdir() if path.is_file()))
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +65,19 @@ def results(federation, silos, tmp_path_factory):
         (make_config(LETTERS, {"method": "maml"}), federation),
         (make_config({"method": "adap-dp-fl"}, general=LOTS), silos),
     ):
-        folder = results / "runs" / run.folder
-        copies = {data: f"data/{run.dataset}", clients: f"clients/{run.clients_folder}"}
-        for source, target in copies.items():
-            shutil.copytree(source, results / target, dirs_exist_ok=True)
-        write_text(folder / "config.yaml", run.to_yaml())
+        folder = place(results, run, data)
+        partition = results / "clients" / run.clients_folder
+        shutil.copytree(clients, partition, dirs_exist_ok=True)
         train(run, (data, clients), folder)
         accounted(run, folder, clients if run.client_data == "tasks" else None)
-    for folder in {path.parent for path in results.rglob("*") if path.is_file()}:
-        seal_files(folder)
+    seal_all(results)
     return results
 
 
-@pytest.fixture
-def opened(results):
-    """Return a function that opens the run of a method."""
-
-    def open_run_of(method):
-        (folder,) = (results / "runs").glob(f"{method}/*/*/*/seed0")
-        return dpfedbench.open_run(folder)
-
-    return open_run_of
+def opened(results, method):
+    """Open the run of a method."""
+    (folder,) = (results / "runs").glob(f"{method}/*/*/*/seed0")
+    return dpfedbench.open_run(folder)
 
 
 def test_examples_of_the_page_run(results, monkeypatch, capsys):
@@ -85,45 +96,34 @@ def test_examples_of_the_page_run(results, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("method", ["dp-agr", "maml"])
-def test_adapt_gives_the_accuracies_of_the_meta_test(opened, federation, method):
+def test_adapt_gives_the_accuracies_of_the_meta_test(results, federation, method):
     """Without a step the model stays as it is."""
-    run = opened(method)
-    settings = run.settings
+    run = opened(results, method)
+    test = run.settings.evaluation
     dataset = load_dataset(federation[0])
-    test = settings.evaluation
-    shots = settings.task.shots
     sizes = {"query_per_class": test.query_per_class}
-    tasks = sample_tasks(
-        dataset,
-        "test",
-        count=test.tasks,
-        ways=settings.task.ways,
-        shots=shots,
-        seed=settings.seed,
-        purpose="meta-test",
-        **sizes,
-    )
-    accuracies = []
-    for index in range(test.tasks):
-        only = np.array([index])
-        task = gather(dataset, tasks, only, support_per_class=shots, **sizes)
-        adapted = run.adapt(task.support_x[0], task.support_y[0])
-        accuracies.append(adapted.accuracy(task.query_x[0], task.query_y[0]))
+    own = {"ways": 3, "shots": 1, "seed": 0, "purpose": "meta-test"}
+    tasks = sample_tasks(dataset, "test", count=test.tasks, **sizes, **own)
+    ids = np.arange(test.tasks)
+    batch = gather(dataset, tasks, ids, support_per_class=1, **sizes)
+    models = map(run.adapt, batch.support_x, batch.support_y)
+    queries = zip(models, batch.query_x, batch.query_y, strict=True)
+    accuracies = [model.accuracy(x, y) for model, x, y in queries]
     assert accuracies == pytest.approx(run.metrics["per_task"], abs=1e-6)
     assert len(set(accuracies)) > 1
-    untouched = run.adapt(task.support_x[0], task.support_y[0], steps=0)
+    untouched = run.adapt(batch.support_x[0], batch.support_y[0], steps=0)
     for weights, member in zip(untouched.members, run.trained.members, strict=True):
         assert (weights == member[: weights.size]).all()
 
 
-def test_adapt_is_refused_for_a_model_that_is_used_as_trained(opened, silos):
-    run = opened("adap-dp-fl")
+def test_adapt_is_refused_for_a_model_that_is_used_as_trained(results, silos):
+    run = opened(results, "adap-dp-fl")
     images, labels = held_out(run.settings, load_records(silos[0])).test
     accuracy = run.trained.accuracy(images, labels)
     assert accuracy == pytest.approx(run.metrics["accuracy"])
     assert run.trained.predict(images).sum(axis=1) == pytest.approx(1)
-    with pytest.raises(BenchError, match="adap-dp-fl is used without adaptation"):
-        run.adapt(images, labels)
+    message = refusal(run.adapt, images, labels)
+    assert "adap-dp-fl is used without adaptation" in message
 
 
 def test_adapt_gives_the_accuracies_of_the_meta_test_on_text(tmp_path):
@@ -136,16 +136,12 @@ def test_adapt_gives_the_accuracies_of_the_meta_test_on_text(tmp_path):
         model_path=out / "model.safetensors",
         out_path=out / "metrics.json",
     )
-    data = tmp_path / "results" / "data" / settings.dataset
-    folder = tmp_path / "results" / "runs" / settings.folder
-    shutil.copytree(tmp_path / "data", data)
-    shutil.copytree(out, folder)
-    write_text(folder / "config.yaml", settings.to_yaml())
-    seal_files(folder)
-    seal_files(data)
+    folder = place(tmp_path / "results", settings, tmp_path / "data")
+    shutil.copytree(out, folder, dirs_exist_ok=True)
+    seal_all(tmp_path / "results")
     run = dpfedbench.open_run(folder)
     test = settings.evaluation
-    known = KnownText(load_texts(data), settings.task.text)
+    known = KnownText(load_texts(tmp_path / "data"), settings.task.text)
     tasks = known.tasks(known.dataset.splits["test"][: test.tasks])
     shots = settings.task.shots
     end = shots + test.query_per_class
@@ -162,8 +158,8 @@ def test_adapt_gives_the_accuracies_of_the_meta_test_on_text(tmp_path):
         assert after.detach().numpy() == pytest.approx(step, abs=1e-6)
 
 
-def test_model_is_a_copy_that_computes_the_predictions(opened):
-    run = opened("maml")
+def test_model_is_a_copy_that_computes_the_predictions(results):
+    run = opened(results, "maml")
     rng = np.random.default_rng(0)
     images = rng.random((6, *run.trained.net.input_shape), np.float32)
     adapted = run.adapt(images, np.arange(6) % 3)
@@ -182,49 +178,35 @@ def test_open_run_of_searched_cells_reads_the_search(silos, tmp_path):
     Without the search's ledger there is no account.
     """
     results = tmp_path / "results"
-    data, clients = silos
     search = test_search.search_config()
     run = test_search.cells_config(search=search)
-    search_folder = results / "runs" / search.folder
-    run_folder = results / "runs" / run.folder
+    search_folder = place(results, search, silos[0])
+    run_folder = place(results, run, silos[0])
     genotype = search_folder / "genotype.json"
     ledger = search_folder / "ledger.jsonl"
-    shutil.copytree(data, results / "data" / run.dataset)
-    for config, folder, references in (
-        (search, search_folder, {}),
-        (run, run_folder, {"genotype.json": genotype, "ledger.jsonl": ledger}),
-    ):
-        write_text(folder / "config.yaml", config.to_yaml())
-        engine.train(
-            config,
-            data_dir=data,
-            clients_dir=clients,
-            run_dir=folder,
-            references=references,
-        )
-        if config is search:
-            write_cells(
-                search,
-                text_path=folder / "cells.txt",
-                genotype_path=genotype,
-                data_dir=data,
-                model_path=folder / "model.safetensors",
-            )
-        account_run(config, folder, folder / "privacy.json", references=references)
-    for folder in (search_folder, run_folder, results / "data" / run.dataset):
-        seal_files(folder)
-    finished = dpfedbench.open_run(run_folder)
-    assert finished.model.genotype.to_json() == read_json(genotype)
-    assert finished.account_at(finished.account.delta) == finished.account
+    train_model(search, silos, search_folder)
+    write_cells(
+        search,
+        text_path=search_folder / "cells.txt",
+        genotype_path=genotype,
+        data_dir=silos[0],
+        model_path=search_folder / "model.safetensors",
+    )
+    references = {"genotype.json": genotype, "ledger.jsonl": ledger}
+    train_model(run, silos, run_folder, references=references)
+    account_run(run, run_folder, run_folder / "privacy.json", references=references)
+    seal_all(results)
+    trained_run = dpfedbench.open_run(run_folder)
+    assert trained_run.model.genotype.to_json() == read_json(genotype)
+    account = trained_run.account
+    assert trained_run.account_at(account.delta) == account
     ledger.unlink()
-    missing = r"dp-fnas/.*ledger\.jsonl is missing: run the workflow again"
-    with pytest.raises(BenchError, match=missing):
-        finished.account_at(1e-4)
+    assert f"{ledger} is missing" in refusal(trained_run.account_at, 1e-4)
 
 
-def test_epsilon_at_another_delta_follows_from_the_ledger(opened):
+def test_epsilon_at_another_delta_follows_from_the_ledger(results):
     """One pass is one Gaussian of z = 1 for each client. Clients share images."""
-    run = opened("dp-agr")
+    run = opened(results, "dp-agr")
     assert run.epsilon() == run.account.profiles["proven"]
     assert run.account_at(run.account.delta) == run.account
     epsilon = run.epsilon(delta=1e-5).epsilon_high
@@ -234,35 +216,48 @@ def test_epsilon_at_another_delta_follows_from_the_ledger(opened):
     assert np.isnan(table.loc["tuning", "epsilon_high"])
     assert "no search" in table.loc["tuning", "explanation"]
     assert table.loc["image_level", "epsilon_high"] > epsilon
-    with pytest.raises(BenchError, match="no release claims privacy"):
-        opened("maml").epsilon()
+    assert "no release claims privacy" in refusal(opened(results, "maml").epsilon)
 
 
-IMAGES = np.zeros((3, 16, 16, 1), np.uint8)
-CLASSES = np.arange(3)
-BAD_CALLS = {
-    "open_run, no folder": lambda run: dpfedbench.open_run("no such folder"),
-    "account_at, nan": lambda run: run.account_at(float("nan")),
-    "epsilon, no profile": lambda run: run.epsilon("hold"),
-    "accounts, zero": lambda run: run.accounts(0.0),
-    "adapt, above one": lambda run: run.adapt(IMAGES + 255.0, CLASSES),
-    "accuracy, a high class": lambda run: run.trained.accuracy(IMAGES, CLASSES + 1),
-}
+def test_public_function_refuses_bad_input_in_one_line(results):
+    run = opened(results, "dp-agr")
+    images = np.zeros((3, 16, 16, 1), np.uint8)
+    classes = np.arange(3)
+    refusal(dpfedbench.open_run, "no such folder")
+    refusal(run.account_at, float("nan"))
+    refusal(run.epsilon, "hold")
+    refusal(run.accounts, 0.0)
+    refusal(run.adapt, images + 255.0, classes)
+    refusal(run.trained.accuracy, images, classes + 1)
 
 
-@pytest.mark.parametrize("name", BAD_CALLS)
-def test_public_function_refuses_bad_input_in_one_line(opened, name):
-    with pytest.raises(BenchError) as caught:
-        BAD_CALLS[name](opened("dp-agr"))
-    assert "\n" not in str(caught.value)
-
-
-def test_cohorts_of_one_pass_have_every_client_once(opened):
-    run = opened("dp-agr")
+def test_cohorts_of_one_pass_have_every_client_once(results):
+    run = opened(results, "dp-agr")
     rounds = run.training["rounds_run"]
     cohorts = [run.cohort(number) for number in range(1, rounds + 1)]
     assert [len(cohort) for cohort in cohorts] == run.history["clients"].to_list()
     assert sorted(np.concatenate(cohorts)) == list(range(run.settings.clients.count))
     for number in (0, rounds + 1):
-        with pytest.raises(BenchError, match=f"no round {number}: the run has rounds"):
-            run.cohort(number)
+        assert f"no round {number}: the run has rounds" in refusal(run.cohort, number)
+
+
+def test_experiment_trackers_get_the_histories_and_results_of_finished_runs(tmp_path):
+    """Empty cells and empty columns are no points, and an unfinished run has none."""
+    expected = {("threshold", 1, 0.5), ("threshold", 2, 0.25)}
+    expected |= {("test_accuracy", 2, 41.5), ("result/accuracy", 2, 41.5)}
+    private = {("result/claimed", 2, 1.5), ("result/proven", 2, 4.887)}
+    history = "round,threshold,test_accuracy,loss\n1,0.5,,\n2,0.25,41.5,\n"
+    for method in ("dp-agr", "maml"):
+        run = make_config({"method": method})
+        write_run(tmp_path / "results", run, [40.0, 43.0])
+        folder = tmp_path / "results" / "runs" / run.folder
+        write_text(folder / "history.csv", history)
+    seal_all(tmp_path / "results")
+    write_text(folder.parent / "seed1" / "history.csv", history)
+    points = {
+        run.split("/")[0]: {
+            (row.variable, row.round, round(row.value, 3)) for row in frame.itertuples()
+        }
+        for run, frame in finished(tmp_path / "results")
+    }
+    assert points == {"maml": expected, "dp-agr": expected | private}

@@ -32,3 +32,13 @@ def differentiate_twice(net, theta, inputs, labels, direction):
 def relative_errors(rows, expected):
     """Return the distance of each row from the expected one, in its norm."""
     return np.linalg.norm(rows - expected, axis=1) / np.linalg.norm(expected, axis=1)
+
+
+def assert_no_bit_of_another_record(gradients, theta, images, labels, block=""):
+    """Check that another third image changes the third gradient and no other bit."""
+    before, after = np.empty((2, len(images), gradients.width(block)), np.float32)
+    gradients.record_gradients(theta, images, labels, before, block=block)
+    images[2] = 255 - images[2]
+    gradients.record_gradients(theta, images, labels, after, block=block)
+    assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all()
+    assert (before[2] != after[2]).any()

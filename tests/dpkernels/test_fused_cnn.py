@@ -12,10 +12,10 @@ from numba.core.dispatcher import Dispatcher
 
 from dpkernels import calls, clipped_sum, conv4_first, conv4_order, fused_cnn, winograd
 from dpkernels.fused_cnn import FusedCnn
-from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum
 from tests.dpfedbench.models.nets import cnn
 from tests.dpkernels.autograd import differentiate
-from tests.dpsum.helpers import NO_NOISE
+from tests.dpsum.helpers import NO_NOISE, make_sum
 
 NET = cnn()
 DIMENSION = 26_010
@@ -85,11 +85,9 @@ def test_fused_cnn_rows_have_no_bit_of_another_record(filled):
     losses, rows = fused_gradients(theta, images, labels)
 
     def check(indices):
-        other_losses, other_rows = fused_gradients(
-            theta, images[indices], labels[indices]
-        )
-        assert np.array_equal(other_rows, rows[indices])
-        assert np.array_equal(other_losses, losses[indices])
+        again = fused_gradients(theta, images[indices], labels[indices])
+        assert np.array_equal(again[0], losses[indices])
+        assert np.array_equal(again[1], rows[indices])
 
     check(np.random.default_rng(6).permutation(24))
     for index in (0, 7, 23):
@@ -110,10 +108,9 @@ def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
     total = PlainSum(dimension=DIMENSION)
     if private:
         limit = float(np.median(norms)) if count else 1.0
-        total = PrivateSum(dimension=DIMENSION, threshold=limit, noise_multiplier=1.0)
-    added_losses, added_norms = FusedCnn(NET).add_record_gradients(
-        theta, *records, total
-    )
+        total = make_sum(DIMENSION, limit)
+    added = FusedCnn(NET).add_record_gradients(theta, *records, total)
+    added_losses, added_norms = added
     assert np.array_equal(added_losses, losses)
     assert total.count == count
     np.testing.assert_allclose(added_norms, norms, rtol=1e-12)
@@ -123,28 +120,14 @@ def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
     assert np.array_equal(total.release(NO_NOISE), expected)
 
 
-def test_fused_cnn_counts_gradients_that_are_not_finite_as_zero():
-    theta = initial_weights(10)
-    theta[2000] = np.nan
-    total = PlainSum(dimension=DIMENSION)
-    losses, norms = FusedCnn(NET).add_record_gradients(theta, *make_records(5), total)
-    assert np.isnan(losses).all()
-    assert np.isnan(norms).all()
-    assert total.non_finite == 5
-    assert not total.release(None).any()
-
-
-def test_fused_cnn_evaluates_as_torch():
-    """Evaluation has the bits of the losses of a gradient."""
+def test_fused_cnn_evaluation_has_the_bits_of_the_losses_of_a_gradient():
     theta = initial_weights(8)
     records = make_records(50, seed=8)
     losses, correct, _ = FusedCnn(NET).evaluate(theta, *records)
-    weights = torch.from_numpy(theta)
-    np.testing.assert_allclose(losses, NET.losses(weights, *records), rtol=1e-5)
-    assert np.array_equal(correct, NET.correct(weights, *records)[0])
     assert losses.dtype == correct.dtype == np.float64
-    assert 0 < correct.sum() < 50
     assert np.array_equal(losses, fused_gradients(theta, *records)[0])
+    assert np.array_equal(correct, NET.correct(torch.from_numpy(theta), *records)[0])
+    assert 0 < correct.sum() < 50
 
 
 def test_fused_cnn_large_logits_do_not_overflow():
@@ -160,15 +143,20 @@ def test_fused_cnn_large_logits_do_not_overflow():
 @pytest.mark.parametrize("place", [0, 1030, 2000, 9240, 10_000, 25_660, 26_009])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_fused_cnn_shows_weights_that_are_not_finite(place, value):
+    """A sum counts their gradients as zero."""
     theta = initial_weights(10)
     theta[place] = value
     records = make_records(3)
     losses, rows = fused_gradients(theta, *records)
     assert not np.isfinite(rows).all(axis=1).any()
-    assert not np.isfinite(losses).any()
-    losses, correct, _ = FusedCnn(NET).evaluate(theta, *records)
-    assert not np.isfinite(losses).any()
-    assert not correct.any()
+    total = PlainSum(dimension=DIMENSION)
+    added_losses, norms = FusedCnn(NET).add_record_gradients(theta, *records, total)
+    assert total.non_finite == 3
+    assert not total.release(None).any()
+    evaluation = FusedCnn(NET).evaluate(theta, *records)
+    assert not evaluation.right.any()
+    values = [losses, added_losses, norms, evaluation.losses]
+    assert not np.isfinite(values).any()
 
 
 @pytest.mark.parametrize(
@@ -215,13 +203,15 @@ def test_fused_cnn_refuses_arrays_beyond_which_it_would_read_or_write(change):
 
 
 def called_loops(loop):
-    """Yield the compiled functions that a compiled function calls by their names."""
+    """Return the compiled functions that a compiled function calls by their names."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(loop.py_func)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            called = loop.py_func.__globals__.get(node.func.id)
-            if isinstance(called, Dispatcher):
-                yield called
+    names = {node.func.id for node in ast.walk(tree) if is_call_by_name(node)}
+    called = [loop.py_func.__globals__.get(name) for name in names]
+    return [function for function in called if isinstance(function, Dispatcher)]
+
+
+def is_call_by_name(node):
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
 def test_loops_called_by_a_loop_exist_only_inside_it():
@@ -231,17 +221,12 @@ def test_loops_called_by_a_loop_exist_only_inside_it():
     A loop without `fastmath`, whose operations are rounded in the order written, has
     the same bits wherever it is.
     """
-    checked = 0
-    for module in (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum):
-        loops = [
-            value for value in vars(module).values() if isinstance(value, Dispatcher)
-        ]
-        for loop in loops:
-            for called in called_loops(loop):
-                options = called.targetoptions
-                is_inlined = (
-                    options.get("forceinline") or options.get("inline") == "always"
-                )
-                assert is_inlined or options["fastmath"] is False, (loop, called)
-                checked += 1
-    assert checked > 10
+    modules = (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum)
+    functions = [function for module in modules for function in vars(module).values()]
+    loops = [function for function in functions if isinstance(function, Dispatcher)]
+    called = [function for loop in loops for function in called_loops(loop)]
+    assert len(called) > 10
+    for loop in called:
+        options = loop.targetoptions
+        is_inlined = options.get("forceinline") or options.get("inline") == "always"
+        assert is_inlined or options["fastmath"] is False, loop

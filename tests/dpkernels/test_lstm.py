@@ -1,19 +1,17 @@
-"""The fast passes of the LSTM against autograd and Opacus, record by record."""
+"""The LSTM against torch's own, and its fast passes against autograd."""
 
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.layers import DPLSTM
 from torch import nn
 from torch.nn import functional
 
 from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.lstm import LstmModel
 from dpkernels.lstm import FastLstm
-from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum
 from tests.dpkernels.autograd import differentiate
-from tests.dpsum.helpers import NO_NOISE
+from tests.dpsum.helpers import NO_NOISE, make_sum
 
 WORDS = 23
 LENGTH = 10
@@ -43,17 +41,10 @@ def initial_weights(net):
     return net.initial(np.random.default_rng(0)).astype(np.float64)
 
 
-def make_sum(net, threshold):
-    return PrivateSum(
-        dimension=net.dimension, threshold=threshold, noise_multiplier=1.0
-    )
-
-
-def add_records(net, theta, texts, total, dtype=torch.float64):
-    """Add clipped gradients; return the sum before noise, and the norms."""
-    _, norms = (
-        choose(net, dtype=dtype).make().add_record_gradients(theta, texts, texts, total)
-    )
+def add_records(net, theta, texts, total):
+    """Add gradients; return the sum before noise, and the norms."""
+    gradients = choose(net, dtype=getattr(torch, theta.dtype.name)).make()
+    _, norms = gradients.add_record_gradients(theta, texts, texts, total)
     return total.release(NO_NOISE), norms
 
 
@@ -102,27 +93,21 @@ def test_lstm_counts_an_unknown_word_as_wrong(enabled):
 
 
 @tied_or_not
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f8", 1e-12), ("f4", 1e-6)])
 def test_lstm_adds_clipped_gradients(tied, dtype, tolerance):
     net = make_net(tied)
     texts = make_records()
     theta = initial_weights(net)
-    rows = np.empty((COUNT, net.dimension))
-    reference = choose(net, enabled=False, dtype=torch.float64).make()
-    reference.record_gradients(theta, texts, texts, rows)
+    _, rows = differentiate(net, theta, texts, texts)
     expected_norms = np.linalg.norm(rows, axis=1)
     limit = float(np.median(expected_norms))
     factors = np.minimum(1, limit / np.maximum(expected_norms, 1e-300))
-    if dtype == torch.float32:
-        theta = theta.astype(np.float32)
-    total, norms = add_records(net, theta, texts, make_sum(net, limit), dtype)
+    theta = theta.astype(dtype)
+    total, norms = add_records(net, theta, texts, make_sum(net.dimension, limit))
     np.testing.assert_allclose(norms, expected_norms, rtol=10 * tolerance, atol=1e-12)
     expected = (rows * factors[:, None]).sum(axis=0)
     np.testing.assert_allclose(total, expected, atol=tolerance)
-    plain = PlainSum(dimension=net.dimension)
-    total, _ = add_records(net, theta, texts, plain, dtype)
+    total, _ = add_records(net, theta, texts, PlainSum(dimension=net.dimension))
     np.testing.assert_allclose(total, rows.sum(axis=0), atol=5 * tolerance)
 
 
@@ -131,7 +116,7 @@ def test_lstm_moves_the_sum_by_the_threshold_at_most():
     texts = make_records()
     theta = (40 * initial_weights(net)).astype(np.float32)
     for text in texts[:, None]:
-        total, _ = add_records(net, theta, text, make_sum(net, 1e-3), torch.float32)
+        total, _ = add_records(net, theta, text, make_sum(net.dimension, 1e-3))
         assert np.linalg.norm(total) <= 1e-3 * (1 + 1e-7)
 
 
@@ -142,7 +127,7 @@ def test_lstm_counts_gradients_that_are_not_finite_as_zero():
     theta = initial_weights(net)
     theta[net.sizes[0] - WIDTH - 1] = np.nan
     texts[4, 0] = WORDS - 1
-    private_sum = make_sum(net, 0.5)
+    private_sum = make_sum(net.dimension, 0.5)
     total, _ = add_records(net, theta, texts, private_sum)
     assert private_sum.non_finite == COUNT
     assert not total.any()
@@ -155,60 +140,28 @@ def test_lstm_chunks_change_nothing_but_rounding(monkeypatch):
     for size in (1, 4, 100):
         monkeypatch.setattr(FastLstm, "_together", lambda self, size=size: size)
         theta = initial_weights(net)
-        sums.append(add_records(net, theta, texts, make_sum(net, 0.5))[0])
+        sums.append(add_records(net, theta, texts, make_sum(net.dimension, 0.5))[0])
     np.testing.assert_allclose(sums[1:], [sums[0]] * 2, atol=1e-13)
 
 
-class OpacusLstm(nn.Module):
-    """The untied network of Opacus's layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(WORDS + 1, WIDTH)
-        self.lstm = DPLSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
-        self.softmax = nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, texts):
-        previous_words = functional.pad(texts[:, :-1], (1, 0), value=WORDS)
-        return self.softmax(self.lstm(self.embedding(previous_words))[0])
-
-
-def tensor_name(opacus_name):
-    """Return the net's name of a tensor of Opacus's layers."""
-    kind = "hidden" if "hh" in opacus_name else "input"
-    kind = "bias" if "bias" in opacus_name else kind
-    return kind + ("0" if "l0" in opacus_name else "1")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lstm_untied_gradients_equal_opacus():
-    """Opacus has two biases, whose sum is the network's bias."""
+def test_lstm_losses_equal_those_of_torchs_layers():
+    """torch has two biases, whose sum is the network's bias."""
     net = make_net(False)
-    texts = make_records()
-    theta = initial_weights(net)
-    tensors = net.tensors(torch.from_numpy(theta))
-    module = OpacusLstm().double()
-    parameters = [("embedding", module.embedding.weight)]
-    parameters.append(("softmax", module.softmax.weight))
-    for name, parameter in module.lstm.named_parameters():
-        parameters.append((tensor_name(name), parameter))
-    with torch.no_grad():
-        for name, parameter in parameters:
-            parameter.copy_(tensors[name])
-        for name, parameter in module.lstm.named_parameters():
-            if "bias_hh" in name or "hh.bias" in name:
-                parameter.zero_()
-    words = torch.from_numpy(texts)
-    logits = GradSampleModule(module, loss_reduction="sum")(words)
-    losses = functional.cross_entropy(
-        logits.flatten(0, 1), words.flatten(), reduction="none"
+    texts = torch.from_numpy(make_records())
+    theta = torch.from_numpy(initial_weights(net))
+    tensors = net.tensors(theta)
+    lstm = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True).double()
+    state = {}
+    for layer in (0, 1):
+        state[f"weight_ih_l{layer}"] = tensors[f"input{layer}"]
+        state[f"weight_hh_l{layer}"] = tensors[f"hidden{layer}"]
+        state[f"bias_ih_l{layer}"] = tensors[f"bias{layer}"]
+        state[f"bias_hh_l{layer}"] = torch.zeros(4 * WIDTH)
+    lstm.load_state_dict(state)
+    previous_words = functional.pad(texts[:, :-1], (1, 0), value=WORDS)
+    outputs, _ = lstm(tensors["embedding"][previous_words])
+    logits = (outputs @ tensors["softmax"].T).mT
+    losses = functional.cross_entropy(logits, texts, ignore_index=0, reduction="none")
+    torch.testing.assert_close(
+        net.losses(theta, texts, texts), losses.mean(1), rtol=1e-12, atol=0.0
     )
-    losses = losses.view(words.shape) * (words > 0)
-    (losses.sum(1) / LENGTH).sum().backward()
-    rows = np.empty((COUNT, net.dimension))
-    choose(net, dtype=torch.float64).make().record_gradients(theta, texts, texts, rows)
-    for index in range(COUNT):
-        gradient = net.tensors(torch.from_numpy(rows[index]))
-        for name, parameter in parameters:
-            expected = parameter.grad_sample[index]
-            np.testing.assert_allclose(gradient[name], expected, atol=1e-10)

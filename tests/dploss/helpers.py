@@ -14,9 +14,9 @@ def exact_tail(position):
 
 def relative_errors(values, exact_values):
     """Return |value - exact| / exact of each value, float64 [n]."""
-    errors = []
     with mpmath.workdps(DIGITS):
-        for value, exact in zip(values, exact_values, strict=True):
-            error = abs(mpmath.mpf(float(value)) / exact - 1)
-            errors.append(float(error))
-    return np.array(errors)
+        errors = [
+            abs(mpmath.mpf(float(value)) / exact - 1)
+            for value, exact in zip(values, exact_values, strict=True)
+        ]
+    return np.array(errors, float)

@@ -1,12 +1,18 @@
-"""Brackets of Poisson rounds at the ends: little noise, many rounds, tiny delta.
+"""Ends of epsilon of many rounds, on the usual grid and on fine ones.
 
-Expected values are from mpmath for one round, and from dp-accounting's distribution of
-the privacy loss.
+Expected values are from mpmath for one round, from dp-accounting's distribution of the
+privacy loss, and for two finite losses a binomial.
 """
 
+import math
+
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
+from scipy.stats import binom
 
+from dploss.compositions import Stage, lower_end, upper_end
 from dploss.fine_brackets import is_wide, refined
 from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import poisson
@@ -101,3 +107,50 @@ def test_composed_ends_of_one_noise_in_two_stages_are_one_schedule():
     assert low <= expected
     assert not is_wide(low, high)
     assert high == pytest.approx(expected, rel=0.01)
+
+
+ROUNDS = 20
+DELTA = 1e-3
+UP = 0.55  # chance of the larger finite loss
+CERTAIN = 4e-5  # chance of an infinite loss
+
+
+class TwoLosses:
+    """P is 1 with chance 0.55, else 0, and reveals the unit at times; Q is turned."""
+
+    missing = CERTAIN
+    low, high = (
+        math.log((1 - CERTAIN) * ratio) for ratio in ((1 - UP) / UP, UP / (1 - UP))
+    )
+
+    def tails(self, losses):
+        is_above = np.stack([losses < self.low, losses < self.high]).astype(float)
+        first = (1 - CERTAIN) * np.array([1 - UP, UP]) @ is_above
+        second = np.array([UP, 1 - UP]) @ is_above
+        return first, second, np.full(len(losses), 1e-15)
+
+    def range(self, mass, most=math.inf):
+        return self.low, self.high
+
+
+def exact_delta(epsilon):
+    ups = np.arange(ROUNDS + 1)
+    losses = ups * TwoLosses.high + (ROUNDS - ups) * TwoLosses.low
+    finite = (1 - CERTAIN) ** ROUNDS
+    gains = -np.expm1(np.minimum(epsilon - losses, 0.0))
+    return 1 - finite + finite * binom.pmf(ups, ROUNDS, UP) @ gains
+
+
+def test_ends_of_two_losses_and_an_infinite_one_hold_on_either_grid():
+    """The infinite loss has four fifths of delta."""
+    law = TwoLosses()
+    stage = Stage(((1.0, ROUNDS),), 0.1, lambda z, mass: [law])
+    exact = brentq(lambda epsilon: exact_delta(epsilon) - DELTA, 0.0, 10.0)
+    high = upper_end([stage], DELTA, ceiling=10.0)
+    low = lower_end([stage], DELTA, upper=high)
+    fine_low, fine_high = refined((stage,), DELTA, 0.0, 10.0)
+    assert max(low, fine_low) <= exact <= min(high, fine_high)
+    assert (high, fine_high) == pytest.approx((exact, exact), rel=0.01)
+    # A low end leaves the infinite loss out.
+    finite = brentq(lambda epsilon: exact_delta(epsilon) - DELTA - 8e-4, 0.0, 10.0)
+    assert (low, fine_low) == pytest.approx((finite, finite), rel=0.02)

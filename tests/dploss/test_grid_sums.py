@@ -35,9 +35,7 @@ def convolve(kernel, variables, threshold):
     return float(gains[kernel] @ weights)
 
 
-@pytest.mark.parametrize(
-    "kernel", [EXCESS, LOSS, RATIO], ids=["excess", "loss", "ratio"]
-)
+@pytest.mark.parametrize("kernel", [EXCESS, LOSS, RATIO])
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.8, 0.95])
 def test_upper_tail_of_a_sum_is_within_its_stated_error(kernel, fraction):
     """From the middle down to tails of about 1e-40, sharp at one threshold and valid

@@ -1,8 +1,10 @@
 """Several units at once: group bounds, laws of squared counts, and known draws."""
 
 import collections
+import functools
 import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,14 +24,10 @@ def test_group_epsilon_is_k_times_epsilon_at_a_smaller_delta(z, size):
     """k eps_1 with delta_1 (1 + ... + e^((k-1) eps_1)) <= delta. A group of k is a
     Gaussian of multiplier z / k.
     """
-    calls = []
-
-    def epsilon_at(delta):
-        calls.append((delta, gaussian_epsilon(z, delta)))
-        return calls[-1][1]
-
+    epsilon_at = mock.Mock(side_effect=functools.partial(gaussian_epsilon, z))
     bound = group_epsilon(epsilon_at, size, 1e-6)
-    delta, epsilon = calls[-1]
+    (delta,) = epsilon_at.call_args.args
+    epsilon = gaussian_epsilon(z, delta)
     assert bound == size * epsilon
     assert 0.5e-6 < delta * sum(math.exp(i * epsilon) for i in range(size)) <= 1e-6
     exact = gaussian_epsilon(z / size, 1e-6)
@@ -38,9 +36,7 @@ def test_group_epsilon_is_k_times_epsilon_at_a_smaller_delta(z, size):
 
 
 def test_group_epsilon_is_its_ceiling_where_no_delta_is_left():
-    def epsilon_at(delta):
-        return gaussian_epsilon(0.5, delta)
-
+    epsilon_at = functools.partial(gaussian_epsilon, 0.5)
     assert group_epsilon(epsilon_at, 50, 1e-6) == math.inf
     assert group_epsilon(epsilon_at, 50, 1e-6, ceiling=7.0) == 7.0
 
@@ -60,8 +56,9 @@ def test_squares_of_binomials_by_hand():
     expected = law_of_squares((chances[a] * chances[b], (a, b)) for a, b in pairs)
     law, missing = squares_of_binomials(3, 0.3, 2)
     assert missing <= 1e-12
-    for square, chance in expected.items():
-        assert law[square] == pytest.approx(chance, rel=1e-9)
+    assert {square: law[square] for square in expected} == pytest.approx(
+        expected, rel=1e-9
+    )
     assert law.sum() == pytest.approx(1.0, rel=1e-12)
 
 

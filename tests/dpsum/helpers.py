@@ -1,16 +1,25 @@
 """Ledger lines and mechanisms that the tests of dpsum share."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 
 import dpsum
 from dpsum.ledger import Release
+from dpsum.private_sum import PrivateSum
 
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
 
 NO_NOISE = 0.0
 """Standard noise of a release that shows the sum before its noise."""
+
+
+def make_sum(dimension, threshold=0.5, noise_multiplier=1.0):
+    return PrivateSum(
+        dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier
+    )
 
 
 def make_mechanism(**values):
@@ -37,10 +46,7 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
 
     `threshold` is a list where each client takes a sum over its own records.
     """
-    if isinstance(threshold, list):
-        noise_std = [z * client_threshold for client_threshold in threshold]
-    else:
-        noise_std = z * threshold
+    noise_std = z * np.array(threshold)
     values = {
         "round": 0,
         "name": "sum",
@@ -50,7 +56,7 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
         "noise_multiplier": z,
         "threshold": threshold,
         "sensitivity": threshold,
-        "noise_std": noise_std,
+        "noise_std": noise_std.tolist(),
         "dimension": 3,
         "sampler": ONE_PASS,
         "denominator": 2.0,
@@ -66,3 +72,11 @@ def make_release(*, z=1.0, threshold=0.5, **changes):
 def make_releases(count, **changes):
     """Return the lines of rounds 0 to count - 1, which are alike."""
     return [make_release(round=index, **changes) for index in range(count)]
+
+
+def run_python(*arguments, **options):
+    """Run an interpreter of its own and return what it prints."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

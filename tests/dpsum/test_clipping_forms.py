@@ -1,7 +1,9 @@
 """Every form of clipping computes the reference definition, min(1, C / norm)."""
 
 import math
+import sys
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,9 @@ from dpfedbench.models.torch_sums import add_on_device
 from dpkernels.clipped_sum import add_rows as add_compiled
 from dpsum.group_clipping import CoordinateGroups, clip_groups
 from dpsum.private_sum import add_rows
+
+LARGEST = sys.float_info.max
+SMALLEST = 5e-324
 
 
 def add_on(device):
@@ -61,9 +66,30 @@ def test_clipping_form_adds_clipped_rows(form, limit):
     np.testing.assert_allclose(norms[finite], exact_norms, rtol=1e-13)
 
 
-def test_clip_groups_of_one_group_is_the_definition():
-    groups = CoordinateGroups((0, 257))
-    for row in make_rows():
-        clipped = clip_groups(row.astype(float), groups, (0.5,))
-        expected = clip_by_definition(row, np.longdouble(0.5)).astype(float)
-        np.testing.assert_allclose(clipped, expected, rtol=1e-14)
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1.2e154, 1.2e154, 0.0],  # squares are finite, their sum is not
+        [1e308, 1e308, -1e308],
+        [LARGEST, LARGEST, LARGEST],  # the norm is beyond the largest double
+        [LARGEST, 0.0, 0.0],
+        [1e308, 1e-308, SMALLEST],
+        [1e200, -0.0, 1.0],
+        [1e-200, 1e-200, 0.0],  # squares are 0
+        [SMALLEST, 0.0, -SMALLEST],
+        [-0.0, 0.0, -0.0],
+    ],
+)
+@pytest.mark.parametrize("limit", [1e-20, 0.5, 1e150, math.inf])
+def test_clipping_of_huge_and_tiny_values_equals_60_digits(row, limit):
+    total = np.zeros(3)
+    norms = np.empty(1)
+    add_rows(np.array([row]), limit, total, norms)
+    with mpmath.workdps(60):
+        norm = mpmath.norm(row)
+        factor = 1 if norm <= limit else limit / norm
+        clipped = [float(factor * mpmath.mpf(value)) for value in row]
+    assert norms[0] == pytest.approx(float(min(norm, LARGEST)), rel=1e-15)
+    assert total == pytest.approx(clipped, rel=1e-14, abs=SMALLEST)
+    grouped = clip_groups(row, CoordinateGroups((0, 3)), (limit,))
+    assert grouped == pytest.approx(clipped, rel=1e-14, abs=SMALLEST)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from dpsum import DpsumError
-from dpsum.ledger import Ledger, read_ledger
+import dpsum
+from dpsum.ledger import Ledger, parse, read_ledger
 from tests.dpsum.accounting.helpers import correlated_releases, skellam_releases
 from tests.dpsum.helpers import make_release, make_releases
 
@@ -14,22 +14,22 @@ EVENT = make_release(name="query-gradient-sum")
 MISSING = object()
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    """A ledger of four rounds."""
-    return write_rounds(tmp_path / "ledger.jsonl")
-
-
-def write_rounds(path, count=4):
+def write_ledger_of(path, releases):
     ledger = Ledger(path)
-    for release in make_releases(count):
+    for release in releases:
         ledger.append(release)
     return ledger
 
 
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger of four rounds."""
+    return write_ledger_of(tmp_path / "ledger.jsonl", make_releases(4))
+
+
 def read_error(path, chain=None):
     """Return the one-line message with which reading a ledger is refused."""
-    with pytest.raises(DpsumError) as raised:
+    with pytest.raises(dpsum.DpsumError) as raised:
         read_ledger(path, chain)
     message = str(raised.value)
     assert str(path) in message
@@ -38,91 +38,59 @@ def read_error(path, chain=None):
     return message
 
 
-def test_ledger_is_read_back(ledger):
-    assert read_ledger(ledger.path, ledger.chain) == make_releases(4)
-
-
-def test_ledger_keeps_the_fields_of_other_noise_and_of_parts_alone(tmp_path):
+def test_ledger_is_read_back_with_the_fields_of_other_noise_and_of_parts_alone(
+    tmp_path,
+):
     part = make_release(
         part="training half", adds=2, unit="record", threshold=[0.5] * 2
     )
     releases = [correlated_releases()[0], skellam_releases()[0], part, make_release()]
-    releases = [
-        dataclasses.replace(release, round=index)
-        for index, release in enumerate(releases)
-    ]
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    for release in releases:
-        ledger.append(release)
-    assert read_ledger(ledger.path) == releases
+    ledger = write_ledger_of(tmp_path / "ledger.jsonl", releases)
+    assert read_ledger(ledger.path, ledger.chain) == releases
     plain_line = json.loads(ledger.path.read_text().splitlines()[3])
     assert not {"combines", "secure", "part", "adds", "groups"} & set(plain_line)
 
 
-def test_ledger_after_a_restart_keeps_the_lines_of_its_checkpoint(tmp_path):
-    ledger = write_rounds(tmp_path / "ledger.jsonl", 2)
-    chain = ledger.chain
-    for release in make_releases(4)[2:]:
-        ledger.append(release)
-    expected = ledger.path.read_bytes()
-    with open(ledger.path, "a", encoding="utf-8") as handle:
-        handle.write('{"round": 4, "na')  # torn by a kill
-    restarted = Ledger(ledger.path)
+def test_ledger_after_a_restart_keeps_the_lines_of_its_checkpoint(ledger, tmp_path):
+    restarted = write_ledger_of(tmp_path / "restarted.jsonl", make_releases(2))
+    chain = restarted.chain
+    restarted.append(make_releases(3)[2])
+    with open(restarted.path, "a", encoding="utf-8") as handle:
+        handle.write('{"round": 3, "na')  # torn by a kill
+    restarted = Ledger(restarted.path)
     restarted.go_on_after(chain)
-    assert read_ledger(ledger.path) == make_releases(2)
+    assert read_ledger(restarted.path) == make_releases(2)
     for release in make_releases(4)[2:]:
         restarted.append(release)
-    assert ledger.path.read_bytes() == expected
+    assert restarted.path.read_bytes() == ledger.path.read_bytes()
 
 
 @pytest.mark.parametrize("kept", [slice(0, 1), slice(0, 0), slice(1, 4)])
 def test_ledger_after_a_restart_misses_lines_of_its_checkpoint(ledger, kept):
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text("".join(lines[kept]))
-    with pytest.raises(DpsumError, match="does not belong to the checkpoint"):
+    with pytest.raises(dpsum.DpsumError, match="does not belong to the checkpoint"):
         Ledger(ledger.path).go_on_after(ledger.chain)
 
 
 @pytest.mark.parametrize(
-    "edit",
+    ("edit", "message"),
     [
-        lambda lines: [lines[0], lines[1].replace("1.0", "2.0"), *lines[2:]],
-        lambda lines: lines[1:],
-        lambda lines: [lines[0], *lines[2:]],
-        lambda lines: [lines[1], lines[0], *lines[2:]],
-        lambda lines: [lines[0], *lines],
+        (lambda one, two, *rest: [one, two.replace("1.0", "2.0"), *rest], "changed"),
+        (lambda _, *rest: rest, "lines are missing"),
+        (lambda *lines: lines * 2, "line 5, starts a second run"),
+        (lambda *lines: lines[:3], "has 3 lines, but training.json"),
+        (lambda *lines: [], "has 0 lines, but training.json"),
+        (
+            lambda *lines: [*lines[:3], lines[3].replace("1.0", "2.0")],
+            "has 4 lines, but training.json",
+        ),
     ],
-    ids=["changed", "beginning cut off", "removed", "exchanged", "repeated"],
 )
-def test_ledger_refuses_edited_lines(ledger, edit):
+def test_ledger_refuses_edited_lines(ledger, edit, message):
     lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text("".join(edit(lines)))
-    error = read_error(ledger.path)
-    assert "line before it was changed" in error or "a second run" in error
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda lines: lines[:3],
-        lambda lines: [*lines[:3], lines[3].replace("1.0", "2.0")],
-        lambda lines: [],
-    ],
-    ids=["end cut off", "last line changed", "empty"],
-)
-def test_ledger_refuses_an_edited_end_by_its_chain(ledger, edit):
-    lines = edit(ledger.path.read_text().splitlines(keepends=True))
-    ledger.path.write_text("".join(lines))
-    read_ledger(ledger.path)
-    message = read_error(ledger.path, ledger.chain)
-    assert f"has {len(lines)} lines, but training.json" in message
-
-
-def test_ledger_refuses_two_runs_in_one_file(tmp_path):
-    path = tmp_path / "ledger.jsonl"
-    for _ in range(2):
-        write_rounds(path, 3)
-    assert "line 4, starts a second run" in read_error(path)
+    ledger.path.write_text("".join(edit(*lines)))
+    assert message in read_error(ledger.path, ledger.chain)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +127,50 @@ def test_ledger_refuses_content_that_is_no_release(tmp_path, content):
     ],
 )
 def test_ledger_refuses_values_that_no_mechanism_wrote(tmp_path, field, value, message):
-    path = write_rounds(tmp_path / "ledger.jsonl", 1).path
-    values = json.loads(path.read_text(encoding="utf-8")) | {field: value}
+    path = tmp_path / "ledger.jsonl"
+    values = json.loads(make_release().line("")) | {field: value}
     values = {name: value for name, value in values.items() if value is not MISSING}
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
     assert f"line 1, is not a release ({message}" in read_error(path)
+
+
+SIZES = {"units": 8, "cohort": 2, "rounds": 3, "seed": 0}
+FIELDS = '"clients": 8, "cohort": 2, "rounds": 3, "rate": 0.25'
+
+
+@pytest.mark.parametrize(
+    ("participation", "text"),
+    [
+        (dpsum.OnePass(**SIZES), f'"one-pass", {FIELDS}'),
+        (
+            dpsum.RecordLots(clients=2, lot=3, rounds=4, steps=2, records=9, seed=0),
+            '"poisson-lots", "clients": 2, "records": 9, "cohort": 3, "rounds": 8,'
+            ' "rate": 0.3333333333333333',
+        ),
+        (
+            dpsum.ShuffledEpochs(**SIZES),
+            f'"shuffled-epochs", {FIELDS}, "epoch": 4, "batches": "known"',
+        ),
+        (
+            dpsum.MinSeparation(**SIZES),
+            f'"min-separation", {FIELDS}, "separation": 4, "participations": 1',
+        ),
+    ],
+)
+def test_sampling_has_a_fixed_text_in_the_ledger(participation, text):
+    """The texts are written by hand; the line is read back as the same sampling."""
+    sampling = participation.describe()
+    line = make_release(sampler=sampling).line("")
+    assert f'"sampler": {{"kind": {text}}}, "denominator"' in line
+    (release,) = parse(line, "ledger.jsonl")
+    assert release.sampler == sampling
+    assert hash(release.sampler) == hash(sampling)
+
+
+def test_sampling_of_another_encoder_is_another_and_in_no_ledger():
+    sampling = dpsum.OnePass(**SIZES).describe()
+    small = dataclasses.replace(sampling, encoder=bytes(8))
+    large = dataclasses.replace(sampling, encoder=bytes(16))
+    assert "encoder" not in dict(small)
+    assert small != large
+    assert len({small, large, sampling}) == 3

@@ -1,78 +1,115 @@
-"""Imports of dpsum: the standard library, numpy and scipy."""
+"""dpsum (with dploss) and dpwatch need numpy and scipy alone: imports and wheels."""
 
+import importlib.metadata
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.dpsum.helpers import run_python
+from tests.dpwatch.test_check_your_own import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """
 import importlib, pkgutil, sys
 
-ALLOWED = sys.stdlib_module_names | {"numpy", "scipy", "dploss", "dpsum"}
+ALLOWED = sys.stdlib_module_names | set("numpy scipy {allowed}".split())
 
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         # The standard library keeps its build settings in a module that is named by the machine.
         if name.partition(".")[0] not in ALLOWED and not name.startswith("_sysconfigdata_"):
-            raise ModuleNotFoundError(f"{name} is not for dpsum", name=name)
+            raise ModuleNotFoundError(name + " is refused", name=name)
 
 
 sys.meta_path.insert(0, Refuse())
-try:
-    import torch
-except ModuleNotFoundError as error:
-    assert "not for dpsum" in str(error)
-else:
-    raise AssertionError("nothing was refused")
+import {package}
 
-import dpsum
-
-
-def modules(package):
-    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        module = importlib.import_module(info.name)
-        yield info.name
-        if info.ispkg:
-            yield from modules(module)
-
-
-print(*modules(dpsum))
-"""
-
-
-GAUSSIAN = """
-import sys
-
-import dpsum
-
-for name in ("Mechanism", "Gaussian", "Constant", "Poisson", "Ledger", "account"):
-    getattr(dpsum, name)
+for info in pkgutil.walk_packages({package}.__path__, "{package}."):
+    importlib.import_module(info.name)
 print(*sys.modules)
 """
+GAUSSIAN = """
+import sys
+from dpsum import Constant, Gaussian, Ledger, Mechanism, Poisson, account
+print(*sys.modules)
+"""
+OTHER_NOISE = "correlated|factorisations|triangular|skellam|secure|importance"
 
-WORDS_OF_OTHER_NOISE = (
-    "correlated",
-    "factorisations",
-    "triangular",
-    "skellam",
-    "secure",
-    "importance",
+
+@pytest.mark.parametrize(
+    ("package", "allowed", "modules"),
+    [
+        ("dploss", "dploss", {"dploss.fine_brackets"}),
+        ("dpsum", "dploss dpsum", {"dpsum.accounting.account", "dpsum.audit.bounds"}),
+    ],
 )
-
-
-def printed_names(code):
-    """Run code in an interpreter of its own; return the names of our packages it prints."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.split() if name.startswith("dp")}
-
-
-def test_dpsum_imports_numpy_and_scipy_alone():
-    expected = {"dpsum.private_sum", "dpsum.accounting.account", "dpsum.audit.bounds"}
-    assert expected <= printed_names(IMPORTS)
+def test_package_imports_numpy_and_scipy_alone(package, allowed, modules):
+    printed = run_python("-c", IMPORTS.format(package=package, allowed=allowed))
+    assert modules <= set(printed.split())
 
 
 def test_dpsum_loads_no_file_of_other_noise_for_the_gaussian_case():
-    modules = printed_names(GAUSSIAN)
-    assert {"dpsum.noise", "dpsum.mechanism", "dpsum.accounting.account"} <= modules
-    for word in WORDS_OF_OTHER_NOISE:
-        assert not [name for name in modules if word in name]
+    modules = run_python("-c", GAUSSIAN).split()
+    assert {"dpsum.noise", "dpsum.mechanism", "dpsum.accounting.account"} < {*modules}
+    ours = [name for name in modules if name.startswith("dp")]
+    assert not re.findall(OTHER_NOISE, " ".join(ours))
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Build both wheels without a network: the build backend is in uv's cache."""
+    uv = shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not on the path")
+    folder = tmp_path_factory.mktemp("wheels")
+    for name in ("dpsum", "dpwatch"):
+        command = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir", folder]
+        command.append(ROOT / "packages" / name)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and "network was disabled" in done.stderr:
+            pytest.skip("uv's cache does not have the build backend")
+        assert done.returncode == 0, done.stderr
+    return {path.name.partition("-")[0]: str(path) for path in folder.glob("*.whl")}
+
+
+@pytest.mark.parametrize(
+    ("wheel", "packages", "expected"),
+    [
+        ("dpsum", ("dploss", "dpsum"), {"numpy", "scipy"}),
+        ("dpwatch", ("dpwatch",), {"numpy", "scipy", "dpsum"}),
+    ],
+)
+def test_wheel_has_its_packages_and_needs_numpy_and_scipy(
+    wheels, wheel, packages, expected
+):
+    (built,) = importlib.metadata.distributions(path=[wheels[wheel]])
+    source = ROOT / "src"
+    assert {str(path) for path in built.files if ".dist-info" not in str(path)} == {
+        path.relative_to(source).as_posix()
+        for package in packages
+        for path in (source / package).rglob("*")
+        if path.suffix in (".py", ".json", ".md")
+    }
+    needed = [line for line in built.requires if "extra ==" not in line]
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} == expected
+
+
+def test_wheels_work_in_an_empty_folder(wheels, tmp_path):
+    """All modules of dpsum are imported, and the loop of "Check your own" runs."""
+    target = str(tmp_path / "target")
+    command = ["uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
+    command += ["--python", sys.executable, "--target", target]
+    subprocess.run([*command, *wheels.values()], check=True)
+    (_, loop), *_ = SECTIONS["A loop of one's own"]
+    imports = IMPORTS.format(package="dpsum", allowed="dploss dpsum dpwatch")
+    code = f"import sys\nsys.path.insert(0, {target!r})\n{imports}\n{loop}"
+    code += f"\nassert dpsum.__file__.startswith({target!r})"
+    printed = run_python("-I", "-c", code, cwd=tmp_path)
+    assert "dpsum.accounting.account" in printed
+    assert "proven: 1.075 to 1.076\nnot refuted" in printed
+    assert (tmp_path / "own.jsonl").read_text(encoding="utf-8").count("\n") == 20

@@ -1,14 +1,12 @@
 """`dpsum.Mechanism` in a user's loop: draws, ledger, budget and refusals."""
 
 import math
-import re
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 import dpsum
-from dpsum.accounting.units import cannot_compose
+from dploss.gaussian import gaussian_delta
 from dpsum.factorisations import square_root
 from tests.dpsum.helpers import make_mechanism, release_rounds
 
@@ -30,10 +28,9 @@ def make(**changes):
     return make_mechanism(**values | changes)
 
 
-def gaussian_delta(z, epsilon):
-    """Return the delta of Balle and Wang (2018), Theorem 8."""
-    second = math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
-    return float(norm.cdf(0.5 / z - epsilon * z) - second)
+def shared_with(mechanism):
+    """Return the ledger and the budget that a second mechanism shares."""
+    return {"ledger": mechanism.ledger, "composition": mechanism.composition}
 
 
 def run_rounds(mechanism, rounds=4):
@@ -62,9 +59,8 @@ def test_mechanisms_of_one_budget_are_one_gaussian(epsilon, is_enough):
     budget = dpsum.Budget(epsilon=epsilon, delta=1e-6)
     first = make(budget=budget)
     second = make(
+        **shared_with(first),
         budget=budget,
-        composition=first.composition,
-        ledger=first.ledger,
         name="second",
         stream="other",
         noise=dpsum.Gaussian(2.0),
@@ -104,24 +100,15 @@ def test_mechanism_restarts_from_its_state_with_the_same_bits(seed):
     assert ("seed" in mechanism.state()) is (seed is None)
 
 
-@pytest.mark.parametrize(
-    "contributions", [np.ones((2, D + 1)), np.ones(D), [["a"] * D]]
-)
-def test_accumulator_refuses_what_is_no_contribution(contributions):
-    with pytest.raises(dpsum.DpsumError, match=r"^contributions .*\[n, 3\]"):
-        make().begin_round(0).add(contributions)
-
-
 def test_mechanism_releases_each_round_once():
     mechanism = make()
     total = mechanism.begin_round(0)
     mechanism.release(total)
-    with pytest.raises((RuntimeError, dpsum.DpsumError), match="was released"):
-        mechanism.release(total)
-    with pytest.raises((RuntimeError, dpsum.DpsumError), match="was released"):
+    with pytest.raises(RuntimeError, match="was released"):
         total.add(np.ones((1, D)))
-    with pytest.raises(dpsum.DpsumError, match="round 0 of update was released before"):
-        mechanism.release(mechanism.begin_round(0))
+    for second in (total, mechanism.begin_round(0)):
+        with pytest.raises(dpsum.DpsumError, match="round 0 of update was released"):
+            mechanism.release(second)
     mechanism.release(mechanism.begin_round(1))
     assert len(mechanism.ledger) == 2
 
@@ -155,7 +142,7 @@ def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(tmp_path
     with pytest.raises(dpsum.DpsumError, match="exists already: name a new file"):
         make(ledger=first.ledger.path)
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 'noise'"):
-        make(ledger=first.ledger, composition=first.composition, name="second")
+        make(**shared_with(first), name="second")
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 0"):
         make(ledger=first.ledger, name="second")
 
@@ -163,52 +150,59 @@ def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"name": "second", "participation": POISSON},
-            re.escape(cannot_compose("update", "second", "client", "")),
-        ),
+        ({"name": "second", "participation": POISSON}, "no analysis composes them"),
         ({}, r"two private sums .* have the name update"),
     ],
 )
 def test_composition_refuses_mechanisms_that_do_not_compose(changes, message):
     """Of two sums of one name, the second one's epsilon would be left out."""
     first = make(budget=dpsum.Budget())
-    shared = {"ledger": first.ledger, "composition": first.composition}
-    make(**shared, budget=dpsum.Budget(), stream="other", **changes)
+    make(**shared_with(first), budget=dpsum.Budget(), stream="other", **changes)
     with pytest.raises(dpsum.DpsumError, match=message):
         first.allows(1)
 
 
-def test_mechanism_refuses_a_missing_multiplier_or_threshold():
-    with pytest.raises(dpsum.DpsumError, match="has no noise multiplier"):
-        make(noise=dpsum.Gaussian(None))
-    with pytest.raises(dpsum.DpsumError, match=r"clipping\.threshold is null"):
-        make(clipping=dpsum.Constant(None))
-
-
 @pytest.mark.parametrize(
-    "values", [{"epsilon": 0.0}, {"delta": 1.0}, {"profile": "hopes"}]
-)
-def test_budget_refuses_impossible_values(values):
-    with pytest.raises(dpsum.DpsumError, match=r"^(epsilon|delta|profile) is "):
-        dpsum.Budget(**values)
-
-
-@pytest.mark.parametrize("weights", [np.ones((2, 2)), 0.5 * np.eye(2), np.eye(2)[0]])
-def test_correlated_noise_refuses_weights_of_no_encoder(weights):
-    with pytest.raises(dpsum.DpsumError):
-        dpsum.Correlated(1.0, weights)
-
-
-@pytest.mark.parametrize(
-    ("kind", "cohort", "rounds", "message"),
+    ("create", "message"),
     [
-        (dpsum.OnePass, 7, 4, "divides the units"),
-        (dpsum.BallsAndBins, 10, 3, "cohort x rounds = units"),
-        (dpsum.Poisson, 41, 3, "41 of 40 units"),
-        (dpsum.Everyone, 10, 3, "10 of 40 units"),
+        (lambda: make().begin_round(0).add(np.ones((2, 4))), r"^contributions .*n, 3"),
+        (lambda: make().begin_round(0).add(np.ones(3)), r"^contributions .*\[n, 3\]"),
+        (lambda: make().begin_round(0).add([["a"] * 3]), r"^contributions .*\[n, 3\]"),
+        (lambda: make(noise=dpsum.Gaussian(None)), "has no noise multiplier"),
+        (lambda: make(clipping=dpsum.Constant(None)), r"clipping\.threshold is null"),
+        (lambda: dpsum.Budget(epsilon=0.0), "^epsilon is "),
+        (lambda: dpsum.Budget(delta=1.0), "^delta is "),
+        (lambda: dpsum.Budget(profile="hopes"), "^profile is "),
+        (lambda: dpsum.Correlated(1.0, np.ones((2, 2))), "lower triangular"),
+        (lambda: dpsum.Correlated(1.0, 0.5 * np.eye(2)), "a norm above 1"),
+        (lambda: dpsum.Correlated(1.0, np.ones(2)), "lower triangular"),
+        (lambda: dpsum.OnePass(units=40, cohort=7, rounds=4), "divides the units"),
+        (lambda: dpsum.BallsAndBins(units=40, cohort=10, rounds=3), "= units"),
+        (lambda: dpsum.Poisson(units=40, cohort=41, rounds=3), "41 of 40 units"),
+        (lambda: dpsum.Everyone(units=40, cohort=10, rounds=3), "10 of 40 units"),
     ],
 )
-def test_participation_refuses_numbers_that_contradict(kind, cohort, rounds, message):
+def test_mechanism_and_its_parts_refuse_values_without_an_account(create, message):
     with pytest.raises(dpsum.DpsumError, match=message):
-        kind(units=40, cohort=cohort, rounds=rounds)
+        create()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        dpsum.Constant(1.0),
+        dpsum.PrivateQuantile(1.0, count_noise=10.0),
+        dpsum.NoisedMeanNorm(1.0),
+        dpsum.NormOfRelease(1.0),
+        dpsum.PercentileOfReleases(1.0),
+        dpsum.PercentileOfRawNorms(1.0, never_rising=False, window=1),
+        dpsum.MeanOfRawNorms(1.0),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_mechanism_finishes_each_round_whatever_the_contributions(rule):
+    mechanism = make(clipping=rule)
+    rows = [[1e308] * D, [5e-324] * D, [0.0] * D, [math.nan] * D, [math.inf] * D]
+    assert np.isfinite(release_rounds(mechanism, np.array(rows), 4)).all()
+    assert mechanism.non_finite == 8
+    assert {line.round for line in mechanism.ledger} == {0, 1, 2, 3}

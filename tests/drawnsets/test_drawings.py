@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from drawnsets.digits import draw_digit
 from drawnsets.letters import draw_letter
 from drawnsets.scenes import draw_scenes
 from drawnsets.skeletons import thin
+from tests.dpsum.helpers import run_python
 from tools.choose_letters import measure_likeness
 
 LETTERS = "AgßЖѪՖუשᔕⵣجກ"  # of nine scripts, with two to six faces
@@ -47,26 +46,21 @@ SCENE_COLOURS = {(32, "A"): "868289", (84, "Ж"): "798c7d"}
 
 
 def draw_letters(order=LETTERS):
-    """Draw letters in this order; return uint8 [letters, 20, 28, 28] in the sample's
-    order.
-    """
+    """Draw letters in this order, and return them in the order of the sample."""
     drawings = {letter: draw_letter(letter) for letter in order}
     return np.stack([drawings[letter] for letter in LETTERS])
 
 
-def draw_sample(name):
-    if name == "letters":
-        return draw_letters()
-    if name == "digits":
-        train = [draw_digit(digit, "train", 20) for digit in COARSE_DIGITS]
-        test = [draw_digit(digit, "test", 20) for digit in COARSE_DIGITS]
-        return np.stack([*train, *test])
-    size = int(name.removeprefix("scenes-"))
-    return np.stack([draw_scenes(letter, size, 12) for letter in "AЖᕗ"])
-
-
 def checksum(name):
-    return hashlib.sha256(draw_sample(name).tobytes()).hexdigest()
+    if name == "letters":
+        drawings = draw_letters()
+    elif name == "digits":
+        parts = [(digit, part) for part in ("train", "test") for digit in COARSE_DIGITS]
+        drawings = np.stack([draw_digit(*part, 20) for part in parts])
+    else:
+        size = int(name.removeprefix("scenes-"))
+        drawings = np.stack([draw_scenes(letter, size, 12) for letter in "AЖᕗ"])
+    return hashlib.sha256(drawings.tobytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -92,66 +86,73 @@ def test_drawn_set_is_the_same_from_another_process(name, tmp_path):
     """The process has other threads, another hash seed and locale, and compiles its
     loops.
     """
-    module = "tests.drawnsets.test_drawings"
-    code = f"from {module} import checksum; print(checksum({name!r}))"
-    environment = {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment | {"NUMBA_CACHE_DIR": str(tmp_path)},
-        check=True,
+    code = (
+        f"from tests.drawnsets.test_drawings import checksum; print(checksum({name!r}))"
     )
-    assert process.stdout.strip() == checksum(name)
+    variables = {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
+    variables["NUMBA_CACHE_DIR"] = str(tmp_path)
+    root = Path(__file__).parents[2]
+    printed = run_python("-c", code, cwd=root, env=os.environ | variables)
+    assert printed.strip() == checksum(name)
 
 
-def assert_coarsely(drawings, recorded):
-    fields = drawings.mean(axis=0).reshape(4, 7, 4, 7).mean(axis=(1, 3)).ravel()
+def distance(means, recorded):
+    """Return the largest distance of means from recorded bytes."""
     expected = np.frombuffer(bytes.fromhex(recorded), np.uint8)
-    assert np.abs(fields - expected).max() < 4
+    return np.abs(means.ravel() - expected).max()
 
 
 def test_drawn_sets_are_coarsely_the_recorded_ones_with_any_version(letters, records):
-    for letter, recorded in COARSE_LETTERS.items():
-        assert_coarsely(letters[LETTERS.index(letter)], recorded)
-    for digit, recorded in COARSE_DIGITS.items():
-        assert_coarsely(records[digit], recorded)
+    drawn = {letter: letters[LETTERS.index(letter)] for letter in COARSE_LETTERS}
+    drawn |= {digit: records[digit] for digit in COARSE_DIGITS}
+    for name, recorded in (COARSE_LETTERS | COARSE_DIGITS).items():
+        fields = drawn[name].mean(axis=0).reshape(4, 7, 4, 7).mean(axis=(1, 3))
+        assert distance(fields, recorded) < 4
     for (size, letter), recorded in SCENE_COLOURS.items():
         colour = draw_scenes(letter, size, 12).mean(axis=(0, 1, 2))
-        expected = np.frombuffer(bytes.fromhex(recorded), np.uint8)
-        assert np.abs(colour - expected).max() < 2
+        assert distance(colour, recorded) < 2
 
 
-def test_letter_does_not_depend_on_the_letters_before_it(letters):
+def test_drawing_does_not_depend_on_other_drawings(letters, records):
     assert np.array_equal(draw_letters(LETTERS[::-1]), letters)
+    scenes = draw_scenes("A", 32, 120)  # blocks of 50, the last one cut
+    assert np.array_equal(draw_scenes("A", 32, 55), scenes[:55])
+    assert np.array_equal(draw_digit(3, "train", 260)[:250], records[3])
+    assert np.array_equal(draw_digit(3, "train", 7), records[3, :7])
 
 
-def test_characters_are_1623_letters_and_600_symbols():
+def test_characters_are_1623_letters_and_600_symbols_and_scenes_are_of_100():
     letters = list_characters("letters")
     symbols = list_characters("symbols")
-    assert len(letters) == 1623
-    assert len(symbols) == 600
+    scene_letters = list_characters("scene_letters")
+    sizes = [len(set(listed)) for listed in (letters, symbols, scene_letters)]
+    assert sizes == [1623, 600, 100]
     assert not set(symbols) & set(letters)
-    for listed in (letters, symbols):
+    assert set(scene_letters) <= set(letters)
+    for listed, categories in ((letters, "L"), (symbols, "SPN")):
         assert list(listed) == sorted(set(listed))
-    assert {unicodedata.category(letter)[0] for letter in letters} == {"L"}
-    assert {unicodedata.category(symbol)[0] for symbol in symbols} <= set("SPN")
+        assert {unicodedata.category(each)[0] for each in listed} <= set(categories)
+
+
+def measure_largest_likeness(characters, reach=2, count=None):
+    """Return the largest likeness of one of the first `count` to another one."""
+    likenesses = measure_likeness(characters, reach=reach)
+    np.fill_diagonal(likenesses, 0)
+    return likenesses[:count].max()
 
 
 def test_characters_do_not_look_alike():
-    """The largest likeness of two letters without shifts is 0.955. Two drawings of one
-    shape have at least 0.95 with shifts (a sample of symbols and letters).
+    """The largest likeness of two letters without shifts is 0.955, and with shifts of
+    two letters of scenes 0.66. Two drawings of one shape have at least 0.95 with shifts
+    (a sample of symbols and letters).
     """
     letters = list_characters("letters")
-    likenesses = measure_likeness(letters, reach=0)
-    np.fill_diagonal(likenesses, 0)
-    assert likenesses.max() < 0.96
+    assert measure_largest_likeness(letters, reach=0) < 0.96
+    assert measure_largest_likeness(list_characters("scene_letters")) < 0.67
     assert measure_likeness("AΑА", reach=0).min() > 0.99
     symbols = list_characters("symbols")[::10]
-    likenesses = measure_likeness([*symbols, *letters[::4]])
-    np.fill_diagonal(likenesses, 0.0)
-    assert likenesses[: len(symbols)].max() < 0.9
+    both = [*symbols, *letters[::4]]
+    assert measure_largest_likeness(both, count=len(symbols)) < 0.9
 
 
 def test_thin_keeps_shapes_connected_and_one_pixel_wide():
@@ -182,20 +183,6 @@ def test_no_two_drawings_are_equal(letters, records):
         assert len(np.unique(flat, axis=0)) == len(flat)
 
 
-def test_scenes_are_of_100_letters_that_differ():
-    letters = list_characters("scene_letters")
-    assert len(set(letters)) == 100
-    assert set(letters) <= set(list_characters("letters"))
-    likenesses = measure_likeness(letters)
-    np.fill_diagonal(likenesses, 0)
-    assert likenesses.max() < 0.67  # 0.66 when chosen; FreeType's versions differ less
-
-
-def test_scenes_of_a_smaller_set_are_the_first_of_a_larger_one():
-    scenes = draw_scenes("A", 32, 120)  # blocks of 50, the last one cut
-    assert np.array_equal(draw_scenes("A", 32, 55), scenes[:55])
-
-
 def test_scene_colours_do_not_depend_on_the_class():
     """The variance of mean colours between classes, over that within, is expected to be
     1/40 for means of forty.
@@ -205,9 +192,3 @@ def test_scene_colours_do_not_depend_on_the_class():
     colours = scenes.mean(axis=(2, 3))
     between = colours.mean(axis=1).var(axis=0).mean()
     assert between / colours.var(axis=1).mean() < 0.1
-
-
-def test_digit_record_does_not_depend_on_the_number_of_records(records):
-    longer = draw_digit(3, "train", 260)
-    assert np.array_equal(longer[:250], records[3])
-    assert np.array_equal(draw_digit(3, "train", 7), records[3, :7])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
 from dpfedbench.errors import BenchError
@@ -18,16 +19,14 @@ def make_raw_images(train: int, validation: int, test: int, examples: int) -> Ra
     """Return 4 x 4 images whose pixel value is (class * 7 + example) % 256."""
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256
-    images = np.broadcast_to(
-        value[:, :, None, None, None], (classes, examples, 4, 4, 1)
-    )
+    images = np.empty((classes, examples, 4, 4, 1), np.uint8)
+    images[:] = value[:, :, None, None, None]
     # Splits interleave, so that a class index is never a position within a split.
-    splits = np.array(["train"] * train + ["validation"] * validation + ["test"] * test)
-    splits = splits[np.random.default_rng(0).permutation(classes)]
+    splits = np.repeat(["train", "validation", "test"], [train, validation, test])
     return RawImages(
-        images=images.astype(np.uint8),
+        images=images,
         class_names=tuple(f"class {index}" for index in range(classes)),
-        splits=tuple(str(split) for split in splits),
+        splits=tuple(np.random.default_rng(0).permutation(splits).tolist()),
         versions={},
     )
 
@@ -43,6 +42,14 @@ def refusal(function: Callable[..., Any], *args: Any, **options: Any) -> str:
 
 def split_counts(raw: Any) -> list[int]:
     return [raw.splits.count(split) for split in ("train", "validation", "test")]
+
+
+def flat_picture(value: int, size: int, mode: str = "RGB", kind: str = "png") -> bytes:
+    """Return the file of a picture of one brightness."""
+    file = io.BytesIO()
+    picture = Image.new("L", (size, size), int(value)).convert(mode)
+    picture.save(file, kind, quality=95)
+    return file.getvalue()
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> Path:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dpfedbench.data import sources
-from dpfedbench.data.folder_files import data_files
 
 from .conftest import refusal, write_files, write_tar, write_zip
 
@@ -22,27 +21,20 @@ MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 def test_local_folder_is_the_configured_one_before_the_environments(
     tmp_path, monkeypatch
 ):
-    for name in ("configured", "environment"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "environment"))
-    assert sources.local_folder(tmp_path / "configured") == tmp_path / "configured"
-    assert sources.local_folder(None) == tmp_path / "environment"
+    monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path))
+    assert sources.local_folder(tmp_path.parent) == tmp_path.parent
+    assert sources.local_folder(None) == tmp_path
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "missing"))
     assert "missing does not exist" in refusal(sources.local_folder, None)
 
 
 @pytest.mark.parametrize(
-    ("write", "file"),
-    [(write_zip, "set.zip"), (write_tar, "set.tar.gz"), (write_files, "set")],
+    ("write", "file"), [(write_zip, "set.zip"), (write_tar, "set.tar.gz")]
 )
-def test_by_products_in_archives_and_folders_are_left_out(tmp_path, write, file):
-    """Files of the operating system and links: an image twice could be in two splits."""
+def test_by_products_in_archives_are_left_out(tmp_path, write, file):
+    """Files of the operating system: an image twice could be in two splits."""
     names = ("a/1.png", "__MACOSX/a/._1.png", "a/._1.png", ".x/1.png")
-    path = write(tmp_path / file, dict.fromkeys(names, b"1"))
-    if path.is_dir():
-        (path / "a/2.png").symlink_to(path / "a/1.png")
-        assert data_files(path) == [path / "a/1.png"]
-    copy = sources.Copy(SET, path)
+    copy = sources.Copy(SET, write(tmp_path / file, dict.fromkeys(names, b"1")))
     assert {name: copy.read(name) for name in copy.files} == {"a/1.png": b"1"}
 
 
@@ -58,23 +50,27 @@ def url(tmp_path):
         thread.join()
 
 
-def test_fetch_checks_a_download_and_keeps_it(tmp_path, url):
-    site = write_files(tmp_path / "site", {"set.zip": b"published"})
+def test_fetch_keeps_a_download_with_the_published_checksum_alone(tmp_path, url):
+    site = write_files(tmp_path / "site", {"set.zip": b"another"})
     download = write_files(tmp_path / "download", {"set.zip": b"half a download"})
+    message = refusal(SET.fetch, url, MD5, download)
+    assert "with the published checksum" in message
+    assert not list(download.iterdir())
+    (site / "set.zip").write_bytes(b"published")
     copy = SET.fetch(url, MD5, download)
     assert copy.path.read_bytes() == b"published"
     (site / "set.zip").unlink()
     assert SET.fetch(url, MD5, download) == copy
 
 
-def test_fetch_keeps_nothing_that_has_another_checksum(tmp_path, url):
-    write_files(tmp_path / "site", {"set.zip": b"another"})
-    message = refusal(SET.fetch, url, MD5, tmp_path / "download")
-    assert "with the published checksum" in message
-    assert not list((tmp_path / "download").iterdir())
+class Harmful:
+    def __reduce__(self):
+        return Path.touch, (Path("harm"),)
 
 
-def test_read_pickle_reads_arrays_of_every_protocol(tmp_path):
+def test_read_pickle_reads_arrays_of_every_protocol_and_runs_no_code(
+    tmp_path, monkeypatch
+):
     images = np.arange(12, dtype=np.uint8).reshape(3, 4)
     content = {"image_data": images, "class_dict": {"n01": [0, np.int64(2)]}}
     path = tmp_path / "set.pkl"
@@ -83,16 +79,7 @@ def test_read_pickle_reads_arrays_of_every_protocol(tmp_path):
         values = sources.read_pickle(path)
         assert np.array_equal(values["image_data"], images)
         assert values["class_dict"] == content["class_dict"]
-
-
-class Harmful:
-    def __reduce__(self):
-        return Path.touch, (Path("harm"),)
-
-
-def test_read_pickle_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "set.pkl"
     path.write_bytes(pickle.dumps({"image_data": Harmful()}))
     with pytest.raises(pickle.UnpicklingError, match="is not an array"):
         sources.read_pickle(path)

@@ -1,6 +1,4 @@
-"""A small data set of texts: tasks with words of their own, and some that all
-have.
-"""
+"""A small data set of texts."""
 
 import numpy as np
 
@@ -17,10 +15,8 @@ def raw_texts(tasks=12, words=40, letters="abcdefghij"):
     """
     rng = np.random.default_rng(0)
     shares = np.arange(10, 0, -1) / 55
-    texts = []
-    for task in range(tasks):
-        drawn = rng.choice(list(letters), words + 3, p=shares)
-        texts.append((f"task {task}", drawn.tolist()))
+    drawn = rng.choice(list(letters), (tasks, words + 3), p=shares)
+    texts = [(f"task {task}", drawn[task].tolist()) for task in range(tasks)]
     options = {"words": words, "test": 0.1, "validation": 0.1, "called": "tiny texts"}
     owner = cut_into_tasks(texts, **options).splits.index("train")
     texts[owner][1][: words // 2] = [SECRET] * (words // 2)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -27,10 +27,16 @@ from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
 from dpsum.skellam_noise import Skellam
-from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, FlatNet, make_config
+from tests.dpfedbench.training.conftest import (
+    FlatNet,
+    difference_config,
+    lots_config,
+    make_config,
+)
 from tests.dpsum.helpers import make_mechanism
 
 PAGE = Path(__file__).parents[3] / "docs/privacy.md"
+FIXED = {"participation": FixedSize(cohort=2, rounds=6)}
 
 
 class Heads(Clients):
@@ -48,24 +54,6 @@ class Heads(Clients):
         yield torch.ones((self.rows * len(cohort), 3)), nothing
 
 
-class SavedHeads(Heads):
-    def state(self):
-        return self.heads
-
-
-class TwoContributions(Heads):
-    contributions_per_client = 2
-
-
-class TwoRows(Heads):
-    rows = 2
-
-
-class LossInRow(Heads):
-    def row(self):
-        return {"clients": 2.0, "loss": 0.25}
-
-
 class PersonalHead(ModelDifference):
     kind: Literal["personal-head"] = "personal-head"
     heads: ClassVar[type[Clients]] = Heads
@@ -74,142 +62,66 @@ class PersonalHead(ModelDifference):
         return self.heads()
 
 
-FIXED = FixedSize(cohort=2, rounds=6)
+def variant(base, **members):
+    """Return a user's subclass of a part, with these members."""
+    return type("Variant", (base,), {"__module__": __name__, **members})
 
 
-def head(**members):
-    """Return a client update with a head for each client, which declares its state."""
-    return type("DeclaredHead", (PersonalHead,), {"__module__": __name__, **members})
+head = partial(variant, PersonalHead)
+SavedHeads = variant(Heads, state=lambda self: self.heads)
 
 
-def method_of(update, base=DpFedAvg, general=DIFFERENCE, **fields):
-    """Return a run of a user's method with this client update."""
-    fields |= {"client_update": update()}
-    annotations = {key: type(value) for key, value in fields.items()}
-    members = {"name": "user-method", "title": "user", "__module__": __name__}
-    members |= fields | {"__annotations__": annotations, "__qualname__": "UserMethod"}
-    user_method = type("UserMethod", (base,), members)
-    method = {"method": "dp-fedavg" if general is DIFFERENCE else "dp-fl"}
-    values = make_config(method, general=general).plain()
-    for key, value in fields.items():
-        values[key] = plain(value)
-    return user_method.read(values | {"method": "user-method"})
+def method_of(base, run, **parts):
+    """Read a run's values as those of a user's method, which has these parts."""
+    annotations = {key: type(part) for key, part in parts.items()}
+    members = {"name": "user-method", "title": "user", "__qualname__": "UserMethod"}
+    members |= {"__module__": __name__, "__annotations__": annotations}
+    user_method = type("UserMethod", (base,), members | parts)
+    values = {key: plain(part) for key, part in parts.items()}
+    return user_method.read(run.plain() | values | {"method": "user-method"})
+
+
+def differences_of(update, **parts):
+    """Return a run of a user's method whose clients send differences by this update."""
+    return method_of(DpFedAvg, difference_config(), client_update=update(), **parts)
+
+
+def lots_of(base, **members):
+    """Return a run of lots of records, with a variant of this client update."""
+    run = lots_config({"method": "dp-fl"})
+    update = variant(base, clients=lambda self, setup: Heads(), **members)
+    return method_of(LocalRecordMethod, run, client_update=update())
 
 
 def rounds_of(run):
-    return engine.Rounds(
-        run,
-        net=FlatNet(3),
-        held=None,
-        gradients=None,
-        measures=NoMeasures(),
-        ledger=[],
-    )
+    parts = {"net": FlatNet(3), "measures": NoMeasures(), "ledger": []}
+    return engine.Rounds(run, held=None, gradients=None, **parts)
 
 
-def with_clients(clients):
-    """Return the rounds of a user's method in Poisson cohorts with these clients."""
-    return rounds_of(method_of(head(keeps_state=True, heads=clients)))
-
-
-def undeclared_state():
-    method_of(PersonalHead, participation=FIXED)
-
-
-def declared_state():
-    method_of(head(keeps_state=True), participation=FIXED)
+def with_clients(**members):
+    """Return the rounds of a user's method in Poisson cohorts with such clients."""
+    clients = variant(SavedHeads, **members)
+    return rounds_of(differences_of(head(keeps_state=True, heads=clients)))
 
 
 def state_despite_declaration():
     update = head(keeps_state=False, heads=SavedHeads)
-    rounds_of(method_of(update, participation=FIXED))
-
-
-def state_beside_record_sums():
-    class StatefulSteps(LocalSteps):
-        kind: Literal["stateful"] = "stateful"
-
-        def clients(self, setup):
-            return Heads()
-
-    method_of(StatefulSteps, base=LocalRecordMethod, general=LOTS)
-
-
-def own_columns():
-    class Columns(ModelDifference):
-        kind: Literal["columns"] = "columns"
-
-        def columns(self, run):
-            return ("own_loss",)
-
-    method_of(Columns)
-
-
-def read_as(method, run, **values):
-    """Read a run's values, and others, as those of a user's method."""
-    method.read(run.plain() | values | {"method": method.name})
+    rounds_of(differences_of(update, **FIXED))
 
 
 def zero_out_local_update():
-    class ZeroOutUpdate(OwnUpdate):
-        def sum(self, name, *, observer):
-            return dataclasses.replace(
-                super().sum(name, observer=observer), adjacency="zero-out"
-            )
+    def zero_out(self, name, *, observer):
+        spec = OwnUpdate.sum(self, name, observer=observer)
+        return dataclasses.replace(spec, adjacency="zero-out")
 
-    class UserLocal(LocalReptile):
-        name = "user-local"
-        own_update: ZeroOutUpdate = ZeroOutUpdate()
-
-    read_as(UserLocal, make_config({"method": "local-reptile"}))
+    update = variant(OwnUpdate, sum=zero_out)()
+    method_of(LocalReptile, make_config({"method": "local-reptile"}), own_update=update)
 
 
 def private_loss_drives_noise():
-    class Following(Gaussian):
-        kind: Literal["following"] = "following"
-        follows_loss: ClassVar[bool] = True
-
-    class UserFollowing(ClientLevelMethod):
-        name = "user-following"
-        noise: Following = Following()
-        client_update: ModelDifference = ModelDifference()
-
-    run = make_config({"validation": {"public": False}}, general=DIFFERENCE)
-    read_as(UserFollowing, run, noise={"kind": "following"})
-
-
-def own_sum_not_taken():
-    class Untaken(ModelDifference):
-        kind: Literal["untaken"] = "untaken"
-        by_record = True
-        keeps_state = False
-
-        def clients(self, setup):
-            return Heads()
-
-    rounds_of(method_of(Untaken, base=LocalRecordMethod, general=LOTS))
-
-
-def mixing_transform():
-    class Mixing(Transform):
-        kind: Literal["mixing"] = "mixing"
-
-        def rows(self, contributions):
-            return contributions - contributions.mean(dim=0)
-
-
-def borrowed_sampler_name():
-    class EveryOther(dpsum.Poisson):
-        def sample_cohort(self, index):
-            return np.arange(0, self.units, 2)
-
-    mechanism(participation=EveryOther(units=10, cohort=5, rounds=2))
-
-
-def borrowed_noise_name():
-    class HalfGaussian(dpsum.Gaussian):
-        def standard(self, stream_of, index, dimension):
-            return super().standard(stream_of, index, dimension) / 2
+    run = difference_config({"validation": {"public": False}})
+    noise = variant(Gaussian, follows_loss=True)()
+    method_of(ClientLevelMethod, run, noise=noise, client_update=ModelDifference())
 
 
 def mechanism(**parts):
@@ -224,50 +136,26 @@ def mechanism(**parts):
     return make_mechanism(**values | parts)
 
 
-def moving_threshold_correlated():
-    noise = dpsum.Correlated(multiplier=1.0, weights=np.eye(2))
-    clipping = PercentileOfReleases(threshold=1.0)
-    _ = mechanism(noise=noise, clipping=clipping).noise_multiplier
+def borrowed_sampler_name():
+    every_other = variant(dpsum.Poisson, sample_cohort=lambda *_: np.arange(0, 10, 2))
+    mechanism(participation=every_other(units=10, cohort=5, rounds=2))
+
+
+def correlated(multiplier, **parts):
+    noise = dpsum.Correlated(multiplier=multiplier, weights=np.eye(2))
+    return mechanism(noise=noise, **parts).noise_multiplier
 
 
 def release_beside_secure_sum():
-    class UserSecure(ClientLevelMethod):
-        name = "user-secure"
-        participation: OnePass = OnePass()
-        clipping: PrivateQuantile = PrivateQuantile()
-        noise: Skellam = Skellam()
-        client_update: ModelDifference = ModelDifference()
-
-    read_as(
-        UserSecure,
-        make_config(general=DIFFERENCE),
-        participation={"kind": "one-pass", "cohort": 2, "rounds": 2},
-        clipping={"kind": "private-quantile", "count_noise": 5.0},
-        noise={"kind": "skellam"},
-    )
+    parts = {"noise": Skellam(), "client_update": ModelDifference()}
+    parts["participation"] = OnePass(cohort=2, rounds=2)
+    parts["clipping"] = PrivateQuantile(count_noise=5.0)
+    method_of(ClientLevelMethod, difference_config(), **parts)
 
 
-def several_own_participations():
-    make_config({"method": "dp-agrlr", "participation": "poisson"})
-
-
-def batch_statistics_for_records():
-    make_config({"method": "dp-agrlr", "model": {"normalisation": "batch"}})
-
-
-def second_order_for_records():
-    make_config({"method": "dp-agrlr", "client_update": {"order": 2}})
-
-
-def mechanism_epsilon_of_correlated_poisson():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpsum.NoAccountWarning)
-        correlated = mechanism(
-            participation=dpsum.Poisson(units=10, cohort=5, rounds=2),
-            noise=dpsum.Correlated(multiplier=None, weights=np.eye(2)),
-            budget=dpsum.Budget(epsilon=1.0, delta=1e-5),
-        )
-        _ = correlated.noise_multiplier
+def calibration_of_correlated_poisson():
+    plan = dpsum.Poisson(units=10, cohort=5, rounds=2)
+    correlated(None, participation=plan, budget=dpsum.Budget(epsilon=1.0, delta=1e-5))
 
 
 def raw_norms_kept_by_a_rule():
@@ -289,34 +177,63 @@ def raw_norms_kept_by_a_rule():
     keeping.release(total)
 
 
+def agrlr(**changes):
+    """Return a violation: a run whose clients take sums over their own records."""
+    return partial(make_config, {"method": "dp-agrlr", **changes})
+
+
 VIOLATIONS = {
-    "fixed-size cohorts: no state": (undeclared_state, "may keep state"),
-    "fixed-size cohorts: no declared state": (declared_state, "keep state, but"),
+    "fixed-size cohorts: no state": (
+        lambda: differences_of(PersonalHead, **FIXED),
+        "may keep state",
+    ),
+    "fixed-size cohorts: no declared state": (
+        lambda: differences_of(head(keeps_state=True), **FIXED),
+        "keep state, but",
+    ),
     "fixed-size cohorts: no saved state": (state_despite_declaration, "save a state"),
-    "records: no state": (state_beside_record_sums, "may keep state"),
-    "records: no batch statistics": (batch_statistics_for_records, "record"),
-    "records: first order": (second_order_for_records, "second order"),
+    "records: no state": (lambda: lots_of(LocalSteps), "may keep state"),
+    "records: no batch statistics": (
+        agrlr(model={"normalisation": "batch"}),
+        "record",
+    ),
+    "records: first order": (agrlr(client_update={"order": 2}), "second order"),
     "one contribution a client": (
-        lambda: with_clients(TwoContributions),
+        lambda: with_clients(contributions_per_client=2),
         "2 contributions",
     ),
-    "one row a client": (lambda: with_clients(TwoRows).round(0), "more contributions"),
-    "one participation for own sums": (several_own_participations, "poisson"),
-    "own sums are taken": (own_sum_not_taken, "does not take"),
+    "one row a client": (lambda: with_clients(rows=2).round(0), "more contributions"),
+    "one participation for own sums": (agrlr(participation="poisson"), "poisson"),
+    "own sums are taken": (
+        lambda: rounds_of(lots_of(ModelDifference, by_record=True, keeps_state=False)),
+        "does not take",
+    ),
     "a local update is always sent": (zero_out_local_update, "replace-one"),
-    "columns are releases": (own_columns, "columns_are_released"),
+    "columns are releases": (
+        lambda: differences_of(variant(ModelDifference, columns=lambda *_: ("loss",))),
+        "columns_are_released",
+    ),
     "no raw loss in a row": (
-        lambda: with_clients(LossInRow).round(0),
+        lambda: with_clients(row=lambda _: {"clients": 2.0, "loss": 0.25}).round(0),
         "fill the column loss",
     ),
     "noise follows public losses": (private_loss_drives_noise, "public"),
-    "a transformation reads one norm": (mixing_transform, "overrides rows"),
+    "a transformation reads one norm": (
+        lambda: variant(Transform, rows=lambda self, rows: rows - rows.mean(dim=0)),
+        "overrides rows",
+    ),
     "a rule sees releases": (raw_norms_kept_by_a_rule, "has no raw norms"),
     "a sampler's name is its draw": (borrowed_sampler_name, "cohort of its own"),
-    "a noise's name is its draw": (borrowed_noise_name, "standard of its own"),
-    "correlated noise: constant threshold": (moving_threshold_correlated, "changes"),
+    "a noise's name is its draw": (
+        lambda: variant(dpsum.Gaussian, standard=lambda *_: np.zeros(2)),
+        "standard of its own",
+    ),
+    "correlated noise: constant threshold": (
+        lambda: correlated(1.0, clipping=PercentileOfReleases(threshold=1.0)),
+        "changes",
+    ),
     "correlated noise: known or single rounds": (
-        mechanism_epsilon_of_correlated_poisson,
+        calibration_of_correlated_poisson,
         "no analysis",
     ),
     "secure sum: nothing beside it": (release_beside_secure_sum, "secure aggregation"),
@@ -324,6 +241,7 @@ VIOLATIONS = {
 """A violation of each row of the page's table, and words of its refusal."""
 
 
+@pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 @pytest.mark.parametrize("row", VIOLATIONS)
 def test_assumption_is_enforced_from_a_property(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -340,7 +258,7 @@ def test_table_of_assumptions_lists_all_violations():
 
 def test_stateful_clients_run_where_rounds_are_independent():
     """Stateless clients, whose class declares it, run in fixed-size cohorts."""
-    with_clients(SavedHeads).round(0)
-    rounds_of(method_of(head(keeps_state=False), participation=FIXED))
+    with_clients().round(0)
+    rounds_of(differences_of(head(keeps_state=False), **FIXED))
     overlay = {"method": "dp-fedavg", "participation": "fixed-size"}
-    assert make_config(overlay, general=DIFFERENCE).client.keeps_state is False
+    assert difference_config(overlay).client.keeps_state is False

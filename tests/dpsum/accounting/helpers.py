@@ -1,15 +1,21 @@
 """Independent values and ledgers that the tests of accountants share."""
 
+import functools
 import math
 
 import mpmath
 import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from scipy.linalg import toeplitz
 from scipy.optimize import brentq
 
+from dploss.gaussian import gaussian_epsilon
+from dpsum.accounting.account import account
+from dpsum.accounting.context import AccountContext
 from dpsum.factorisations import square_root
 from dpsum.secure import Lattice
-from tests.dpsum.helpers import make_release
+from tests.dpsum.helpers import make_release, make_releases
 
 COHORTS = {"clients": 400, "cohort": 100, "rounds": 4, "rate": 0.25}
 
@@ -31,22 +37,61 @@ def sampled_gaussian_epsilon(z, q, delta):
             )
             return (1 - q) * absent + q * present - mpmath.exp(epsilon) * absent
 
-        low, high = mpmath.mpf(0), mpmath.mpf(5000)
-        if delta_at(low) <= delta:
+        if delta_at(0) <= delta:
             return 0.0
-        for _ in range(110):
-            middle = (low + high) / 2
-            if delta_at(middle) <= delta:
-                high = middle
-            else:
-                low = middle
-        return float(high)
+        epsilon = mpmath.findroot(
+            lambda epsilon: delta_at(epsilon) - delta,
+            (0, 5000),
+            solver="bisect",
+            maxsteps=200,
+        )
+        return float(epsilon)
 
 
-def estimate_delta(losses, epsilon, deviations):
-    """Return E (1 - e^(epsilon - L))+ over drawn losses, and so many standard errors."""
+def dp_accounting_epsilon(stages, delta, pessimistic=True):
+    """Return dp-accounting's epsilon of stages (z, rounds, rate), by a grid of 1e-4."""
+    laws = [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            z,
+            sampling_prob=rate,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+            value_discretization_interval=1e-4,
+        ).self_compose(rounds)
+        for z, rounds, rate in stages
+    ]
+    composed = functools.reduce(lambda law, next_law: law.compose(next_law), laws)
+    return composed.get_epsilon_for_delta(delta)
+
+
+def delta_interval(losses, epsilon):
+    """Return E (1 - e^(epsilon - L))+ over drawn losses, -+ 5 standard errors."""
     gains = -np.expm1(np.minimum(epsilon - losses, 0.0))
-    return gains.mean(), deviations * gains.std() / math.sqrt(len(gains))
+    error = 5 * gains.std() / math.sqrt(len(gains))
+    return gains.mean() - error, gains.mean() + error
+
+
+def bracket(analysis, *arguments):
+    """Return both ends of epsilon by an analysis."""
+    return analysis.lower_epsilon(*arguments), analysis.upper_epsilon(*arguments)
+
+
+def profiles_of(releases, delta, claims=None, **context):
+    """Return the profiles of an account; `context` is fields of its context."""
+    context_values = AccountContext(**context)
+    return account(
+        releases, delta=delta, claims=claims, context=context_values
+    ).profiles
+
+
+def ends(entry):
+    """Return both ends of a profile's epsilon."""
+    return entry.epsilon_low, entry.epsilon_high
+
+
+def gaussian(z, delta, rel=1e-9):
+    """Return epsilon of one Gaussian release, approximately."""
+    return pytest.approx(gaussian_epsilon(z, delta), rel=rel)
 
 
 def positive_root(excess):
@@ -64,11 +109,8 @@ def banded_square_root(rounds, bands):
 def correlated_releases(weights=None, rounds=4, **changes):
     """Return lines of correlated noise; `weights` is C^-1, the square root's if None."""
     weights = square_root(4) if weights is None else weights
-    values = {
-        "z": 2.0,
-        "mechanism": "correlated-gaussian",
-        "sampler": {"kind": "one-pass", **COHORTS},
-    }
+    sampler = {"kind": "one-pass", **COHORTS}
+    values = {"z": 2.0, "mechanism": "correlated-gaussian", "sampler": sampler}
     return [
         make_release(
             round=index,
@@ -81,16 +123,11 @@ def correlated_releases(weights=None, rounds=4, **changes):
 def skellam_releases(bits=16, counted=100, **changes):
     """Return four lines of Skellam noise, z = 2, of cohorts of 100 clients."""
     mechanism = {"threshold": 0.5, "noise_multiplier": 2.0}
-    lattice = Lattice.finest(
-        **mechanism,
-        dimension=3000,
-        deviations=4.0,
-        clients=100,
-        bits=bits,
-        counted=counted,
-    )
+    sizes = {"dimension": 3000, "clients": 100, "bits": bits, "counted": counted}
+    lattice = Lattice.finest(**mechanism, **sizes, deviations=4.0)
     sensitivity = lattice.granularity * lattice.bound(0.5)
     values = {
+        "z": 2.0,
         "mechanism": "skellam",
         "observer": "server",
         "sensitivity": sensitivity,
@@ -99,4 +136,4 @@ def skellam_releases(bits=16, counted=100, **changes):
         "sampler": {"kind": "one-pass", **COHORTS},
         "secure": lattice.ledger_field(**mechanism),
     }
-    return [make_release(z=2.0, round=index, **values | changes) for index in range(4)]
+    return make_releases(4, **values | changes)

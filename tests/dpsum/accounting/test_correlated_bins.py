@@ -1,27 +1,32 @@
-"""Correlated noise in secret rounds without draws, and of ledgers: quadrature,
-balls-and-bins and a simulation.
-"""
+"""Correlated noise in secret rounds: quadrature, balls-and-bins, and ledgers."""
 
+import dataclasses
+import functools
 import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import dpsum
 from dploss import importance_sampling
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError, factorisations
-from dpsum.accounting import analyses
-from dpsum.accounting.account import account
+from dpsum.accounting import analyses, calibration
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
 from dpsum.accounting.image_level import ImageUse
+from tests.dpsum.accounting import helpers
 from tests.dpsum.accounting.helpers import (
     COHORTS,
     banded_square_root,
     correlated_releases,
+    ends,
+    gaussian,
     positive_root,
+    profiles_of,
+    sampled_gaussian_epsilon,
 )
 from tests.dpsum.helpers import make_mechanism, release_rounds
 
@@ -40,20 +45,14 @@ def grid_of_releases(rounds, z):
     """Return points [rounds, points] and the chance of each without the unit."""
     line = np.linspace(-8.5 - 3 / z, 8.5 + 3 / z, {2: 1201, 3: 141}[rounds])
     points = np.stack(np.meshgrid(*[line] * rounds, indexing="ij")).reshape(rounds, -1)
-    cell = ((line[1] - line[0]) / math.sqrt(2 * math.pi)) ** rounds
-    return points, np.exp(-(points**2).sum(axis=0) / 2) * cell
+    return points, (norm.pdf(points) * (line[1] - line[0])).prod(axis=0)
 
 
-def likelihood_ratio(encoder, z, points, contributions=None):
-    """Return dP/dQ at each point; contributions [rounds, points] are 1 by default."""
-    if contributions is None:
-        contributions = np.ones_like(points)
-    ratio = np.zeros(points.shape[1])
-    for index, contribution in enumerate(contributions):
-        column = encoder[:, index] / z
-        square = (column @ column) * contribution**2
-        ratio += np.exp(contribution * (column @ points) - square / 2) / len(encoder)
-    return ratio
+def likelihood_ratio(encoder, z, points, contributions=1.0):
+    """Return dP/dQ at each point; `contributions` is a number or [rounds, points]."""
+    scaled = encoder / z
+    squares = (scaled**2).sum(axis=0)[:, None] * contributions**2
+    return np.exp(contributions * (scaled.T @ points) - squares / 2).mean(axis=0)
 
 
 def exact_epsilon(ratio, chances, delta):
@@ -97,20 +96,15 @@ def test_correlated_bins_of_two_and_three_rounds_are_a_quadrature(rounds, bands,
 
 @pytest.mark.parametrize(
     "second_contribution",
-    [
-        np.sign,
-        lambda first: np.where(first > 0.5, 1.0, 0.0),
-        lambda first: np.where(first > 1.0, -1.0, 1.0),
-        np.tanh,
-    ],
+    [np.sign, np.tanh, lambda first: first > 0.5, lambda first: np.sign(1 - first)],
 )
 def test_correlated_bins_cover_contributions_that_follow_releases(second_contribution):
     """Two rounds; sign and size of the second contribution follow the first release."""
     encoder = unit_encoder(2, 2)
     points, chances = grid_of_releases(2, 1.0)
-    unit_contributions = np.ones(points.shape[1])
     most = exact_epsilon(likelihood_ratio(encoder, 1.0, points), chances, DELTA)
-    contributions = np.stack([unit_contributions, second_contribution(points[0])])
+    contributions = np.ones_like(points)
+    contributions[1] = second_contribution(points[0])
     ratio = likelihood_ratio(encoder, 1.0, points, contributions)
     assert exact_epsilon(ratio, chances, DELTA) < most - 1e-3
 
@@ -124,72 +118,56 @@ def test_correlated_bins_of_negative_weights_are_taken_by_size():
     low, high = bracket(encoder, 1.0)
     assert low == 0.0
     for signs in ((1.0, 1.0), (1.0, -1.0)):
-        contributions = np.outer(signs, np.ones(points.shape[1]))
-        ratio = likelihood_ratio(encoder, 1.0, points, contributions)
+        ratio = likelihood_ratio(encoder, 1.0, points, np.array(signs)[:, None])
         assert exact_epsilon(ratio, chances, DELTA) <= high
     assert high == pytest.approx(bracket(np.abs(encoder), 1.0)[1], rel=1e-12)
 
 
 def test_correlated_bins_without_correlation_are_balls_and_bins():
-    low, high = bracket(np.eye(40), 1.0, delta=1e-6)
-    assert high == balls_and_bins.upper_epsilon(1.0, 40, 40, 1e-6)
-    assert low == balls_and_bins.lower_epsilon(1.0, 40, 40, 1e-6)
+    expected = helpers.bracket(balls_and_bins, 1.0, 40, 40, 1e-6)
+    assert bracket(np.eye(40), 1.0, delta=1e-6) == expected
 
 
 def test_correlated_bins_of_a_stopped_run_are_one_sampled_gaussian():
     """One of two rounds: the unit was in it with a chance of a half."""
     encoder = unit_encoder(2, 2)
-    line = np.linspace(-12, 14, 400_001)
-    chances = np.exp(-(line**2) / 2) * (line[1] - line[0]) / math.sqrt(2 * math.pi)
-    norm = encoder[0, 0]
-    ratio = 0.5 + 0.5 * np.exp(norm * line - norm**2 / 2)
-    exact = exact_epsilon(ratio, chances, DELTA)
+    exact = sampled_gaussian_epsilon(1 / encoder[0, 0], 0.5, DELTA)
     low, high = bracket(encoder, 1.0, done=1)
     assert low <= exact + 1e-5
     assert exact - 1e-5 <= high <= exact + 2e-3
 
 
-def releases_of(bands=2, **changes):
+def releases_of(**changes):
     """Return lines of four rounds with banded noise, z = 2."""
-    weights = np.linalg.inv(unit_encoder(4, bands))
+    weights = np.linalg.inv(unit_encoder(4, 2))
     return correlated_releases(weights, sampler=SAMPLER, **changes)
-
-
-def profiles_of(releases):
-    return account(releases, delta=DELTA, claims={}).profiles
 
 
 def test_account_of_correlated_bins_is_the_narrow_bracket():
     encoder = unit_encoder(4, 2)
-    profiles = profiles_of(releases_of())
+    profiles = profiles_of(releases_of(), DELTA)
     proven = profiles["proven"]
     assert proven.status == "proved"
     expected = importance_sampling.bracket(encoder / Z, 4, DELTA)
-    ends = proven.epsilon_low, proven.epsilon_high
-    assert ends == pytest.approx(expected, rel=1e-9)
+    assert ends(proven) == pytest.approx(expected, rel=1e-9)
     low, high = bracket(encoder, Z)
     assert low < proven.epsilon_low < proven.epsilon_high < high
     assert profiles["replace_one"].epsilon_high > proven.epsilon_high
-    stopped = profiles_of(releases_of(rounds=3))["proven"]
+    stopped = profiles_of(releases_of(rounds=3), DELTA)["proven"]
     expected = importance_sampling.bracket(encoder[:3, :3] / Z, 4, DELTA)
-    ends = stopped.epsilon_low, stopped.epsilon_high
-    assert ends == pytest.approx(expected, rel=1e-9)
+    assert ends(stopped) == pytest.approx(expected, rel=1e-9)
 
 
-def test_accountant_of_correlated_bins_refuses_a_plan_without_an_encoder():
-    accountant = analyses.find("correlated-gaussian", "balls-and-bins")
-    with pytest.raises(DpsumError, match="needs the encoder's weights, not z alone"):
-        accountant.high(Events.planned(((Z, 4),), SAMPLER), DELTA)
-
-
-def test_image_of_several_clients_in_correlated_bins():
+def test_accountant_of_correlated_bins_has_images_but_no_plan_without_an_encoder():
     releases = releases_of()
     accountant = analyses.of(releases)
     use = ImageUse(images=np.zeros((3, 1), int), rounds=None)
     low, high = accountant.image(accountant.read(releases), use, DELTA)
     one_client = importance_sampling.bracket(unit_encoder(4, 2) / Z, 4, DELTA)[0]
     assert low == pytest.approx(one_client, rel=1e-9)
-    assert high == pytest.approx(gaussian_epsilon(Z / 3, DELTA), rel=1e-9)
+    assert high == gaussian(Z / 3, DELTA)
+    with pytest.raises(DpsumError, match="needs the encoder's weights, not z alone"):
+        accountant.high(Events.planned(((Z, 4),), SAMPLER), DELTA)
 
 
 @pytest.mark.parametrize("scale", [1e-17, 1e-34])
@@ -197,26 +175,111 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
     encoder = unit_encoder(8, 2) / 1.5
     rng = np.random.default_rng(0)
     residue = scale * rng.random((8, 8)) * 10.0 ** rng.integers(-18, 1, (8, 8))
-    ends = importance_sampling.bracket(encoder + np.tril(residue, -2), 8, 1e-6)
+    found = importance_sampling.bracket(encoder + np.tril(residue, -2), 8, 1e-6)
     expected = importance_sampling.bracket(encoder, 8, 1e-6)
-    assert ends == pytest.approx(expected, rel=1e-3)
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees():
     weights = factorisations.scaled(np.linalg.inv(unit_encoder(8, 2)))
     ledger = []
-    mechanism = make_mechanism(
-        dimension=3,
-        participation=dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1),
-        noise=dpsum.Correlated(multiplier=None, weights=weights),
-        clipping=dpsum.Constant(0.5),
-        ledger=ledger,
-        seed=1,
-        budget=dpsum.Budget(epsilon=1.5, delta=1e-6),
-    )
+    parts = {
+        "participation": dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1),
+        "noise": dpsum.Correlated(multiplier=None, weights=weights),
+        "clipping": dpsum.Constant(0.5),
+        "budget": dpsum.Budget(epsilon=1.5, delta=1e-6),
+    }
+    mechanism = make_mechanism(dimension=3, ledger=ledger, seed=1, **parts)
     release_rounds(mechanism, np.zeros((1, 3)), 8)
-    entry = account(ledger, delta=1e-6).profiles["proven"]
+    entry = profiles_of(ledger, 1e-6)["proven"]
     assert 1.49 < entry.epsilon_high <= 1.5
     assert 0.97 * entry.epsilon_high < entry.epsilon_low < entry.epsilon_high
     known_round = gaussian_epsilon(mechanism.noise_multiplier, 1e-6)
     assert entry.epsilon_high < 0.8 * known_round
+
+
+# Searches by Monte Carlo bounds, which may be wrong
+
+MANY_ROUNDS = dpsum.BallsAndBins(units=1024, cohort=4, rounds=256).describe()
+calibrate = functools.partial(calibration.calibrate, "proven", MANY_ROUNDS, 1.0, 1e-5)
+rounds_allowed = functools.partial(
+    calibration.rounds_allowed, "proven", MANY_ROUNDS, 1.0, 1e-5, 1.0
+)
+
+
+@pytest.fixture
+def run_search(monkeypatch):
+    """Return a function that returns a search's result, and the points that it asked.
+
+    The true epsilon is `scale` x rounds / z, and the budget 1. At points (z, rounds)
+    outside `honest` a true "too much" is told as "enough". With `rng` a true "enough"
+    is sometimes told as "too much".
+    """
+
+    def run(search, scale, honest=None, rng=None):
+        asked = set()
+
+        def epsilon_after(profile, sampler, z, done, delta):
+            asked.add((z, done))
+            epsilon = scale * done / z
+            if epsilon > 1:
+                is_lie = honest is not None and (z, done) not in honest
+                return 0.0 if is_lie else epsilon
+            is_doubted = rng is not None and rng.random() < 0.3
+            return math.inf if is_doubted else epsilon
+
+        monkeypatch.setattr(calibration, "epsilon_after", epsilon_after)
+        return search(), asked
+
+    return run
+
+
+def test_run_looks_at_fewer_pairs_than_allowed(run_search):
+    """Three ends at each of the list's epsilons and a hundred looks fail together with
+    probability at most delta / 1,000.
+    """
+    pair = importance_sampling.Pair(np.eye(3), 3, 1e-6)
+    assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= 1e-6 / 1000
+    counts = []
+    for enough in np.geomspace(0.051, 8000, 60):  # the z that is just enough
+        z, asked = run_search(calibrate, enough / 256)
+        assert z >= enough
+        counts.append(len(asked))
+    assert max(counts) <= 32
+    _, asked = run_search(rounds_allowed, 1 / 100)
+    sampling = dataclasses.replace(MANY_ROUNDS, encoder=np.eye(256).tobytes())
+    pairs = set()
+    for done in range(1, 257):
+        encoder, rounds = correlated_bins._of(Events.planned(((1.0, done),), sampling))
+        pairs.add((encoder.tobytes(), rounds))
+    assert len(pairs) == 8
+    accounts = 2  # the run's delta and the paper's
+    looks = max(counts) + len(asked) + len(pairs) + accounts
+    assert looks <= importance_sampling.LOOKS
+
+
+def test_search_errs_only_at_points_that_true_answers_lead_to(run_search):
+    """All other points have wrong answers, and true answers are doubted at random; 200
+    searches each.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        enough = float(rng.uniform(0.06, 50))
+        _, honest = run_search(calibrate, enough / 256)
+        assert run_search(calibrate, enough / 256, honest, rng)[0] >= enough
+        most = int(rng.integers(1, 256))
+        found, honest = run_search(rounds_allowed, 1 / (most + 0.5))
+        assert found == most
+        assert run_search(rounds_allowed, 1 / (most + 0.5), honest, rng)[0] <= most
+    # A lie at such a point is believed.
+    assert run_search(calibrate, 5 / 256, honest=set())[0] < 5
+
+
+def test_bounds_of_a_pair_are_wrong_together_or_not_at_all():
+    """A second look at a pair has the same draws."""
+    pairs = [importance_sampling.Pair(np.eye(3) / 1.5, 3, 1e-3) for _ in range(2)]
+    for epsilon in (0.5, 1.0, 1.5):
+        assert pairs[0].present(epsilon) == pairs[1].present(epsilon)
+        assert pairs[0].absent(epsilon) == pairs[1].absent(epsilon)
+    pairs[1].present(0.7)
+    assert pairs[1].present(0.5) == pairs[0].present(0.5)

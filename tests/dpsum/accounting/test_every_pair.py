@@ -1,9 +1,10 @@
-"""Every public participation and noise has an account, or says that it has none; and
-participation that hides nothing is a Gaussian.
+"""Every public participation and noise has an account, or says that it has none;
+participation that hides nothing is a Gaussian; explanations state a bracket's width.
 """
 
 import inspect
 import math
+import re
 import warnings
 
 import numpy as np
@@ -12,10 +13,13 @@ import pytest
 import dpsum
 from dpsum import factorisations
 from dpsum.accounting.account import account
-from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
-from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
+from tests.dpsum.accounting.helpers import (
+    ends,
+    profiles_of,
+    sampled_gaussian_epsilon,
+)
 from tests.dpsum.helpers import make_mechanism, release_rounds
 
 DELTA = 1e-5
@@ -51,14 +55,9 @@ def make_noise(kind, participation):
 def draw(participation, noise, ledger=None):
     """Release the sums of all rounds; return the ledger's lines."""
     ledger = [] if ledger is None else ledger
-    mechanism = make_mechanism(
-        dimension=4,
-        participation=participation,
-        clipping=dpsum.Constant(1.0),
-        noise=noise,
-        ledger=ledger,
-        seed=1,
-    )
+    values = {"participation": participation, "noise": noise, "ledger": ledger}
+    clipping = dpsum.Constant(1.0)
+    mechanism = make_mechanism(dimension=4, clipping=clipping, seed=1, **values)
     rows = np.ones((int(participation.describe()["cohort"]), 4))
     release_rounds(mechanism, rows, participation.rounds)
     return ledger
@@ -67,10 +66,6 @@ def draw(participation, noise, ledger=None):
 def exact(mu):
     """Return epsilon of one Gaussian at a distance of mu deviations, approximately."""
     return pytest.approx(sampled_gaussian_epsilon(1 / mu, 1.0, DELTA), rel=1e-9)
-
-
-def ends(entry):
-    return entry.epsilon_low, entry.epsilon_high
 
 
 PARTICIPATIONS = [*public_classes(dpsum.Participation), dpsum.RecordLots]
@@ -101,21 +96,17 @@ def test_pair_that_draws_has_an_account_or_warns_that_it_has_none(kind, noise_ki
     elif refusal:
         assert not ledger
     else:
-        entry = account(ledger, delta=DELTA).profiles["proven"]
+        entry = profiles_of(ledger, DELTA)["proven"]
         assert entry.status == "proved"
         assert 0 <= entry.epsilon_low <= entry.epsilon_high < math.inf
 
 
+WITH_IMAGES = [dpsum.Everyone, dpsum.Poisson, dpsum.FixedSize]
+
+
 @pytest.mark.parametrize(
     "kind",
-    [
-        dpsum.Everyone,
-        dpsum.Poisson,
-        dpsum.FixedSize,
-        dpsum.ShuffledEpochs,
-        dpsum.MinSeparation,
-        dpsum.RecordLots,
-    ],
+    [*WITH_IMAGES, dpsum.ShuffledEpochs, dpsum.MinSeparation, dpsum.RecordLots],
 )
 def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
     """z = 1 in three rounds of all units: mu = sqrt(3), twice that for replace-one."""
@@ -124,18 +115,14 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
     else:
         plan = kind(units=6, cohort=6, rounds=3, seed=0)
         images = ImageUse(images=np.zeros((2, 1), dtype=int), rounds=None)
-    context = AccountContext(
-        images=images,
-        search=Search(runs=4, data="private", number="fixed"),
-        own_streams=True,
-    )
-    lines = draw(plan, dpsum.Gaussian(1.0))
-    profiles = account(lines, delta=DELTA, context=context).profiles
+    search = Search(runs=4, data="private", number="fixed")
+    context = {"images": images, "search": search, "own_streams": True}
+    profiles = profiles_of(draw(plan, dpsum.Gaussian(1.0)), DELTA, **context)
     assert ends(profiles["proven"]) == (exact(3**0.5), exact(3**0.5))
     doubled = exact(2 * 3**0.5)
     assert ends(profiles["replace_one"]) == (doubled, doubled)
     assert profiles["tuning"].epsilon_high == doubled
-    if kind in (dpsum.Everyone, dpsum.Poisson, dpsum.FixedSize):
+    if kind in WITH_IMAGES:
         assert ends(profiles["image_level"]) == (doubled, doubled)
 
 
@@ -143,7 +130,7 @@ def test_account_of_everyone_with_correlated_noise_sums_all_columns():
     """Contributions that all point the same way move C S by C 1, of norm |C 1|."""
     participation = make_participation(dpsum.Everyone)
     noise = make_noise(dpsum.Correlated, participation)
-    entry = account(draw(participation, noise), delta=DELTA).profiles["proven"]
+    entry = profiles_of(draw(participation, noise), DELTA)["proven"]
     encoder = np.linalg.inv(noise.weights)
     mu = float(np.linalg.norm(encoder.sum(axis=1))) / 2.0
     assert ends(entry) == (exact(mu), exact(mu))
@@ -154,3 +141,32 @@ def test_correlated_noise_for_one_participation_refuses_everyone():
     noise = make_noise(dpsum.Correlated, make_participation(dpsum.OnePass))
     with pytest.raises(dpsum.DpsumError, match="3 participations move"):
         noise.sampled(participation.describe())
+
+
+def stated_width(explanation):
+    """Return the width that an explanation states, its share of the low end, and why."""
+    words = r"the high end is (\S+) above the low end \((\S+) % of it\), since (.*)"
+    width, share, reason = re.search(words, explanation).groups()
+    return float(width), float(share) / 100, reason
+
+
+def test_explanation_states_that_no_grid_is_made_for_a_tiny_delta():
+    """The low end is that of delta = 1e-300, the high end that of a known cohort."""
+    plan = dpsum.Poisson(units=6, cohort=3, rounds=1, seed=0)
+    entry = profiles_of(draw(plan, dpsum.Gaussian(1.0)), 1e-303)["proven"]
+    width, share, reason = stated_width(entry.explanation)
+    low = sampled_gaussian_epsilon(1.0, 0.5, "1e-300")
+    high = sampled_gaussian_epsilon(1.0, 1.0, "1e-303")
+    assert width == pytest.approx(high - low, rel=0.05)
+    assert share == pytest.approx((high - low) / low, rel=0.05)
+    assert reason.startswith("no grid is made below delta = 1e-300")
+
+
+def test_explanation_of_fixed_size_has_a_gap_of_theory():
+    plan = dpsum.FixedSize(units=100, cohort=10, rounds=60, seed=0)
+    profiles = profiles_of(draw(plan, dpsum.Gaussian(0.4)), 1e-5)
+    for entry in (profiles["proven"], profiles["replace_one"]):
+        width, _, reason = stated_width(entry.explanation)
+        assert width == pytest.approx(entry.epsilon_high - entry.epsilon_low, rel=0.01)
+        assert reason.endswith("no theory says what lies between")
+        assert entry.explanation.count("above the low end") == 1

@@ -1,5 +1,4 @@
-"""Fixed-size cohorts: quadrature over whole data sets and over two rounds,
-dp-accounting, a simulation, and limits.
+"""Fixed-size cohorts: quadrature over data sets and two rounds, and dp-accounting.
 
 No expected value is from the code under test. Poisson's account at the same rate, and
 one data set's pair for both halves of the dominating one, are rejected.
@@ -11,26 +10,24 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 from dploss import renyi
+from dploss.fine_brackets import is_wide
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting import analyses
-from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.image_level import ImageUse
-from tests.dpsum.accounting.helpers import positive_root
+from tests.dpsum.accounting.helpers import bracket, positive_root, profiles_of
 from tests.dpsum.helpers import make_releases
 
 DELTA = 1e-5
 ZERO_OUT, REPLACE_ONE = fixed_size.ZERO_OUT, fixed_size.REPLACE_ONE
-SAMPLER = {"kind": "fixed-size", "clients": 500, "cohort": 50, "rounds": 10}
-SAMPLER["rate"] = 0.1
-
-
-def bracket(*arguments):
-    return fixed_size.lower_epsilon(*arguments), fixed_size.upper_epsilon(*arguments)
+COHORTS = {"clients": 500, "cohort": 50, "rounds": 10, "rate": 0.1}
+SAMPLER = {"kind": "fixed-size", **COHORTS}
 
 
 class DensityGrid:
@@ -42,8 +39,7 @@ class DensityGrid:
         self.step = self.x[1] - self.x[0]
 
     def normal(self, mean):
-        scaled = (self.x - mean) / self.z
-        return np.exp(-(scaled**2) / 2) / (self.z * math.sqrt(2 * math.pi))
+        return norm.pdf(self.x, mean, self.z)
 
     def mixture(self, rate, mean):
         return (1 - rate) * self.normal(0.0) + rate * self.normal(mean)
@@ -74,11 +70,11 @@ def test_fixed_size_of_one_round_is_a_quadrature(z, q):
         (grid.mixture(q, 1), grid.normal(0)),
     )
     exact = max(grid.epsilon(pair, DELTA) for pair in pairs)
-    low, high = bracket(((z, 1),), q, DELTA)
+    low, high = bracket(fixed_size, ((z, 1),), q, DELTA)
     assert low <= exact + 1e-6
     assert exact - 1e-6 <= high <= low + 2e-3
     exact = math.log1p(q * math.expm1(gaussian_epsilon(z / 2, DELTA / q)))
-    low, high = bracket(((z, 1),), q, DELTA, REPLACE_ONE)
+    low, high = bracket(fixed_size, ((z, 1),), q, DELTA, REPLACE_ONE)
     assert low <= exact <= high <= low + 2e-3
 
 
@@ -123,9 +119,7 @@ def epsilon_of_two_rounds(grid, first, positive, negative):
     according to the sign of the loss so far.
     """
     losses = np.linspace(-40, 40, 8001)
-    curve = np.array(
-        [grid.delta(positive if loss >= 0 else negative, loss) for loss in losses]
-    )
+    curve = [grid.delta(positive if loss >= 0 else negative, loss) for loss in losses]
     first_loss = np.log(first[0] / first[1])
 
     def excess(epsilon):
@@ -146,8 +140,8 @@ def test_fixed_size_of_two_rounds_is_a_quadrature(adjacency):
         falling = grid.normal(0), grid.mixture(q, 1)
     else:
         rising = grid.mixture(q, 2), grid.normal(0)
-        falling = grid.normal(0), grid.mixture(q, 2)
-    low, high = bracket(((2.0, 2),), q, DELTA, adjacency)
+        falling = rising[::-1]
+    low, high = bracket(fixed_size, ((2.0, 2),), q, DELTA, adjacency)
     fixed = epsilon_of_two_rounds(grid, rising, rising, rising)
     chosen = epsilon_of_two_rounds(grid, rising, rising, falling)
     assert low <= fixed <= low + 1e-3
@@ -164,7 +158,7 @@ def test_fixed_size_of_ten_rounds_agrees_with_dp_accounting():
     ]
     one_round = privacy_loss_distribution.from_two_probability_mass_functions(*masses)
     expected = one_round.self_compose(10).get_epsilon_for_delta(DELTA)
-    low, high = bracket(((1.0, 10),), 0.1, DELTA)
+    low, high = bracket(fixed_size, ((1.0, 10),), 0.1, DELTA)
     assert low == pytest.approx(expected, abs=3e-3)
     assert low < high < 1.02 * low
     assert low > 2 * poisson.upper_epsilon(((1.0, 10),), 0.1, DELTA)
@@ -172,11 +166,11 @@ def test_fixed_size_of_ten_rounds_agrees_with_dp_accounting():
 
 def test_fixed_size_of_all_units_is_a_gaussian_and_of_next_to_none_is_zero():
     gaussian = gaussian_epsilon(1.0, DELTA)
-    assert bracket(((4.0, 16),), 1.0, DELTA) == (gaussian, gaussian)
+    assert bracket(fixed_size, ((4.0, 16),), 1.0, DELTA) == (gaussian, gaussian)
     high = fixed_size.upper_epsilon(((4.0, 16),), 1.0, DELTA, REPLACE_ONE)
     assert high == gaussian_epsilon(0.5, DELTA)
     assert fixed_size.upper_epsilon(((1.0, 5),), 1e-7, DELTA) == 0.0
-    assert bracket((), 0.5, DELTA) == (0.0, 0.0)
+    assert bracket(fixed_size, (), 0.5, DELTA) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("z", [0.7, 2.0])
@@ -185,19 +179,16 @@ def test_fixed_size_renyi_divergences_bound_the_worst_data_sets(z):
     q, orders = 0.1, (2, 3, 8, 32)
     divergences = fixed_size.renyi(z, q, orders)
     grid = np.linspace(-30 * z, 70 + 30 * z, 400_001)
-    unit = (grid[1] - grid[0]) / (z * math.sqrt(2 * math.pi))
+    step = grid[1] - grid[0]
 
     def log_mixture(mean):
-        absent = math.log1p(-q) - grid**2 / 2 / z**2
-        present = math.log(q) - (grid - mean) ** 2 / 2 / z**2
-        return np.logaddexp(absent, present)
+        absent = math.log1p(-q) + norm.logpdf(grid, 0, z)
+        return np.logaddexp(absent, math.log(q) + norm.logpdf(grid, mean, z))
 
     for order, divergence in zip(orders, divergences, strict=True):
         for means in ((2, 1), (1, 0)):
             first, second = map(log_mixture, means)
-            exponents = order * first - (order - 1) * second
-            largest = exponents.max()
-            moment = math.log(np.exp(exponents - largest).sum() * unit) + largest
+            moment = logsumexp(order * first - (order - 1) * second) + math.log(step)
             assert moment / (order - 1) <= divergence + 1e-9
     orders = tuple(range(2, 257))
     divergences = 10 * fixed_size.renyi(z, q, orders)
@@ -205,15 +196,12 @@ def test_fixed_size_renyi_divergences_bound_the_worst_data_sets(z):
     assert fixed_size.upper_epsilon(((z, 10),), q, DELTA) <= bound
 
 
-def profiles_of(releases):
-    return account(releases, delta=DELTA, claims={}).profiles
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"unit": "record", "sampler": {**SAMPLER, "records": 500}}]
 )
 def test_account_of_fixed_size_has_both_adjacencies(changes):
-    profiles = profiles_of(make_releases(10, **{"sampler": SAMPLER} | changes))
+    releases = make_releases(10, **{"sampler": SAMPLER} | changes)
+    profiles = profiles_of(releases, DELTA, claims={})
     proven, replace_one = profiles["proven"], profiles["replace_one"]
     schedule = ((1.0, 10),)
     assert proven.epsilon_high == fixed_size.upper_epsilon(schedule, 0.1, DELTA)
@@ -235,3 +223,13 @@ def test_fixed_size_of_an_image_of_several_clients():
 
     assert tuple(image(1)) == tuple(accountant.bracket(events, DELTA))
     assert image(1)[0] < image(3)[1] <= gaussian_epsilon(4 / 3 / 3**0.5, DELTA)
+
+
+@pytest.mark.parametrize("z", [0.1, 0.19])
+def test_fixed_size_bracket_of_little_noise_has_both_ends(z):
+    """One data set is not the worst pair, so that zero-out has a gap."""
+    low, high = bracket(fixed_size, ((z, 60),), 0.05, DELTA)
+    assert 0.8 * high < low < high < 0.5 * gaussian_epsilon(z / 60**0.5, DELTA)
+    low, high = bracket(fixed_size, ((z, 60),), 0.05, DELTA, REPLACE_ONE)
+    assert low < high
+    assert not is_wide(low, high)

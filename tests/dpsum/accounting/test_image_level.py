@@ -1,27 +1,22 @@
 """One image that several clients use: counts by hand, exact cases, Monte Carlo."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from dploss.gaussian import gaussian_epsilon
 from dpsum import participation
 from dpsum.accounting import analyses
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.image_level import ImageUse
-from tests.dpsum.accounting.helpers import estimate_delta, sampled_gaussian_epsilon
+from tests.dpsum.accounting.helpers import delta_interval, sampled_gaussian_epsilon
 
 DELTA = 1e-5
 
 
-def image_bracket(use, multipliers, kind="one-pass", rounds=3, rate=1 / 3, delta=DELTA):
-    sampler = {"kind": kind, "rounds": rounds, "rate": rate}
-    return bracket_of(use, multipliers, sampler, delta)
-
-
-def bracket_of(use, multipliers, sampler, delta):
+def image_bracket(use, multipliers, sampler, delta=DELTA):
     events = Events.planned(tuple((z, 1) for z in multipliers), sampler)
     return analyses.find("gaussian", sampler["kind"]).image(events, use, delta)
 
@@ -43,7 +38,8 @@ def test_image_in_known_blocks_is_one_gaussian_of_the_worst_image(multipliers, s
     images = np.array([[0, 9], [0, 1], [0, 2], [9, 3], [9, 4], [9, 5]])
     use = ImageUse(images=images, rounds=np.array([0, 0, 1, 2, 2, -1]))
     expected = pytest.approx(gaussian_epsilon(square**-0.5, DELTA), rel=1e-12)
-    assert image_bracket(use, multipliers) == (expected, expected)
+    sampler = {"kind": "one-pass", "rounds": 3, "rate": 1 / 3}
+    assert image_bracket(use, multipliers, sampler) == (expected, expected)
 
 
 def test_image_of_own_updates_is_seen_in_each_update():
@@ -58,35 +54,28 @@ def test_image_of_own_updates_is_seen_in_each_update():
     images = np.array([[0, 9], [0, 1], [2, 3], [4, 5], [6, 9], [7, 8]])
     known = ImageUse(images=images, rounds=np.array([0, 0, 1, 1, 2, 2]))
     secret = ImageUse(images=images, rounds=None)
-    two = gaussian(2.0)
-    assert bracket_of(known, [1.0] * 3, sampler, 1e-6) == (two, two)
-    assert bracket_of(known, [1.0, 1.0, 0.9], sampler, 1e-6)[1] == gaussian(
-        1 + 1 / 0.81
-    )
-    assert bracket_of(secret, [1.0] * 3, sampler, 1e-6) == (two, two)
-    assert bracket_of(secret, [1.0] * 2, sampler, 1e-6) == (0.0, two)
+    two, worst = gaussian(2.0), gaussian(1 + 1 / 0.81)
+    assert image_bracket(known, [1.0] * 3, sampler, 1e-6) == (two, two)
+    assert image_bracket(known, [1.0, 1.0, 0.9], sampler, 1e-6)[1] == worst
+    assert image_bracket(secret, [1.0] * 3, sampler, 1e-6) == (two, two)
+    assert image_bracket(secret, [1.0] * 2, sampler, 1e-6) == (0.0, two)
 
 
 def test_image_of_poisson_cohorts_by_monte_carlo():
     """3 clients, q = 0.2, 8 rounds, z = 2: 300,000 runs, 5 standard errors, 1e-6."""
     clients, q, rounds, z, delta = 3, 0.2, 8, 2.0, 1e-3
-    low, high = image_bracket(
-        shared_image(clients), [z] * rounds, "poisson", rounds, q, delta
-    )
+    sampler = {"kind": "poisson", "rounds": rounds, "rate": q}
+    low, high = image_bracket(shared_image(clients), [z] * rounds, sampler, delta)
     rng = np.random.default_rng(0)
     x = z * rng.standard_normal((300_000, rounds))
     x += rng.binomial(clients, q, size=x.shape)
-    ratios = np.zeros_like(x)
-    for n in range(clients + 1):
-        chance = math.comb(clients, n) * q**n * (1 - q) ** (clients - n)
-        ratios += chance * np.exp((n * x - n * n / 2) / z**2)
+    ratios = sum(
+        chance * np.exp((n * x - n * n / 2) / z**2)
+        for n, chance in enumerate(binom.pmf(np.arange(clients + 1), clients, q))
+    )
     losses = np.log(ratios).sum(axis=1)
-    mean, error = estimate_delta(losses, high, 5)
-    assert mean <= delta + error
-    mean, error = estimate_delta(losses, low, 5)
-    assert mean >= delta - error
-    mean, error = estimate_delta(losses, 0.8 * low, 5)
-    assert mean > delta + error
+    assert delta_interval(losses, high)[0] <= delta <= delta_interval(losses, low)[1]
+    assert delta_interval(losses, 0.8 * low)[0] > delta
 
 
 @pytest.mark.parametrize(("clients", "z"), [(2, 1.0), (3, 2.0), (12, 1.0)])
@@ -96,16 +85,14 @@ def test_image_of_balls_and_bins_by_monte_carlo(clients, z):
     the mean over all 36 draws of N(counts, z^2 I).
     """
     rounds, delta = 6, 1e-3
-    low, high = image_bracket(
-        shared_image(clients), [z] * rounds, "balls-and-bins", rounds, 1 / 6, delta
-    )
+    sampler = {"kind": "balls-and-bins", "rounds": rounds, "rate": 1 / 6}
+    low, high = image_bracket(shared_image(clients), [z] * rounds, sampler, delta)
     assert 0 < low <= high <= gaussian_epsilon(z / clients, delta)
     rng = np.random.default_rng(0)
     counts = rng.multinomial(clients, [1 / rounds] * rounds, size=200_000)
     x = counts + z * rng.standard_normal(counts.shape)
     losses = (x.sum(axis=1) - clients / 2) * clients / (z**2 * rounds)
-    mean, error = estimate_delta(losses, high, 5)
-    assert mean <= delta + error
+    assert delta_interval(losses, high)[0] <= delta
     if clients == 2:
         ratios = np.zeros(len(x))
         for pair in itertools.product(range(rounds), repeat=2):
@@ -113,7 +100,5 @@ def test_image_of_balls_and_bins_by_monte_carlo(clients, z):
             square = pair_counts @ pair_counts
             ratios += np.exp((x @ pair_counts - square / 2) / z**2) / rounds**2
         losses = np.log(ratios)
-        mean, error = estimate_delta(losses, high, 5)
-        assert mean <= delta + error
-        mean, error = estimate_delta(losses, low, 5)
-        assert mean >= delta - error
+        assert delta_interval(losses, high)[0] <= delta
+        assert delta_interval(losses, low)[1] >= delta

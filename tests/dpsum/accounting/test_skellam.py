@@ -1,7 +1,6 @@
-"""Skellam noise as one Gaussian release: exact sums, dp-accounting, Renyi divergences
-and published bounds.
-"""
+"""Skellam noise as one Gaussian release: exact sums by scipy, and dp-accounting."""
 
+import functools
 import math
 
 import numpy as np
@@ -11,20 +10,16 @@ from scipy import stats
 
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum import DpsumError
-from dpsum.accounting.account import account
-from dpsum.accounting.analyses.skellam import (
-    FACTOR,
-    LEAST_VARIANCE,
-    lower_epsilon,
-    step,
-)
+from dpsum.accounting.analyses import skellam
 from dpsum.accounting.calibration import calibrate
-from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
 from dpsum.secure import Lattice
+from tests.dpsum.accounting import helpers
 from tests.dpsum.accounting.helpers import skellam_releases
 
 Z, C, DELTA = 2.0, 0.5, 1e-6
+
+profiles_of = functools.partial(helpers.profiles_of, delta=DELTA, claims={})
 
 
 def law(variance):
@@ -42,16 +37,18 @@ def exact_delta(variance, shifts, epsilon):
     return float(np.clip(shifted - math.exp(epsilon) * plain, 0, None).sum())
 
 
-@pytest.mark.parametrize("variance", [LEAST_VARIANCE, 1e3, 1e7])
-def test_step_is_within_the_factor_of_the_analysis(variance):
-    assert 1 < step(variance) * math.sqrt(variance) < FACTOR
+def test_step_is_within_the_factor_of_the_analysis():
+    """Skellam noise is worse than normal noise of its deviation."""
+    for variance in (skellam.LEAST_VARIANCE, 1e3, 1e7):
+        assert 1 < skellam.step(variance) * math.sqrt(variance) < skellam.FACTOR
+    assert exact_delta(1.0, (1,), 0.0) > gaussian_delta(1.0, 0.0)
 
 
 @pytest.mark.parametrize("shifts", [(1,), (-3,), (1, 1), (2, -1), (4, 3)])
 @pytest.mark.parametrize("variance", [1.0, 4.0, 30.0])
 def test_skellam_shift_is_within_the_gaussian(variance, shifts):
     """At epsilon 0 the bound of one shift by one is reached."""
-    distance = step(variance) * math.hypot(*shifts)
+    distance = skellam.step(variance) * math.hypot(*shifts)
     for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0):
         bound = gaussian_delta(1 / distance, epsilon)
         exact = exact_delta(variance, shifts, epsilon)
@@ -60,40 +57,26 @@ def test_skellam_shift_is_within_the_gaussian(variance, shifts):
             assert exact == pytest.approx(bound, rel=1e-7)
 
 
-def test_skellam_noise_is_worse_than_normal_noise_of_its_deviation():
-    """This is why the factor is needed."""
-    assert exact_delta(1.0, (1,), 0.0) > gaussian_delta(1.0, 0.0)
-
-
 def test_skellam_of_sixteen_coordinates_agrees_with_dp_accounting():
     """A shift of sixteen ones at variance 16 composes to just below a Gaussian; its
     epsilon is rounded up to a grid.
     """
-    variance, delta = 16.0, 1e-6
     x = np.arange(-120, 121)
-    masses = [
-        dict(zip(x.tolist(), law(variance).logpmf(x - shift), strict=True))
-        for shift in (0, 1)
-    ]
+    masses = [dict(enumerate(law(16.0).logpmf(x - shift))) for shift in (0, 1)]
     one_coordinate = privacy_loss_distribution.from_two_probability_mass_functions(
         *masses, value_discretization_interval=1e-4
     )
-    exact = one_coordinate.self_compose(16).get_epsilon_for_delta(delta)
-    bound = gaussian_epsilon(1 / (step(variance) * 4), delta)
+    exact = one_coordinate.self_compose(16).get_epsilon_for_delta(DELTA)
+    bound = gaussian_epsilon(1 / (skellam.step(16.0) * 4), DELTA)
     assert 0.97 * bound < exact <= bound * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(("variance", "shift"), [(4.0, 1), (30.0, 5), (300.0, 17)])
 def test_skellam_low_end_is_the_epsilon_of_one_coordinate(variance, shift):
-    epsilon = lower_epsilon(variance, shift, 1e-5)
+    epsilon = skellam.lower_epsilon(variance, shift, 1e-5)
     assert exact_delta(variance, (shift,), epsilon) == pytest.approx(1e-5, rel=1e-5)
-    assert epsilon <= gaussian_epsilon(1 / (step(variance) * shift), 1e-5)
-    assert lower_epsilon(variance, 10**6, 1e-5) == 0.0
-
-
-def profiles_of(releases, **context):
-    context_values = AccountContext(**context)
-    return account(releases, delta=DELTA, claims={}, context=context_values).profiles
+    assert epsilon <= gaussian_epsilon(1 / (skellam.step(variance) * shift), 1e-5)
+    assert skellam.lower_epsilon(variance, 10**6, 1e-5) == 0.0
 
 
 def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
@@ -103,8 +86,8 @@ def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
     gaussian = gaussian_epsilon(Z, DELTA)
     assert (proven.observer, proven.status) == ("server", "proved")
     assert 0.998 * gaussian < proven.epsilon_low < gaussian
-    assert proven.epsilon_high == gaussian_epsilon(Z / FACTOR, DELTA)
-    assert replace_one.epsilon_high == gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    assert proven.epsilon_high == gaussian_epsilon(Z / skellam.FACTOR, DELTA)
+    assert replace_one.epsilon_high == gaussian_epsilon(Z / skellam.FACTOR / 2, DELTA)
     assert replace_one.epsilon_low < replace_one.epsilon_high
     sampler = skellam_releases()[0].sampler
     assert calibrate("proven", sampler, 1.5, DELTA, mechanism="skellam") == 2.907
@@ -123,32 +106,32 @@ def test_skellam_bracket_is_wider_for_fewer_bits_and_uncounted_shares():
 def test_skellam_image_of_two_clients_in_one_round():
     use = ImageUse(images=np.array([[7], [7], [8]]), rounds=np.array([0, 0, 1]))
     entry = profiles_of(skellam_releases(), images=use)["image_level"]
-    expected = gaussian_epsilon(Z / FACTOR / 2, DELTA)
+    expected = gaussian_epsilon(Z / skellam.FACTOR / 2, DELTA)
     assert entry.epsilon_high == pytest.approx(expected, rel=1e-9)
     assert entry.epsilon_low < gaussian_epsilon(Z, DELTA)
+
+
+SECURE = skellam_releases()[0].secure
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"more": 1}, "does not state its lattice"),
-        ({"counted": 101}, "counts 101 of 100 clients' noise"),
-        ({"coordinates": 2048}, "but rounding 3000 coordinates makes it"),
-        ({"counted": 80}, "but 80 shares come to"),
-        ({"share_variance": 1e4}, "but 100 shares come to"),
+        ({"secure": None}, "does not state its lattice"),
+        ({"secure": {**SECURE, "more": 1}}, "does not state its lattice"),
+        ({"secure": {**SECURE, "counted": 101}}, "counts 101 of 100 clients' noise"),
+        (
+            {"secure": {**SECURE, "coordinates": 2048}},
+            "rounding 3000 coordinates makes",
+        ),
+        ({"secure": {**SECURE, "counted": 80}}, "but 80 shares come to"),
+        ({"secure": {**SECURE, "share_variance": 1e4}}, "but 100 shares come to"),
+        ({"sensitivity": C, "noise_std": Z * C}, "rounding 3000 coordinates makes"),
     ],
 )
 def test_skellam_account_refuses_whole_numbers_that_contradict(changes, message):
-    secure = {**skellam_releases()[0].secure, **changes}
     with pytest.raises(DpsumError, match=message):
-        profiles_of(skellam_releases(secure=secure))
-
-
-def test_skellam_account_refuses_a_line_without_whole_numbers_or_their_rounding():
-    with pytest.raises(DpsumError, match="does not state its lattice"):
-        profiles_of(skellam_releases(secure=None))
-    with pytest.raises(DpsumError, match="but rounding 3000 coordinates makes it"):
-        profiles_of(skellam_releases(sensitivity=C, noise_std=Z * C))
+        profiles_of(skellam_releases(**changes))
 
 
 def test_skellam_account_refuses_noise_below_its_analysis():

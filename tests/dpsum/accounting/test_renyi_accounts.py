@@ -1,21 +1,22 @@
-"""The Renyi filter: its conversion, its budgets, and an adversary who chooses noise."""
+"""Epsilon by Renyi divergences: filters of noise, and searches for hyper-parameters."""
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import dp_event, rdp
 
 from dploss import renyi
+from dpsum import DpsumError
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.accounting.filters import (
-    filtered_epsilon,
-    keeps,
-    order_budgets,
-)
-from tests.dpsum.accounting.helpers import estimate_delta
+from dpsum.accounting.filters import filtered_epsilon, keeps, order_budgets
+from dpsum.accounting.tuning import Search, searched_epsilon
+from tests.dpsum.accounting.helpers import delta_interval
 
 CLAIMED_ORDERS = WHOLE_ORDERS.orders
-RATE, DELTA = 78 / 6000, 1e-5
+ORDERS = tuple(range(2, 65))
+DELTA = 1e-5
 
 
 @pytest.mark.parametrize("order", [2, 9, 40])
@@ -61,11 +62,39 @@ def test_filter_holds_against_an_adversary_who_chooses_the_noise(factor, is_kept
     rng = np.random.default_rng(0)
     losses = np.zeros(200_000)
     budgets_left = np.full(200_000, factor * budget)
-    for step in range(4):
-        usual_share = 0.25 if step < 3 else 1.0
+    for usual_share in (0.25, 0.25, 0.25, 1.0):
         shares = np.where(losses > 0.3, 1.0, usual_share)
         mu = np.sqrt(2 * budgets_left * shares / order)
         budgets_left *= 1 - shares
         losses += mu * rng.standard_normal(len(losses)) + mu * mu / 2
-    mean, error = estimate_delta(losses, epsilon, 5)
-    assert (mean <= delta + error) == is_kept
+    assert (delta_interval(losses, epsilon)[0] <= delta) == is_kept
+
+
+# Searches
+
+
+@pytest.mark.parametrize(
+    ("number", "shape"), [("geometric", 1.0), ("poisson", math.inf)]
+)
+@pytest.mark.parametrize(("z", "runs"), [(4.0, 10), (20.0, 3), (2.0, 100)])
+def test_search_of_a_random_number_agrees_with_dp_accounting(number, shape, z, runs):
+    accountant = rdp.RdpAccountant(ORDERS)
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(gaussian, runs, shape))
+    search = Search(runs=runs, data="private", number=number)
+    divergences = np.array(ORDERS) / (2 * z * z)
+    epsilon = searched_epsilon(divergences, ORDERS, search, DELTA)
+    assert epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_search_of_a_fixed_number_is_a_composition():
+    divergences = renyi.renyi(1.0, 0.01, ORDERS)
+    search = Search(runs=7, data="private")
+    expected = renyi.epsilon_of(7 * divergences, ORDERS, DELTA, tight=True)
+    assert searched_epsilon(divergences, ORDERS, search, DELTA) == expected
+
+
+@pytest.mark.parametrize("change", [{"runs": 0}, {"data": "mine"}, {"number": "many"}])
+def test_search_refuses_impossible_values(change):
+    with pytest.raises(DpsumError, match="tuning"):
+        Search.of({"runs": 1, "data": "private"} | change)
