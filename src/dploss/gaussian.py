@@ -179,7 +179,7 @@ def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> Rounded:
     more, so that the exponent is off by at most 5 a^2 2^-53 = 2.5 at^2 2^-53, and exp
     of it by that share of itself: far out no fixed margin is enough. Taken is (16 + 3
     at^2) 2^-53, about twice the largest error that was found against mpmath up to at =
-    37 (`tests/dploss/test_normal.py`).
+    37 (`tests/dploss/test_gaussian.py`).
 
     Where `at` itself may be off by `off`, the tail moves by at most exp(h off) - 1 of
     itself, h the greatest hazard on the way, and the normal's hazard at x is at most
