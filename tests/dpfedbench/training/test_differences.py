@@ -5,35 +5,25 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
-from torch.nn import functional
 
-from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.papers.federated_averaging import CONTROL, DpScaffold
-from dpfedbench.training import engine
 from dpfedbench.training.client_updates.client_update import Clients
 from dploss.gaussian import joint_multiplier
 from dpsum.composition import Composition
-from dpsum.randomness import stream
 from tests.partitions import make_dirichlet
 
 from .conftest import (
     accounted,
+    client_examples,
     difference_config,
-    examples,
+    mean_gradient,
+    mean_loss,
     rounds_in_memory,
     rounds_of,
-    train,
+    train_model,
 )
-
-
-def trained_weights(net, run_dir):
-    tensors = load_file(run_dir / "model.safetensors")
-    return net.flatten(
-        {name.removeprefix("member1/"): tensor for name, tensor in tensors.items()}
-    )
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001)])
@@ -42,27 +32,21 @@ def test_model_difference_is_that_of_autodiff_steps(silos, tmp_path, optimizer, 
     update = {"kind": "model-difference", "optimizer": optimizer, "inner_rate": rate}
     run = difference_config({"method": "fedavg", "client_update": update})
     rounds = rounds_of(run, silos, tmp_path)
-    dataset = load_records(silos[0])
-    partition = RecordPartition.load(silos[1])
     net = rounds.net
-    theta = net.initial(stream(0, "initial-weights"))
+    theta = rounds.theta.clone()
     cohort = np.array([2, 0])
-    chunk = rounds.clients.contributions(theta, cohort, 0)
-    ((differences, losses),) = chunk
+    ((differences, losses),) = rounds.clients.contributions(theta.numpy(), cohort, 0)
+    held = client_examples(silos)
     for row, client in enumerate(cohort):
-        images, labels = examples(dataset, partition.records[client])
-        model = torch.nn.Parameter(torch.from_numpy(theta.copy()))
+        model = torch.nn.Parameter(theta.clone())
         kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
         steps = kind([model], lr=rate)
-        for step in range(2):
-            steps.zero_grad()
-            logits = net.logits(model, images)
-            loss = functional.cross_entropy(logits, labels)
-            if step == 0:
-                assert losses[row] == pytest.approx(loss.item(), rel=1e-5)
-            loss.backward()
+        loss = mean_loss(theta, *held[client], net)
+        assert losses[row] == pytest.approx(loss.item(), rel=1e-5)
+        for _ in range(2):
+            model.grad = mean_gradient(net, model.detach(), *held[client])
             steps.step()
-        expected = torch.from_numpy(theta) - model.detach()
+        expected = theta - model.detach()
         assert expected.norm() > 1e-3
         if optimizer == "sgd":
             assert torch.allclose(differences[row], expected, rtol=1e-3, atol=1e-6)
@@ -76,10 +60,9 @@ def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path):
     """One local step of all clients (FedSGD): the server steps along the mean over
     clients of each client's mean gradient.
     """
-    dataset = load_records(silos[0])
     sizes = {"concentration": 0.3, "least": 5}
-    clients = tmp_path / "clients"
-    make_dirichlet(dataset, clients=4, seed=0, **sizes).save(clients)
+    folders = silos[0], tmp_path / "clients"
+    make_dirichlet(load_records(silos[0]), clients=4, seed=0, **sizes).save(folders[1])
     config = difference_config(
         {
             "method": "fedavg",
@@ -89,17 +72,14 @@ def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path):
             "server": {"optimizer": {"momentum": 0.0}},
         }
     )
-    train(config, (silos[0], clients), tmp_path / "run")
-    net = config.net(dataset.image_shape, 10)
-    theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
-    gradients = []
-    for records in RecordPartition.load(clients).records:
-        images, labels = examples(dataset, records[records >= 0])
-        loss = functional.cross_entropy(net.logits(theta, images), labels)
-        gradients.append(torch.autograd.grad(loss, theta)[0])
-    expected = (theta - 0.1 * sum(gradients) / 4).detach().numpy()
-    weights = trained_weights(net, tmp_path / "run")
-    assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)
+    rounds = rounds_of(config, folders, tmp_path / "run")
+    theta = rounds.theta.clone()
+    gradients = [
+        mean_gradient(rounds.net, theta, *held) for held in client_examples(folders)
+    ]
+    rounds.round(0)
+    expected = theta - 0.1 * sum(gradients) / 4
+    assert torch.allclose(rounds.theta, expected, rtol=1e-3, atol=1e-6)
 
 
 # SCAFFOLD with private sums: two mechanisms over the same clients, one budget
@@ -111,11 +91,6 @@ EVERYONE = {
     "control_noise": {"multiplier": 1e-3},
     "control_clipping": {"threshold": 0.25},
 }
-CALIBRATED = {
-    "budget": {"epsilon": 3.0},
-    "noise": {"multiplier": None},
-    "control_noise": {"multiplier": None},
-}
 
 
 def scaffold_config(*overlays):
@@ -123,20 +98,14 @@ def scaffold_config(*overlays):
 
 
 class HugeMessages(Clients):
-    """Clients whose messages are far above any threshold. They keep the means that the
-    server broadcasts.
-    """
-
-    def __init__(self):
-        self.broadcasts = []
+    """Clients whose messages are far above any threshold."""
 
     def contributions(self, theta, cohort, index):
         message = torch.full((len(cohort), 8), 1e6)
-        zeros = np.zeros(len(cohort))
-        yield torch.stack([message, -message]), zeros
+        yield torch.stack([message, -message]), np.zeros(len(cohort))
 
     def receive_broadcast(self, means):
-        self.broadcasts += means
+        self.broadcast = means
 
 
 @pytest.mark.parametrize("broadcasts_raw_sum", [False, True])
@@ -148,21 +117,14 @@ def test_scaffold_clips_both_messages_each_to_its_own_threshold(
 
     The planted fault: clients receive their sum without clipping and noise.
     """
-    rounds = rounds_in_memory(scaffold_config(EVERYONE), 8, clients=HugeMessages())
-    contributed = engine.Rounds._contributed
-
-    def unclipped(self, index):
-        cohort, totals, losses = contributed(self, index)
-        theta = self.theta.numpy()
-        ((rows, _),) = self.clients.contributions(theta, cohort, index)
-        self.clients.receive_broadcast([rows[1].numpy().sum(axis=0) / 4])
-        return cohort, totals, losses
-
+    clients = HugeMessages()
+    rounds = rounds_in_memory(scaffold_config(EVERYONE), 8, clients=clients)
     if broadcasts_raw_sum:
-        monkeypatch.setattr(engine.Rounds, "_contributed", unclipped)
+        control = rounds.further[0]
+        release = control.release
+        monkeypatch.setattr(control, "release", lambda total: 0 * release(total) - 4e6)
     rounds.round(0)
-    broadcast = rounds.clients.broadcasts[0]
-    is_clipped = np.allclose(broadcast, -0.25 / 8**0.5, rtol=0, atol=5e-3)
+    is_clipped = np.allclose(clients.broadcast, -0.25 / 8**0.5, rtol=0, atol=5e-3)
     assert is_clipped is not broadcasts_raw_sum
     assert np.allclose(-rounds.theta.numpy(), 0.5 / 8**0.5, rtol=0, atol=5e-3)
     stated = {line.name: (line.sensitivity, line.denominator) for line in rounds.ledger}
@@ -187,8 +149,10 @@ def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path, monkeyp
             assert len(plan.multipliers) == 2
 
     monkeypatch.setattr(Composition, "finalize", finalize_each_alone)
-    run = scaffold_config(CALIBRATED)
-    train(run, silos, tmp_path)
+    null = {"multiplier": None}
+    budget = {"budget": {"epsilon": 3.0}, "noise": null, "control_noise": null}
+    run = scaffold_config(budget)
+    train_model(run, silos, tmp_path)
     with pytest.raises(BenchError, match="multipliers of control-difference-sum of"):
         accounted(run, tmp_path)
 
@@ -213,10 +177,7 @@ class Bare(DpScaffold):
     ("method", "message"),
     [
         (Forgets, f"also send {CONTROL}, but forgets takes further sums of nothing"),
-        (
-            Bare,
-            f"{CONTROL} adds up the same contributions as {MODEL}, which is private",
-        ),
+        (Bare, f"{CONTROL} adds up the same contributions as {MODEL}, which is priv"),
     ],
 )
 def test_method_that_forgets_a_message_or_its_noise_is_refused(method, message):
