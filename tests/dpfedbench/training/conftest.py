@@ -180,10 +180,15 @@ def files_in(run_dir):
     return {name: (run_dir / name).read_bytes() for name in names}
 
 
+def scaled(images, labels):
+    """Return images scaled to 0..1 and labels as tensors."""
+    images = torch.from_numpy(np.asarray(images)).float() / 255
+    return images, torch.from_numpy(np.asarray(labels))
+
+
 def examples(dataset, records):
     """Return (images scaled to 0..1, labels) of records of a data set."""
-    images = torch.from_numpy(np.asarray(dataset.images[records])).float() / 255
-    return images, torch.from_numpy(np.asarray(dataset.labels[records]))
+    return scaled(dataset.images[records], dataset.labels[records])
 
 
 def client_examples(folders):
@@ -205,11 +210,8 @@ def mean_gradient(net, theta, images, labels):
 def clipped_gradient_sum(
     net, theta, images, labels, threshold, coordinates=slice(None)
 ):
-    """Return the sum of single records' gradients over some coordinates, each clipped,
-    by autodiff.
-    """
-    record_gradient = functools.partial(mean_gradient, net, theta)
-    record_gradients = torch.func.vmap(record_gradient)
+    """Return the sum of single records' gradients over some coordinates, each clipped."""
+    record_gradients = torch.func.vmap(functools.partial(mean_gradient, net, theta))
     gradients = record_gradients(images[:, None], labels[:, None])[:, coordinates]
     scale = torch.clamp(threshold / gradients.norm(dim=1), max=1.0)
     return (gradients * scale[:, None]).sum(dim=0)

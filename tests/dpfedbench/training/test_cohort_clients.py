@@ -16,15 +16,18 @@ from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.training.client_updates.client_update import ClientUpdate, CohortClients
 from dpsum.randomness import stream
-from tests.partitions import make_partition
 
 from .conftest import (
     difference_config,
     make_config,
+    mean_gradient,
     personal_in,
     rounds_of,
+    scaled,
     stop_before,
+    take_rounds,
     train,
+    watch,
 )
 
 
@@ -56,8 +59,8 @@ class FedRepUpdate(ClientUpdate):
     def contributions(self, model, cohort, index):
         for client in cohort:
             weights = self.personal_model(model, client)
-            client.state["head"] = weights[model.head]
-            client.state["rounds"] = client.state.get("rounds", 0) + 1
+            rounds = client.state.get("rounds", 0) + 1
+            client.state.update(head=weights[model.head], rounds=rounds)
             gradient = model.gradient(weights, client.records)
             weights[model.shared] -= 0.1 * gradient[model.shared]
             yield model.weights - weights
@@ -93,11 +96,10 @@ FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
 
 
 def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
-    written = rounds_of(config_of(DpAveraging), silos, tmp_path / "written")
-    shipped = rounds_of(difference_config(), silos, tmp_path)
-    for index in range(3):
-        written.round(index)
-        shipped.round(index)
+    written, shipped = (
+        take_rounds(rounds_of(run, silos, tmp_path / run.method), 3)
+        for run in (config_of(DpAveraging), difference_config())
+    )
     assert torch.equal(written.theta, shipped.theta)
 
 
@@ -145,42 +147,34 @@ def test_personal_test_is_of_examples_that_training_leaves_out(
         assert trained == set(records) - set(tested)
         assert np.array_equal(held.test_images[client], held.dataset.images[tested])
         assert np.array_equal(held.test_labels[client], held.dataset.labels[tested])
-    read = []
-    contributions = FedRepUpdate.contributions
-
-    def watched(self, model, cohort, index):
-        read.extend((client.number, client.records[1]) for client in cohort)
-        yield from contributions(self, model, cohort, index)
-
-    monkeypatch.setattr(FedRepUpdate, "contributions", watched)
+    read = watch(
+        monkeypatch,
+        FedRepUpdate,
+        "personal_model",
+        lambda weights, update, model, client: (client.number, client.records[1]),
+    )
     rounds.round(0)
     assert read
     assert all(np.array_equal(labels, held.labels[n]) for n, labels in read)
 
 
 def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
-    rounds = rounds_of(FEDREP, silos, tmp_path)
-    for index in range(3):
-        rounds.round(index)
+    rounds = take_rounds(rounds_of(FEDREP, silos, tmp_path), 3)
     before = rounds.clients.state()["clients"]
     result = rounds.personal_test()
-    gradients = rounds.gradients.make()
-    head = torch.from_numpy(rounds.net.mask("head"))
+    net = rounds.net
     held = rounds.held
-    room = torch.empty((8, len(rounds.theta)))
+    head = torch.from_numpy(net.mask("head"))
     accuracies = []
     for client in range(4):
         weights = rounds.theta.clone()
         weights[head] = before.get(client, {}).get("head", weights[head])
-        labels = held.labels[client]
+        trained = scaled(held.images[client], held.labels[client])
         for _ in range(2):
-            total = gradients.summed_record_gradients(
-                weights.numpy(), held.images[client], labels, room
-            )
-            mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-            weights[head] -= 0.1 * mean[head]
-        tested = held.test_images[client], held.test_labels[client]
-        accuracies.append(100 * gradients.evaluate(weights.numpy(), *tested).accuracy)
+            weights[head] -= 0.1 * mean_gradient(net, weights, *trained)[head]
+        images, labels = scaled(held.test_images[client], held.test_labels[client])
+        right = net.logits(weights, images).argmax(dim=1) == labels
+        accuracies.append(100 * float(right.double().mean()))
     assert result == summarize_clients(np.array(accuracies))
     after = rounds.clients.state()["clients"]
     for client, state in before.items():
@@ -207,10 +201,8 @@ class FewShot(ClientUpdate):
 
     def contributions(self, model, cohort, index):
         for client in cohort:
-            weights = model.weights - 0.1 * model.gradient(
-                model.weights, client.support
-            )
-            yield model.gradient(weights, client.query)
+            gradient = model.gradient(model.weights, client.support)
+            yield model.gradient(model.weights - 0.1 * gradient, client.query)
 
     def personal_model(self, model, client):
         """Answer with the class that is the client's number, or with the first."""
@@ -233,18 +225,15 @@ def few_shot(run):
 
 def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
     """The user's update is first-order MAML without batch normalisation."""
-    overlay = {
-        "model": {"normalisation": "record"},
-        "client_update": {"order": 1, "inner_steps": 1, "inner_rate": 0.1},
-    }
-    shipped = make_config(overlay)
-    written = rounds_of(few_shot(shipped), federation, tmp_path / "written")
-    theta = written.theta.numpy()
-    rows, expected = (
-        next(iter(rounds.clients.contributions(theta, np.arange(4), 0)))[0]
-        for rounds in (written, rounds_of(shipped, federation, tmp_path / "shipped"))
-    )
-    assert torch.allclose(rows, expected, atol=1e-5)
+    first_order = {"client_update": {"order": 1}}
+    shipped = make_config(first_order, {"model": {"normalisation": "record"}})
+    rows = []
+    for run in (few_shot(shipped), shipped):
+        rounds = rounds_of(run, federation, tmp_path / run.method)
+        theta = rounds.theta.numpy()
+        chunk, *_ = rounds.clients.contributions(theta, np.arange(4), 0)
+        rows.append(chunk[0])
+    assert torch.allclose(*rows, atol=1e-5)
 
 
 def clients_of(silos, tmp_path, function):
@@ -294,23 +283,6 @@ TESTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def apart(federation, tmp_path_factory):
-    """Make four clients that share no image: (data folder, clients folder)."""
-    data, _ = federation
-    folder = tmp_path_factory.mktemp("apart") / "clients"
-    clients = make_partition(
-        load_dataset(data),
-        clients=4,
-        ways=3,
-        examples_per_class=4,
-        kind="disjoint",
-        seed=0,
-    )
-    clients.save(folder)
-    return data, folder
-
-
 def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
     rounds = rounds_of(make_config(TESTED), apart, tmp_path)
     ids = np.array([2, 0])
@@ -318,28 +290,19 @@ def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
     assert np.array_equal(batch.support_x, rounds.held.gather(ids).support_x)
     assert batch.query_y.tolist() == [[0, 1, 2]] * 2
     partition = Partition.load(apart[1])
-    dataset = load_dataset(apart[0])
-    classes = partition.classes[ids]
-    images = dataset.images[classes, partition.examples[ids, :, 3]]
+    left_out = partition.classes[ids], partition.examples[ids, :, 3]
+    images = load_dataset(apart[0]).images[left_out]
     assert np.array_equal(batch.query_x, images.astype(np.float32) / np.float32(255))
 
 
 def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
-    run = make_config(TESTED)
-    rounds = rounds_of(run, apart, tmp_path)
-    rounds.round(0)
+    rounds = take_rounds(rounds_of(make_config(TESTED), apart, tmp_path), 1)
     adaptation = Adaptation(rounds.gradients.make(), adapted=None)
     accuracies = []
     for client in range(4):
         batch = rounds.held.gather_left_out(np.array([client]), 1)
-        logits = adaptation.logits(
-            rounds.theta.numpy(),
-            batch.support_x,
-            batch.support_y,
-            batch.query_x,
-            steps=run.evaluation.steps,
-            rate=run.evaluation.rate,
-        )
+        tasks = batch.support_x, batch.support_y, batch.query_x
+        logits = adaptation.logits(rounds.theta.numpy(), *tasks, steps=2, rate=0.1)
         right = np.asarray(logits)[0].argmax(axis=1) == batch.query_y[0]
         accuracies.append(100 * right.mean())
     assert rounds.personal_test() == summarize_clients(np.array(accuracies))
