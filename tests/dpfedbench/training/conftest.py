@@ -122,7 +122,6 @@ difference_config = functools.partial(make_config, general=DIFFERENCE)
 
 def stop_before(monkeypatch, index):
     """Make a training raise the returned exception before round `index`."""
-
     stop = type("Stop", (Exception,), {})
     step = engine._Training._round
 
@@ -148,15 +147,8 @@ def forking():
 def train_model(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
     """Train a run on (data folder, clients folder)."""
     data, clients = folders
-    engine.train(
-        config,
-        data_dir=data,
-        clients_dir=clients,
-        run_dir=run_dir,
-        threads=threads,
-        checkpoint_seconds=checkpoint_seconds,
-        **options,
-    )
+    options |= {"threads": threads, "checkpoint_seconds": checkpoint_seconds}
+    engine.train(config, data_dir=data, clients_dir=clients, run_dir=run_dir, **options)
 
 
 def train(config, folders, run_dir, *args, references=None, **options):
@@ -295,12 +287,11 @@ def watch(monkeypatch, owner, name, record):
 
 def watch_releases(monkeypatch):
     """Return a list that receives (private sum, released vector) of each release."""
-    return watch(
-        monkeypatch,
-        PrivateSum,
-        "release",
-        lambda vector, total, standard: (total, vector.copy()),
-    )
+
+    def record(vector, total, _):
+        return total, vector.copy()
+
+    return watch(monkeypatch, PrivateSum, "release", record)
 
 
 def watch_streams(monkeypatch):
@@ -317,12 +308,8 @@ def assert_drawn_anew(drawn, rate):
     assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
     for axis in range(3):
         samples = np.moveaxis(drawn, axis, 0)
-        pairs = [
-            (samples[:1], samples[index : index + 1])
-            for index in range(1, min(len(samples), 3))
-        ]
-        even = len(samples) // 2 * 2
-        pairs.append((samples[:even:2], samples[1::2]))
+        pairs = [(samples[0], sample) for sample in samples[1:3]]
+        pairs.append((samples[:-1:2], samples[1::2]))
         for first, second in pairs:
             common = int((first & second).sum())
             assert stats.binomtest(common, first.size, rate**2).pvalue > 1e-3
@@ -407,20 +394,17 @@ class RecordRows:
         return np.zeros(len(rows)), total.add(rows)
 
 
-def rounds_of_rows(config, rows, gradients=RecordRows):
+def rounds_of_rows(config, rows):
     """Return the rounds of clients whose records have these gradients, float [clients,
     records, d].
     """
     clients, records, dimension = np.shape(rows)
     numbers = np.arange(clients * records).reshape(clients, records, 1)
     labels = np.repeat(np.arange(clients), records).reshape(clients, records)
+    held = SimpleNamespace(images=list(numbers), labels=list(labels))
     flat = np.reshape(rows, (-1, dimension))
-    return rounds_in_memory(
-        config,
-        dimension,
-        held=SimpleNamespace(images=list(numbers), labels=list(labels)),
-        gradients=Choice("rows", lambda: gradients(flat), "cpu"),
-    )
+    gradients = Choice("rows", lambda: RecordRows(flat), "cpu")
+    return rounds_in_memory(config, dimension, held=held, gradients=gradients)
 
 
 class ZeroGradients:
@@ -468,13 +452,8 @@ UNEQUAL = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
 def unequal(silos, tmp_path_factory):
     """Deal 400 records unequally to four clients: (data folder, clients folder)."""
     folder = tmp_path_factory.mktemp("unequal")
-    partition = make_dirichlet(
-        load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
-    )
-    sizes = partition.summary["records_per_client"]
-    assert len(set(sizes)) > 2
-    assert sum(sizes) == 400
-    partition.save(folder)
+    sizes = {"concentration": 0.5, "least": 20}
+    make_dirichlet(load_records(silos[0]), clients=4, seed=0, **sizes).save(folder)
     return silos[0], folder
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from dpfedbench.parts.budget import BudgetSettings
 from dploss.renyi import epsilon_of, renyi
+from dpsum import RecordLots
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import PROVEN_ORDERS
 from dpsum.noise import Decaying, Gaussian
-from dpsum.participation import PoissonLots
 from dpsum.sums import CompositionGroup
 
 from .conftest import (
@@ -60,9 +60,7 @@ def test_decaying_noise_shares_a_filter_with_a_second_sum():
     }
     decaying = private_sum("a", noise=Decaying(multiplier=4.0), **fields)
     fixed = private_sum("b", noise=Gaussian(multiplier=3.0), **fields)
-    lots = PoissonLots(cohort=8, rounds=400).lots(
-        clients=4, seed=0, steps=1, records=100
-    )
+    lots = RecordLots(clients=4, lot=8, rounds=400, records=100, seed=0)
     plan = CompositionGroup((decaying, fixed)).plan(
         lots.describe(), claims=CLAIMS, counted=True, stepwise=True
     )
@@ -173,10 +171,9 @@ def test_proven_budget_counts_both_releases_of_a_lot(
 
 
 # Calibrated noise
-
 NULL = {"multiplier": None}
 PROVEN_TWO = {"budget": {"epsilon": 2.0, "profile": "proven"}, "noise": NULL}
-NOISY_COUNT = {"clipping": {"count_noise": 20.0}}
+COUNT = {"clipping": {"count_noise": 20.0}}
 
 
 def one_sum(kind, cohort=4):
@@ -194,10 +191,7 @@ CALIBRATED = {
     "lots": ("silos", lots_config({"method": "dp-fl"}, PROVEN_TWO)),
     "search": ("silos", search_config(PROVEN_TWO, {"architecture_noise": NULL})),
     "quantile of records": ("silos", lots_config(RECORD_QUANTILE, PROVEN_TWO)),
-    "quantile of clients": (
-        "federation",
-        make_config(QUANTILE, PROVEN_TWO, NOISY_COUNT),
-    ),
+    "quantile of clients": ("federation", make_config(QUANTILE, PROVEN_TWO, COUNT)),
     # Alone z would be 0.9801, which together with the other sum has 5.65.
     "first of two sums": ("silos", two_sums_config(None, 2.0, {"epsilon": 5.0})),
     "second of two sums": ("silos", two_sums_config(2.0, None, {"epsilon": 5.0})),

@@ -16,8 +16,6 @@ from dpfedbench.training.checkpoint import Checkpoint, run_lock
 
 from .conftest import make_config, stop_before, train_model
 
-FOUR_ROUNDS = make_config({"participation": {"rounds": 4}})
-
 
 def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path):
     """Most of these checkpoints would load, and change the model."""
@@ -36,16 +34,14 @@ def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path):
             checkpoint.load()
 
 
-@pytest.fixture
-def stopped(federation, tmp_path, monkeypatch):
-    """Train four rounds, stop before the last, and return the run's folder."""
+def test_checkpoint_with_another_ledger_or_of_another_run_is_refused(
+    federation, tmp_path, monkeypatch
+):
+    """Its ledger is cut, or changed. A killed process leaves half a line: no damage."""
+    run = make_config({"participation": {"rounds": 4}})
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
-        train_model(FOUR_ROUNDS, federation, tmp_path, checkpoint_seconds=0)
-    return tmp_path
-
-
-def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(federation, stopped):
-    ledger = stopped / "checkpoint" / "ledger.jsonl"
+        train_model(run, federation, tmp_path, checkpoint_seconds=0)
+    ledger = tmp_path / "checkpoint" / "ledger.jsonl"
     whole = ledger.read_bytes()
     for damaged in (
         whole[: whole[:-1].rfind(b"\n") + 1],
@@ -54,14 +50,12 @@ def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(federation, stopped)
         assert damaged != whole
         ledger.write_bytes(damaged)
         with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
-            train_model(FOUR_ROUNDS, federation, stopped)
-    ledger.write_bytes(whole + b'{"round": 3, "na')  # a kill leaves this: no damage
-    train_model(FOUR_ROUNDS, federation, stopped)
-
-
-def test_checkpoint_of_another_run_is_refused(federation, stopped):
+            train_model(run, federation, tmp_path)
+    ledger.write_bytes(whole + b'{"round": 3, "na')
+    other = make_config({"participation": {"rounds": 3}})
     with pytest.raises(BenchError, match="belongs to another run"):
-        train_model(make_config({"participation": {"rounds": 3}}), federation, stopped)
+        train_model(other, federation, tmp_path)
+    train_model(run, federation, tmp_path)
 
 
 def test_run_lock_waits_for_the_other_process_and_names_it(tmp_path, capsys):

@@ -77,9 +77,6 @@ def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypat
     assert np.array_equal(members, models[1:])
 
 
-# Contributions and models that are not finite
-
-
 def spoil(monkeypatch, rows, value=math.nan):
     """Make some rows of each chunk of contributions not finite."""
     contributions = maml._Tasks.contributions
@@ -134,7 +131,6 @@ def test_training_stops_where_the_model_or_all_plain_contributions_are_not_finit
         assert not (tmp_path / name / "model.safetensors").exists()
 
 
-# Times
 POISSON = {"participation": {"kind": "poisson"}}
 SAMPLED = {"client_update": {"inner_steps": 3, "batches": "poisson"}}
 SECRET = {

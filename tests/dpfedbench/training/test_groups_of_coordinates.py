@@ -19,7 +19,7 @@ from .conftest import (
     ledger_in,
     make_config,
     rounds_of,
-    train,
+    train_model,
 )
 
 JOINT = {"noise_by_group": "joint"}
@@ -45,8 +45,6 @@ NAMES = [
     "head.weight",
     "head.bias",
 ]
-GROUPS = CoordinateGroups((0, 20, 21, 50))
-THRESHOLDS = (1.0, 0.1, 30.0)
 
 
 def test_coordinate_groups_are_the_tensors_or_layers_of_a_network():
@@ -68,53 +66,27 @@ def test_add_to_clips_each_group_as_the_definition_says():
     """By the sum of a CPU, and by that of a GPU with tensors on the CPU."""
     rows = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
     rows[3, 7] = torch.nan
-    total = GroupedSum(groups=GROUPS, thresholds=THRESHOLDS, noise_multiplier=1.0)
+    groups = CoordinateGroups((0, 20, 21, 50))
+    thresholds = (1.0, 0.1, 30.0)
+    total = GroupedSum(groups=groups, thresholds=thresholds, noise_multiplier=1.0)
     add_to(total, rows)
-    expected = sum(clip_groups(row.numpy(), GROUPS, THRESHOLDS) for row in rows)
+    expected = sum(clip_groups(row.numpy(), groups, thresholds) for row in rows)
     assert total.non_finite == 1
     assert total._total == pytest.approx(expected, rel=1e-9)
     on_device = np.zeros(50)
     norms = np.zeros((37, 3))
-    add_groups_on_device(GROUPS, rows, THRESHOLDS, on_device, norms)
+    add_groups_on_device(groups, rows, thresholds, on_device, norms)
     assert on_device == pytest.approx(expected, rel=1e-6)
     assert np.isnan(norms[3]).all()
-    first = [np.linalg.norm(rows[0].numpy()[group]) for group in GROUPS.slices]
+    first = [np.linalg.norm(rows[0].numpy()[group]) for group in groups.slices]
     assert norms[0] == pytest.approx(first, rel=1e-6)
-
-
-# Runs
-
-
-@pytest.fixture(scope="module")
-def by_tensor(federation, tmp_path_factory):
-    """Train a run that is clipped by tensor, and return its folder."""
-    run_dir = tmp_path_factory.mktemp("by-tensor")
-    train(make_config(BY_TENSOR), federation, run_dir)
-    return run_dir
-
-
-def test_ledger_by_tensor_has_the_noise_of_each_tensor(by_tensor):
-    """14 tensors with noise of C each are one Gaussian of multiplier 14^(-1/2). The
-    paper counts 1.
-    """
-    lines = ledger_in(by_tensor)
-    assert len(lines) == 4
-    for line in lines:
-        assert line.groups["names"] == NAMES
-        assert line.groups["thresholds"] == [0.2] * 14
-        assert line.groups["noise_stds"] == pytest.approx([0.2] * 14)
-        assert line.noise_multiplier == pytest.approx(14**-0.5)
-        assert line.claimed_multiplier == pytest.approx(1.0)
-    first = history_in(by_tensor).iloc[0]
-    assert first["threshold"] == pytest.approx(0.2 * 14**0.5)
-    assert first["threshold_least"] == first["threshold_most"] == 0.2
 
 
 def test_thresholds_of_layers_differ_and_are_those_of_torch(federation, tmp_path):
     thresholds = {}
     for kernels in (True, False):
         folder = tmp_path / str(kernels)
-        train(make_config(QUANTILE_BY_LAYER), federation, folder, kernels=kernels)
+        train_model(make_config(QUANTILE_BY_LAYER), federation, folder, kernels=kernels)
         thresholds[kernels] = ledger_in(folder)[-2].groups["thresholds"]
     assert len(set(thresholds[True])) > 1
     assert thresholds[False] == pytest.approx(thresholds[True], rel=1e-3)
@@ -130,9 +102,25 @@ def test_adam_without_bias_reads_the_noise_of_each_group():
     assert weights.isfinite().all()
 
 
-def test_ledger_by_tensor_of_another_configuration_is_refused(by_tensor):
-    lines = ledger_in(by_tensor)
-    check_agrees(make_config(BY_TENSOR), lines, 4)
+def test_ledger_by_tensor_has_the_noise_of_each_tensor_and_fits_no_other_run(
+    federation, tmp_path
+):
+    """14 tensors with noise of C each are one Gaussian of multiplier 14^(-1/2). The
+    paper counts 1.
+    """
+    run = make_config(BY_TENSOR)
+    train_model(run, federation, tmp_path)
+    lines = ledger_in(tmp_path)
+    for line in lines:
+        assert line.groups["names"] == NAMES
+        assert line.groups["thresholds"] == [0.2] * 14
+        assert line.groups["noise_stds"] == pytest.approx([0.2] * 14)
+        assert line.noise_multiplier == pytest.approx(14**-0.5)
+        assert line.claimed_multiplier == pytest.approx(1.0)
+    first = history_in(tmp_path).iloc[0]
+    assert first["threshold"] == pytest.approx(0.2 * 14**0.5)
+    assert first["threshold_least"] == first["threshold_most"] == 0.2
+    check_agrees(run, lines, 4)
     for change, message in (
         (JOINT, "claimed multiplier|multipliers"),
         ({"groups": "all"} | JOINT, "groups of"),
@@ -146,16 +134,16 @@ def test_ledger_by_tensor_of_another_configuration_is_refused(by_tensor):
     groups = lines[2].groups | {"noise_stds": [2 * std, less, *rest]}
     lines[2] = dataclasses.replace(lines[2], groups=groups)
     with pytest.raises(BenchError, match="noise in each group"):
-        check_agrees(make_config(BY_TENSOR), lines, 4)
+        check_agrees(run, lines, 4)
 
 
 # Sums that a few-shot client takes over its own examples
-
 WITHIN_TASK = {
     "method": "dp-agrlr",
     "within_task": {
         "threshold": 0.2,
         "multiplier": 2.0,
+        "epsilon": None,
         "clipping_groups": "tensors",
     },
     "participation": {"rounds": 2},

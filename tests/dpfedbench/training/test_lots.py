@@ -10,7 +10,6 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation.held_out import HeldOutMeasures
 from dpfedbench.training.client_updates.summed_steps import Parties
 
-from . import test_search
 from .conftest import (
     UNEQUAL,
     RecordRows,
@@ -30,6 +29,7 @@ from .conftest import (
     watch,
     watch_releases,
 )
+from .test_search import cells_config, search_config
 
 DP_FL = {"method": "dp-fl"}
 SGD = {"client_update": {"optimizer": "sgd"}}
@@ -126,21 +126,19 @@ def test_norm_query_clips_norms(monkeypatch):
     assert large_records > 0
 
 
-def test_lots_are_drawn_anew_in_each_step_round_and_client():
+def test_lots_are_drawn_anew_in_each_step_round_and_client(monkeypatch):
     """Four rounds of four clients of 100 records, and three steps of 30 expected
     records.
     """
     plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
     lots = [[] for _ in range(4)]
 
-    class WatchedSteps(RecordRows):
-        def add_record_gradients(self, theta, images, labels, total):
-            client = labels[0]
-            lots[client].append(np.isin(100 * client + np.arange(100), images))
-            return super().add_record_gradients(theta, images, labels, total)
+    def record(_, rows, theta, images, labels, total):
+        client = labels[0]
+        lots[client].append(np.isin(100 * client + np.arange(100), images))
 
-    config = lots_config(DP_FL, plan)
-    take_rounds(rounds_of_rows(config, np.zeros((4, 100, 1)), WatchedSteps), 4)
+    watch(monkeypatch, RecordRows, "add_record_gradients", record)
+    take_rounds(rounds_of_rows(lots_config(DP_FL, plan), np.zeros((4, 100, 1))), 4)
     drawn = np.array(lots).reshape(4, 4, 3, 100)
     assert_drawn_anew(np.swapaxes(drawn, 0, 1), 0.3)
 
@@ -159,9 +157,7 @@ def test_decaying_noise_follows_the_validation_loss_alone(silos, tmp_path, monke
     assert multipliers == pytest.approx(expected, rel=1e-12)
 
 
-# Empty lots: with one record expected of a hundred, 37 % are.
-
-
+# With one record expected of a hundred, 37 % of the lots are empty.
 def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
     config = lots_config(DP_FL, SGD, {"participation": {"cohort": 1}})
     rounds = rounds_of_rows(config, np.zeros((4, 100, 3)))
@@ -174,30 +170,21 @@ def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
     assert 0 < empty < 20
 
 
-@pytest.mark.parametrize(
-    "config_of", [test_search.search_config, test_search.cells_config]
-)
+@pytest.mark.parametrize("config_of", [search_config, cells_config])
 def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, config_of):
     """The release of an empty lot is noise in both phases of the search."""
-    sizes = []
-
-    class WatchedParties(RecordRows):
-        def add_record_gradients(self, theta, images, labels, total, *, block=""):
-            sizes.append(len(images))
-            return super().add_record_gradients(theta, images, labels, total)
-
+    sizes = watch(
+        monkeypatch, RecordRows, "add_record_gradients", lambda *call: len(call[3])
+    )
     released = watch(
         monkeypatch, Parties, "_party", lambda result, *_: result[0].clone()
     )
     config = config_of({"participation": {"cohort": 1}})
-    take_rounds(rounds_of_rows(config, np.zeros((4, 100, 3)), WatchedParties), 4)
+    take_rounds(rounds_of_rows(config, np.zeros((4, 100, 3))), 4)
     assert 0 in sizes
     assert any(sizes)
     assert len(released) == len(sizes)
     assert all(vector.abs().min() > 0 for vector in released)
-
-
-# Clients that hold different numbers of records
 
 
 def test_lots_of_unequal_clients_have_one_rate():
@@ -245,7 +232,6 @@ def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
 
 
 # A central trainer that holds all images of the training classes
-
 TRANSFER = {
     "method": "dp-transfer",
     "participation": {"cohort": 8, "rounds": 6},
