@@ -160,7 +160,7 @@ def test_method_that_forgets_a_message_or_its_noise_is_refused(monkeypatch):
     message = f"also send {CONTROL}, but dp-scaffold takes further sums of nothing"
     with pytest.raises(BenchError, match=message):
         scaffold_config()
-    bare = SumSpec(CONTROL, "client", "everyone")
+    bare = SumSpec(name=CONTROL, unit="client", observer="everyone")
     monkeypatch.setattr(DpScaffold, "sums", lambda self: [bare, model])
     message = f"{CONTROL} adds up the same contributions as {MODEL}, which is private"
     with pytest.raises(BenchError, match=message):
