@@ -239,24 +239,28 @@ def proven(config, run_dir):
     return accounted(config, run_dir)["profiles"]["proven"]
 
 
-class ReleaseLog(list):
-    """Observer of rounds. Items are (ledger line, releases, means float64 [k, d])."""
+def logged(make_rounds, config, **options):
+    """Return rounds whose list `log` receives their releases.
 
-    def __call__(self, line, outcomes):
+    Items are (ledger line, releases, means float64 [k, d]).
+    """
+    log = []
+
+    def observe(line, outcomes):
         releases = [release for release, _ in outcomes]
-        self.append((line, releases, np.array([mean for _, mean in outcomes])))
+        log.append((line, releases, np.array([mean for _, mean in outcomes])))
+
+    rounds = make_rounds(config, observer=observe, **options)
+    rounds.log = log
+    return rounds
 
 
 def rounds_of(config, folders, run_dir, **options):
     """Return the rounds of a run. Their releases go to the list `log`."""
-    data, clients = folders
     run_dir.mkdir(exist_ok=True)
-    log = ReleaseLog()
-    options |= {"data_dir": data, "clients_dir": clients, "observer": log}
+    options |= {"data_dir": folders[0], "clients_dir": folders[1]}
     ledger = Ledger(run_dir / "ledger.jsonl")
-    rounds = engine.Rounds.from_run(config, ledger=ledger, **options)
-    rounds.log = log
-    return rounds
+    return logged(engine.Rounds.from_run, config, ledger=ledger, **options)
 
 
 def take_rounds(rounds, count):
@@ -346,10 +350,7 @@ def rounds_in_memory(
     """
     options |= {"clients": clients, "held": held, "gradients": gradients}
     options |= {"net": FlatNet(dimension), "measures": NoMeasures(), "ledger": []}
-    log = ReleaseLog()
-    rounds = engine.Rounds(config, observer=log, **options)
-    rounds.log = log
-    return rounds
+    return logged(engine.Rounds, config, **options)
 
 
 def fixed_rounds(config, contributions, **options):

@@ -36,13 +36,13 @@ from .conftest import (
 ONE_ROUND = {"participation": {"rounds": 1}}
 
 
-@pytest.mark.parametrize(
-    ("fixture", "private", "plain"),
-    [
-        ("federation", make_config(), make_config(PLAIN)),
-        ("silos", lots_config({"method": "dp-fl"}), lots_config({"method": "fedavg"})),
-    ],
-)
+SAME_METHOD = [
+    ("federation", make_config(), make_config(PLAIN)),
+    ("silos", lots_config({"method": "dp-fl"}), lots_config({"method": "fedavg"})),
+]
+
+
+@pytest.mark.parametrize(("fixture", "private", "plain"), SAME_METHOD)
 def test_private_training_without_noise_and_clipping_is_the_plain_method(
     fixture, private, plain, request, tmp_path, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """The torch path trains what the compiled passes do, to float error."""
 
-import dataclasses
 import functools
 import subprocess
 import sys
@@ -137,7 +136,7 @@ def test_torch_path_agrees_with_the_kernels(
             field: pytest.approx(getattr(line, field), rel=1e-3)
             for field in ("threshold", "sensitivity", "noise_std")
         }
-        assert torch_line == dataclasses.replace(line, **rounded)
+        assert vars(torch_line) == vars(line) | rounded
     assert not config.private or profiles[0] == profiles[1]
 
 
