@@ -1,6 +1,4 @@
-"""A small federation on disk: a synthetic data set, its clients and run
-configurations.
-"""
+"""Configurations of small runs, builders of their rounds, and clients on disk."""
 
 import collections
 import functools
@@ -15,7 +13,8 @@ import torch
 from scipy import stats
 
 from dpfedbench.config.merge import fit, merge
-from dpfedbench.data.images import RawImages
+from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
@@ -27,7 +26,7 @@ from dpfedbench.training.client_updates.client_update import Clients
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
-from tests.partitions import make_dirichlet, make_fragments
+from tests.partitions import make_dirichlet, make_fragments, make_partition
 
 RUN = {
     "method": "dp-agr",
@@ -39,67 +38,44 @@ RUN = {
         "examples_per_class": 4,
         "support_per_class": 1,
         "query_per_class": 2,
-        "partition": "shared",
     },
     "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
-    "client_update": {
-        "kind": "maml",
-        "inner_steps": 1,
-        "inner_rate": 0.1,
-        "order": 2,
-        "learnable_rates": False,
-        "multi_step_rounds": 0,
-    },
+    "client_update": {"inner_steps": 1, "inner_rate": 0.1},
     "clipping": {
-        "kind": "percentile-of-releases",
         "threshold": 0.5,
         "percentile": 90,
         "window": 3,
         "form": "mean",
         "never_rising": False,
     },
-    "noise": {"kind": "fixed", "multiplier": 1.0},
+    "noise": {"multiplier": 1.0},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "proven", "stop": True},
-    "server": {
-        "kind": "step",
-        "rate": 0.01,
-        "optimizer": "adam",
-        "schedule": "constant",
-    },
+    "server": {"kind": "step", "rate": 0.01, "optimizer": "adam"},
     "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
-    "evaluation": {
-        "every": 0,
-        "tasks": 6,
-        "query_per_class": 3,
-        "steps": 2,
-        "rate": 0.1,
-    },
+    "evaluation": {"tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }
 """The small federation's base configuration."""
 
 PLAIN = {"method": "maml"}
-_LOTS_OVERLAY = {
-    "method": "adap-dp-fl",
-    "dataset": "digits",
-    "task": {"ways": 10, "shots": 0},
-    "clients": {"count": 4, "partition": "fragments", "fragments": 20},
-    "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
-    "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 12},
-    "client_update": {
-        "kind": "local-steps",
-        "inner_steps": 1,
-        "inner_rate": 0.01,
-        "optimizer": "adam",
+LOTS = merge(
+    RUN,
+    {
+        "method": "adap-dp-fl",
+        "dataset": "digits",
+        "task": {"ways": 10, "shots": 0},
+        "clients": {"count": 4, "partition": "fragments", "fragments": 20},
+        "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
+        "participation": {"kind": "poisson-lots", "cohort": 8},
+        "client_update": {"inner_rate": 0.01, "optimizer": "adam"},
+        "clipping": {"kind": "constant", "threshold": 1.0},
+        "noise": {"multiplier": 2.0},
+        "budget": {"delta": 1e-4, "profile": "claimed"},
+        "server": {"kind": "average"},
+        "validation": {"every": 1, "tasks": 20, "ensemble": 1},
+        "evaluation": {"every": 4},
     },
-    "clipping": {"kind": "constant", "threshold": 1.0},
-    "noise": {"multiplier": 2.0},
-    "budget": {"epsilon": None, "delta": 1e-4, "profile": "claimed"},
-    "server": {"kind": "average"},
-    "validation": {"every": 1, "tasks": 20, "ensemble": 1},
-    "evaluation": {"every": 4},
-}
-LOTS = merge(RUN, _LOTS_OVERLAY)
+)
 """Base of the methods whose four clients sum over lots of their records."""
 
 DIFFERENCE = merge(
@@ -146,19 +122,16 @@ difference_config = functools.partial(make_config, general=DIFFERENCE)
 
 def stop_before(monkeypatch, index):
     """Make a training raise the returned exception before round `index`."""
-
-    class Stop(Exception):
-        pass
-
+    stop = type("Stop", (Exception,), {})
     step = engine._Training._round
 
     def until(self, current):
         if current == index:
-            raise Stop
+            raise stop
         return step(self, current)
 
     monkeypatch.setattr(engine._Training, "_round", until)
-    return Stop
+    return stop
 
 
 def forking():
@@ -171,21 +144,11 @@ def forking():
     return context
 
 
-RESULT_FILES = ("model.safetensors", "ledger.jsonl", "metrics.json")
-
-
 def train_model(config, folders, run_dir, threads=1, checkpoint_seconds=1e9, **options):
     """Train a run on (data folder, clients folder)."""
     data, clients = folders
-    engine.train(
-        config,
-        data_dir=data,
-        clients_dir=clients,
-        run_dir=run_dir,
-        threads=threads,
-        checkpoint_seconds=checkpoint_seconds,
-        **options,
-    )
+    options |= {"threads": threads, "checkpoint_seconds": checkpoint_seconds}
+    engine.train(config, data_dir=data, clients_dir=clients, run_dir=run_dir, **options)
 
 
 def train(config, folders, run_dir, *args, references=None, **options):
@@ -205,28 +168,43 @@ def train(config, folders, run_dir, *args, references=None, **options):
 
 
 def files_in(run_dir):
-    return {name: (run_dir / name).read_bytes() for name in RESULT_FILES}
+    names = ("model.safetensors", "ledger.jsonl", "metrics.json")
+    return {name: (run_dir / name).read_bytes() for name in names}
+
+
+def scaled(images, labels):
+    """Return images scaled to 0..1 and labels as tensors."""
+    images = torch.from_numpy(np.asarray(images)).float() / 255
+    return images, torch.from_numpy(np.asarray(labels))
 
 
 def examples(dataset, records):
     """Return (images scaled to 0..1, labels) of records of a data set."""
-    images = torch.from_numpy(np.asarray(dataset.images[records])).float() / 255
-    return images, torch.from_numpy(np.asarray(dataset.labels[records]))
+    return scaled(dataset.images[records], dataset.labels[records])
+
+
+def client_examples(folders):
+    """Return (images scaled to 0..1, labels) of each client of (data, clients)."""
+    dataset = load_any_records(folders[0])
+    clients = RecordPartition.load(folders[1]).records
+    return [examples(dataset, np.sort(records[records >= 0])) for records in clients]
+
+
+def mean_loss(theta, images, labels, net):
+    return torch.nn.functional.cross_entropy(net.logits(theta, images), labels)
+
+
+def mean_gradient(net, theta, images, labels):
+    """Return the gradient of the mean loss of some records, by autodiff."""
+    return torch.func.grad(mean_loss)(theta, images, labels, net)
 
 
 def clipped_gradient_sum(
     net, theta, images, labels, threshold, coordinates=slice(None)
 ):
-    """Return the sum of single records' gradients over some coordinates, each clipped,
-    by autodiff.
-    """
-
-    def loss(weights, image, label):
-        logits = net.logits(weights, image[None])
-        return torch.nn.functional.cross_entropy(logits, label[None])
-
-    record_gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
-    gradients = record_gradients(theta, images, labels)[:, coordinates]
+    """Return the sum of single records' gradients over some coordinates, each clipped."""
+    record_gradients = torch.func.vmap(functools.partial(mean_gradient, net, theta))
+    gradients = record_gradients(images[:, None], labels[:, None])[:, coordinates]
     scale = torch.clamp(threshold / gradients.norm(dim=1), max=1.0)
     return (gradients * scale[:, None]).sum(dim=0)
 
@@ -249,10 +227,11 @@ def personal_in(run_dir):
     return {key: training[key] for key in training if key.startswith("personal_")}
 
 
-def accounted(config, run_dir, clients_dir=None):
+def accounted(config, run_dir, clients_dir=None, **options):
     """Return the account of a finished run, which is the content of privacy.json."""
-    account_run(config, run_dir, run_dir / "privacy.json", clients_dir=clients_dir)
-    return json.loads((run_dir / "privacy.json").read_text())
+    path = run_dir / "privacy.json"
+    account_run(config, run_dir, path, clients_dir=clients_dir, **options)
+    return json.loads(path.read_text())
 
 
 def proven(config, run_dir):
@@ -260,28 +239,34 @@ def proven(config, run_dir):
     return accounted(config, run_dir)["profiles"]["proven"]
 
 
-class ReleaseLog(list):
-    """Observer of rounds. Items are (ledger line, releases, means float64 [k, d])."""
+def logged(make_rounds, config, **options):
+    """Return rounds whose list `log` receives their releases.
 
-    def __call__(self, line, outcomes):
+    Items are (ledger line, releases, means float64 [k, d]).
+    """
+    log = []
+
+    def observe(line, outcomes):
         releases = [release for release, _ in outcomes]
-        self.append((line, releases, np.array([mean for _, mean in outcomes])))
+        log.append((line, releases, np.array([mean for _, mean in outcomes])))
+
+    rounds = make_rounds(config, observer=observe, **options)
+    rounds.log = log
+    return rounds
 
 
 def rounds_of(config, folders, run_dir, **options):
     """Return the rounds of a run. Their releases go to the list `log`."""
-    data, clients = folders
     run_dir.mkdir(exist_ok=True)
-    log = ReleaseLog()
-    rounds = engine.Rounds.from_run(
-        config,
-        data_dir=data,
-        clients_dir=clients,
-        ledger=Ledger(run_dir / "ledger.jsonl"),
-        observer=log,
-        **options,
-    )
-    rounds.log = log
+    options |= {"data_dir": folders[0], "clients_dir": folders[1]}
+    ledger = Ledger(run_dir / "ledger.jsonl")
+    return logged(engine.Rounds.from_run, config, ledger=ledger, **options)
+
+
+def take_rounds(rounds, count):
+    """Take the first rounds of a run, and return its rounds."""
+    for index in range(count):
+        rounds.round(index)
     return rounds
 
 
@@ -290,31 +275,32 @@ def remove_noise(monkeypatch):
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, standard: total)
 
 
+def watch(monkeypatch, owner, name, record):
+    """Return a list that receives `record(result, *arguments)` of each call."""
+    records = []
+    function = getattr(owner, name)
+
+    def watched(*arguments, **options):
+        result = function(*arguments, **options)
+        records.append(record(result, *arguments))
+        return result
+
+    monkeypatch.setattr(owner, name, watched)
+    return records
+
+
 def watch_releases(monkeypatch):
     """Return a list that receives (private sum, released vector) of each release."""
-    releases = []
-    release = PrivateSum.release
 
-    def watched(self, standard):
-        vector = release(self, standard)
-        releases.append((self, vector.copy()))
-        return vector
+    def record(vector, total, _):
+        return total, vector.copy()
 
-    monkeypatch.setattr(PrivateSum, "release", watched)
-    return releases
+    return watch(monkeypatch, PrivateSum, "release", record)
 
 
 def watch_streams(monkeypatch):
     """Return a list that receives the name of each random stream that is opened."""
-    names = []
-    stream = randomness.stream
-
-    def watched(*name):
-        names.append(name)
-        return stream(*name)
-
-    monkeypatch.setattr(randomness, "stream", watched)
-    return names
+    return watch(monkeypatch, randomness, "stream", lambda generator, *name: name)
 
 
 def assert_drawn_anew(drawn, rate):
@@ -326,12 +312,8 @@ def assert_drawn_anew(drawn, rate):
     assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
     for axis in range(3):
         samples = np.moveaxis(drawn, axis, 0)
-        pairs = [
-            (samples[:1], samples[index : index + 1])
-            for index in range(1, min(len(samples), 3))
-        ]
-        even = len(samples) // 2 * 2
-        pairs.append((samples[:even:2], samples[1::2]))
+        pairs = [(samples[0], sample) for sample in samples[1:3]]
+        pairs.append((samples[:-1:2], samples[1::2]))
         for first, second in pairs:
             common = int((first & second).sum())
             assert stats.binomtest(common, first.size, rate**2).pvalue > 1e-3
@@ -366,27 +348,15 @@ def rounds_in_memory(
 
     The ledger is a list, and so is `log`, which has the releases.
     """
-    log = ReleaseLog()
-    rounds = engine.Rounds(
-        config,
-        net=FlatNet(dimension),
-        held=held,
-        gradients=gradients,
-        measures=NoMeasures(),
-        ledger=[],
-        observer=log,
-        clients=clients,
-        **options,
-    )
-    rounds.log = log
-    return rounds
+    options |= {"clients": clients, "held": held, "gradients": gradients}
+    options |= {"net": FlatNet(dimension), "measures": NoMeasures(), "ledger": []}
+    return logged(engine.Rounds, config, **options)
 
 
 def fixed_rounds(config, contributions, **options):
     """Return the rounds of a run over fixed contributions [clients, d]."""
     clients = FixedClients(contributions)
-    dimension = np.shape(contributions)[1]
-    return rounds_in_memory(config, dimension, clients, **options)
+    return rounds_in_memory(config, clients.rows.shape[1], clients, **options)
 
 
 def releases_by_round(rounds, count):
@@ -425,20 +395,17 @@ class RecordRows:
         return np.zeros(len(rows)), total.add(rows)
 
 
-def rounds_of_rows(config, rows, gradients=RecordRows):
+def rounds_of_rows(config, rows):
     """Return the rounds of clients whose records have these gradients, float [clients,
     records, d].
     """
     clients, records, dimension = np.shape(rows)
     numbers = np.arange(clients * records).reshape(clients, records, 1)
-    labels = [np.full(records, client) for client in range(clients)]
+    labels = np.repeat(np.arange(clients), records).reshape(clients, records)
+    held = SimpleNamespace(images=list(numbers), labels=list(labels))
     flat = np.reshape(rows, (-1, dimension))
-    return rounds_in_memory(
-        config,
-        dimension,
-        held=SimpleNamespace(images=list(numbers), labels=labels),
-        gradients=Choice("rows", lambda: gradients(flat), "cpu"),
-    )
+    gradients = Choice("rows", lambda: RecordRows(flat), "cpu")
+    return rounds_in_memory(config, dimension, held=held, gradients=gradients)
 
 
 class ZeroGradients:
@@ -457,36 +424,26 @@ class ZeroGradients:
 
 def rounds_without_data(config):
     """Return the rounds of a run over three weights, whose gradients are all zero."""
-    clients = config.clients.count
-
-    def examples(ids, per_class):
-        count = 3 * per_class
-        return np.zeros((len(ids), count, 4, 4, 1)), np.zeros((len(ids), count), int)
+    count = config.clients.count
 
     def gather(ids):
-        support_x, support_y = examples(ids, 1)
-        query_x, query_y = examples(ids, 2)
         return SimpleNamespace(
-            support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y
+            support_x=np.zeros((len(ids), 3, 4, 4, 1)),
+            support_y=np.zeros((len(ids), 3), int),
+            query_x=np.zeros((len(ids), 6, 4, 4, 1)),
+            query_y=np.zeros((len(ids), 6), int),
         )
 
-    held = SimpleNamespace(
-        images=[np.zeros((50, 4, 4, 1), np.uint8)] * clients,
-        labels=[np.zeros(50, np.int64)] * clients,
-        gather=gather,
-    )
+    images = [np.zeros((50, 4, 4, 1), np.uint8)] * count
+    labels = [np.zeros(50, np.int64)] * count
+    held = SimpleNamespace(images=images, labels=labels, gather=gather)
     sends_differences = getattr(config.client, "kind", "") == "model-difference"
     sends_gradients = not config.client_sums and config.client_data == "tasks"
-    fixed_clients = None
+    clients = None
     if sends_differences or sends_gradients:
-        fixed_clients = FixedClients(np.zeros((clients, 3)))
-    return rounds_in_memory(
-        config,
-        3,
-        clients=fixed_clients,
-        held=held,
-        gradients=Choice("zero", ZeroGradients, "cpu"),
-    )
+        clients = FixedClients(np.zeros((count, 3)))
+    gradients = Choice("zero", ZeroGradients, "cpu")
+    return rounds_in_memory(config, 3, clients, held, gradients)
 
 
 UNEQUAL = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
@@ -496,14 +453,19 @@ UNEQUAL = {"partition": "dirichlet", "concentration": 0.5, "least": 20}
 def unequal(silos, tmp_path_factory):
     """Deal 400 records unequally to four clients: (data folder, clients folder)."""
     folder = tmp_path_factory.mktemp("unequal")
-    partition = make_dirichlet(
-        load_records(silos[0]), clients=4, concentration=0.5, least=20, seed=0
-    )
-    sizes = partition.summary["records_per_client"]
-    assert len(set(sizes)) > 2
-    assert sum(sizes) == 400
-    partition.save(folder)
+    sizes = {"concentration": 0.5, "least": 20}
+    make_dirichlet(load_records(silos[0]), clients=4, seed=0, **sizes).save(folder)
     return silos[0], folder
+
+
+@pytest.fixture(scope="session")
+def apart(federation, tmp_path_factory):
+    """Make four clients that share no image: (data folder, clients folder)."""
+    folder = tmp_path_factory.mktemp("apart")
+    sizes = {"clients": 4, "ways": 3, "examples_per_class": 4}
+    dataset = load_dataset(federation[0])
+    make_partition(dataset, kind="disjoint", seed=0, **sizes).save(folder)
+    return federation[0], folder
 
 
 @pytest.fixture(scope="session")
@@ -514,13 +476,10 @@ def holder(tmp_path_factory):
     (data folder, clients folder).
     """
     root = tmp_path_factory.mktemp("holder")
-    rng = np.random.default_rng(0)
-    raw = RawImages(
-        images=rng.integers(0, 256, size=(8, 10, 16, 16, 1), dtype=np.uint8),
-        class_names=tuple(f"class{i}" for i in range(8)),
-        splits=("test", "train", "validation", "train") + ("test", "train") * 2,
-        versions={},
-    )
+    images = np.random.default_rng(0).integers(0, 256, (8, 10, 16, 16, 1), np.uint8)
+    names = tuple(f"class{i}" for i in range(8))
+    splits = ("test", "train", "validation", "train") + ("test", "train") * 2
+    raw = RawImages(images=images, class_names=names, splits=splits, versions={})
     raw.save(root / "data", {"name": "glyphs"})
     records = load_any_records(root / "data")
     make_fragments(records, clients=1, fragments=1, seed=0).save(root / "clients")

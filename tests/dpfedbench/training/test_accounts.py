@@ -1,23 +1,21 @@
 """A run's folder to its privacy.json; the images that its partition uses."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_json
-from dpfedbench.training.accounts import account_run, image_use, used_images
+from dpfedbench.training.accounts import image_use, used_images
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.account import PROFILES
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import Ledger
 from tests.dpsum.helpers import make_releases
-from tests.partitions import make_partition
 
-from .conftest import PLAIN, make_config
+from .conftest import PLAIN, accounted, make_config
 
 SUM = "query-gradient-sum"
 SAMPLER = {"kind": "one-pass", "clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
@@ -31,8 +29,7 @@ def write_account(folder, lines, *overlays, **options):
         ledger.append(line)
     training = {"rounds_run": config.participation.rounds, "ledger": ledger.chain}
     write_json(folder / "training.json", training)
-    account_run(config, folder, folder / "privacy.json", **options)
-    return json.loads((folder / "privacy.json").read_text())
+    return accounted(config, folder, **options)
 
 
 def test_account_of_a_run_has_the_images_of_its_partition(tmp_path, federation):
@@ -60,32 +57,24 @@ def test_account_refuses_a_ledger_of_another_method(tmp_path, lines, overlay, me
     assert not (tmp_path / "privacy.json").exists()
 
 
-def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation):
+def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation, apart):
     """Counted image by image; of four examples one of support and two of query are
     used.
     """
-    data, clients = federation
-    use = image_use(make_config(), clients)
-    with np.load(clients / "clients.npz") as arrays:
-        classes, examples = arrays["classes"], arrays["examples"]
+    use = image_use(make_config(), federation[1])
+    partition = Partition.load(federation[1])
     users = {}
     for client, way in itertools.product(range(48), range(3)):
-        for example in examples[client, way, :3]:
-            users.setdefault((classes[client, way], example), []).append(client)
+        for example in partition.examples[client, way, :3]:
+            image = partition.classes[client, way], example
+            users.setdefault(image, []).append(client)
     assert sorted(use.counts()) == sorted(map(len, users.values()))
     assert sorted(np.bincount(use.rounds)) == [4] * 12
     squares = [(np.bincount(use.rounds[ids]) ** 2).sum() for ids in users.values()]
     assert use.worst_square([1.0] * 12) == pytest.approx(max(squares))
     assert max(squares) > 1
-    partition = make_partition(
-        load_dataset(data),
-        clients=4,
-        ways=3,
-        examples_per_class=4,
-        kind="disjoint",
-        seed=0,
-    )
-    disjoint = used_images(partition, used_per_class=3, rounds=np.array([0, 0, 1, 1]))
+    rounds = np.array([0, 0, 1, 1])
+    disjoint = used_images(Partition.load(apart[1]), used_per_class=3, rounds=rounds)
     assert set(disjoint.counts()) == {1}
     assert disjoint.worst_square([2.0, 2.0]) == 0.25
 

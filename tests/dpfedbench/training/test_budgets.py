@@ -6,15 +6,14 @@ import pytest
 
 from dpfedbench.parts.budget import BudgetSettings
 from dploss.renyi import epsilon_of, renyi
+from dpsum import RecordLots
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import PROVEN_ORDERS
-from dpsum.clipping import Constant
 from dpsum.noise import Decaying, Gaussian
-from dpsum.participation import PoissonLots
-from dpsum.sums import CompositionGroup, SumSpec
+from dpsum.sums import CompositionGroup
 
 from .conftest import (
     history_in,
@@ -23,20 +22,15 @@ from .conftest import (
     make_config,
     proven,
     rounds_of,
-    train,
+    train_model,
     training_in,
 )
 from .test_clipping_rules import QUANTILE, RECORD_QUANTILE
 from .test_lots import DECAY, SCALAR
 from .test_search import search_config
-from .test_sums_together import joint, two_sums_config
+from .test_sums_together import joint, private_sum, two_sums_config
 
 CLAIMS = {"poisson-lots": WHOLE_ORDERS}
-
-
-LOTS_OF_EIGHT = PoissonLots(cohort=8, rounds=400).lots(
-    clients=4, seed=0, steps=1, records=100
-)
 
 
 def moment(z, order, rate=8 / 100):
@@ -53,61 +47,50 @@ def moment(z, order, rate=8 / 100):
     return math.log(math.fsum(terms)) / (order - 1)
 
 
-def divergence_of(epsilon, delta, order):
-    """Solve Canonne, Kamath and Steinke 2020, Proposition 12, for the divergence."""
-    logarithms = (math.log(delta) + math.log(order)) / (order - 1)
-    return epsilon + logarithms - math.log1p(-1 / order)
-
-
-def filter_of(budget, *noises):
-    """Return the budget plan of sums of a lot with these noises."""
-    sums = [
-        SumSpec(
-            name=f"sum{position}",
-            unit="record",
-            observer="server",
-            budget=budget,
-            noise=noise,
-            clipping=Constant(threshold=1.0),
-        )
-        for position, noise in enumerate(noises)
-    ]
-    return CompositionGroup(tuple(sums)).plan(
-        LOTS_OF_EIGHT.describe(), claims=CLAIMS, counted=True, stepwise=True
-    )
-
-
 def test_decaying_noise_shares_a_filter_with_a_second_sum():
-    """A lot in the filter has both sums, at the order that is best for the first lot."""
-    budget = BudgetSettings(epsilon=2.0, delta=1e-4, profile="proven")
-    plan = filter_of(budget, Decaying(multiplier=4.0), Gaussian(multiplier=3.0))
+    """A lot in the filter has both sums, at the order that is best for the first lot.
+
+    The budget's divergence at an order is that of Canonne, Kamath and Steinke 2020,
+    Proposition 12.
+    """
+    fields = {
+        "unit": "record",
+        "observer": "server",
+        "budget": BudgetSettings(epsilon=2.0, delta=1e-4, profile="proven"),
+    }
+    decaying = private_sum("a", noise=Decaying(multiplier=4.0), **fields)
+    fixed = private_sum("b", noise=Gaussian(multiplier=3.0), **fields)
+    lots = RecordLots(clients=4, lot=8, rounds=400, records=100, seed=0)
+    plan = CompositionGroup((decaying, fixed)).plan(
+        lots.describe(), claims=CLAIMS, counted=True, stepwise=True
+    )
 
     def cost(z, order):
         return moment(joint(z, 3.0), order)
 
-    order = max(
-        range(2, 65),
-        key=lambda order: divergence_of(2.0, 1e-4, order) / cost(4.0, order),
-    )
-    limit = divergence_of(2.0, 1e-4, order)
+    def divergence(order):
+        logarithms = (math.log(1e-4) + math.log(order)) / (order - 1)
+        return 2.0 + logarithms - math.log1p(-1 / order)
+
+    order = max(range(2, 65), key=lambda order: divergence(order) / cost(4.0, order))
     spent = 0.0
-    lots = 0
+    count = 0
     z = 4.0
-    while plan.allows(lots + 1):
+    while plan.allows(count + 1):
         plan.charge(1)
         spent += cost(z, order)
-        lots += 1
+        count += 1
         z *= 0.8
         plan.noise_multiplier = z
-    assert 1 < lots < 200
-    assert spent <= limit < spent + cost(z, order)
+    assert 1 < count < 200
+    assert spent <= divergence(order) < spent + cost(z, order)
 
 
 def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_path):
     """One more round, at the next noise, would exceed the budget."""
     limits = {"participation": {"rounds": 30}, "budget": {"epsilon": 3.0}}
     config = lots_config(DECAY, limits)
-    train(config, silos, tmp_path)
+    train_model(config, silos, tmp_path)
     ledger = ledger_in(tmp_path)
     multipliers = [line.noise_multiplier for line in ledger]
     assert len(set(multipliers)) > 1
@@ -130,13 +113,10 @@ def test_budget_charges_each_local_step(silos, tmp_path):
     seven rounds.
     """
     costs = [upper_epsilon(((2.0, lots),), 8 / 100, 1e-4) for lots in (14, 16)]
-    overlay = {
-        "method": "dp-fl",
-        "client_update": {"inner_steps": 2},
-        "budget": {"epsilon": sum(costs) / 2, "profile": "proven"},
-    }
-    config = lots_config(overlay)
-    train(config, silos, tmp_path)
+    budget = {"budget": {"epsilon": sum(costs) / 2, "profile": "proven"}}
+    steps = {"client_update": {"inner_steps": 2}}
+    config = lots_config({"method": "dp-fl"}, steps, budget)
+    train_model(config, silos, tmp_path)
     ledger = ledger_in(tmp_path)
     assert [line.round for line in ledger] == list(range(14))
     claimed = [
@@ -154,7 +134,7 @@ def test_budget_of_noise_that_follows_a_loss_is_proved_by_a_filter(
 ):
     budget = {"budget": {"epsilon": 3.0, "profile": profile}}
     config = lots_config(DECAY, clipping, budget, {"participation": {"rounds": 60}})
-    train(config, silos, tmp_path)
+    train_model(config, silos, tmp_path)
     assert len({line.noise_multiplier for line in ledger_in(tmp_path)}) > 1
     assert training_in(tmp_path)["stopped_by"] == "budget"
     proof = proven(config, tmp_path)
@@ -191,32 +171,27 @@ def test_proven_budget_counts_both_releases_of_a_lot(
 
 
 # Calibrated noise
+NULL = {"multiplier": None}
+PROVEN_TWO = {"budget": {"epsilon": 2.0, "profile": "proven"}, "noise": NULL}
+COUNT = {"clipping": {"count_noise": 20.0}}
 
-NULL = {"noise": {"multiplier": None}}
-PROVEN_TWO = {"budget": {"epsilon": 2.0, "profile": "proven"}} | NULL
-THREE_PASSES = {"cohort": 12}
+
+def one_sum(kind, cohort=4):
+    plan = {"participation": {"kind": kind, "cohort": cohort}}
+    return "federation", make_config(PROVEN_TWO, plan)
+
+
 CALIBRATED = {
-    **{
-        kind: ("federation", make_config(PROVEN_TWO, {"participation": plan}))
-        for kind, plan in {
-            "one pass": {"kind": "one-pass"},
-            "balls and bins": {"kind": "balls-and-bins"},
-            "poisson": {"kind": "poisson"},
-            "fixed size": {"kind": "fixed-size"},
-            "shuffled epochs": {"kind": "shuffled-epochs"} | THREE_PASSES,
-            "min separation": {"kind": "min-separation"} | THREE_PASSES,
-        }.items()
-    },
+    "one pass": one_sum("one-pass"),
+    "balls and bins": one_sum("balls-and-bins"),
+    "poisson": one_sum("poisson"),
+    "fixed size": one_sum("fixed-size"),
+    "shuffled epochs": one_sum("shuffled-epochs", cohort=12),
+    "min separation": one_sum("min-separation", cohort=12),
     "lots": ("silos", lots_config({"method": "dp-fl"}, PROVEN_TWO)),
-    "search": (
-        "silos",
-        search_config(PROVEN_TWO, {"architecture_noise": {"multiplier": None}}),
-    ),
+    "search": ("silos", search_config(PROVEN_TWO, {"architecture_noise": NULL})),
     "quantile of records": ("silos", lots_config(RECORD_QUANTILE, PROVEN_TWO)),
-    "quantile of clients": (
-        "federation",
-        make_config(QUANTILE, PROVEN_TWO, {"clipping": {"count_noise": 20.0}}),
-    ),
+    "quantile of clients": ("federation", make_config(QUANTILE, PROVEN_TWO, COUNT)),
     # Alone z would be 0.9801, which together with the other sum has 5.65.
     "first of two sums": ("silos", two_sums_config(None, 2.0, {"epsilon": 5.0})),
     "second of two sums": ("silos", two_sums_config(2.0, None, {"epsilon": 5.0})),
@@ -230,7 +205,7 @@ def test_calibrated_noise_meets_the_budget_in_all_rounds(name, request, tmp_path
     same budget.
     """
     fixture, config = CALIBRATED[name]
-    train(config, request.getfixturevalue(fixture), tmp_path)
+    train_model(config, request.getfixturevalue(fixture), tmp_path)
     rounds = {line.round for line in ledger_in(tmp_path)}
     assert len(rounds) == config.participation.rounds
     epsilon = config.budget.epsilon

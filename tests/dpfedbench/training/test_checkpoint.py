@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,9 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.training import engine
 from dpfedbench.training.checkpoint import Checkpoint, run_lock
 
-from .conftest import forking, make_config, stop_before, train, train_model
-
-FOUR_ROUNDS = make_config({"participation": {"rounds": 4}})
+from .conftest import make_config, stop_before, train_model
 
 
 def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path):
@@ -34,16 +34,14 @@ def test_checkpoint_with_any_flipped_byte_is_refused(tmp_path):
             checkpoint.load()
 
 
-@pytest.fixture
-def stopped(federation, tmp_path, monkeypatch):
-    """Train four rounds, stop before the last, and return the run's folder."""
+def test_checkpoint_with_another_ledger_or_of_another_run_is_refused(
+    federation, tmp_path, monkeypatch
+):
+    """Its ledger is cut, or changed. A killed process leaves half a line: no damage."""
+    run = make_config({"participation": {"rounds": 4}})
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
-        train(FOUR_ROUNDS, federation, tmp_path, checkpoint_seconds=0)
-    return tmp_path
-
-
-def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(federation, stopped):
-    ledger = stopped / "checkpoint" / "ledger.jsonl"
+        train_model(run, federation, tmp_path, checkpoint_seconds=0)
+    ledger = tmp_path / "checkpoint" / "ledger.jsonl"
     whole = ledger.read_bytes()
     for damaged in (
         whole[: whole[:-1].rfind(b"\n") + 1],
@@ -52,70 +50,57 @@ def test_checkpoint_with_a_cut_or_changed_ledger_is_refused(federation, stopped)
         assert damaged != whole
         ledger.write_bytes(damaged)
         with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
-            train(FOUR_ROUNDS, federation, stopped)
-    ledger.write_bytes(whole + b'{"round": 3, "na')  # a kill leaves this: no damage
-    train(FOUR_ROUNDS, federation, stopped)
-
-
-def test_checkpoint_of_another_run_is_refused(federation, stopped):
+            train_model(run, federation, tmp_path)
+    ledger.write_bytes(whole + b'{"round": 3, "na')
+    other = make_config({"participation": {"rounds": 3}})
     with pytest.raises(BenchError, match="belongs to another run"):
-        train(make_config({"participation": {"rounds": 3}}), federation, stopped)
-
-
-def hold_lock(folder, held, release):
-    with run_lock(folder):
-        held.set()
-        release.wait(60)
+        train_model(other, federation, tmp_path)
+    train_model(run, federation, tmp_path)
 
 
 def test_run_lock_waits_for_the_other_process_and_names_it(tmp_path, capsys):
-    context = forking()
-    held = context.Event()
-    release = context.Event()
+    """A lock is that of an open file, so that a thread stands for a process."""
     folder = tmp_path / "checkpoint"
-    holder = context.Process(target=hold_lock, args=(folder, held, release))
-    holder.start()
-    try:
-        assert held.wait(600)
+    held = threading.Event()
+    release = threading.Event()
+
+    def hold_lock():
+        with run_lock(folder):
+            held.set()
+            release.wait(60)
+
+    with ThreadPoolExecutor() as pool:
+        holder = pool.submit(hold_lock)
+        assert held.wait(60)
         threading.Timer(0.3, release.set).start()
         with run_lock(folder) as waited:
             assert waited
             assert release.is_set()
-    finally:
-        release.set()
-        holder.join()
-    assert f"process {holder.pid} on " in capsys.readouterr().err
+        holder.result()
+    assert f"process {os.getpid()} on " in capsys.readouterr().err
 
 
 def test_run_lock_of_a_removed_folder_is_taken_anew(tmp_path):
     """The first process removes the folder when it finishes. A lock on the removed file
     would let a third process in.
     """
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    removed = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
-    fcntl.flock(removed, fcntl.LOCK_EX)
-    second_holds = threading.Event()
+    lock = tmp_path / "checkpoint" / "lock"
+    lock.parent.mkdir()
 
     def take_lock():
-        with run_lock(folder) as waited:
+        with run_lock(lock.parent) as waited, open(lock, encoding="utf-8") as third:
             assert waited
-            second_holds.set()
-            with (
-                open(folder / "lock", encoding="utf-8") as third,
-                pytest.raises(BlockingIOError),
-            ):
+            with pytest.raises(BlockingIOError):
                 fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    thread = threading.Thread(target=take_lock)
-    thread.start()
-    time.sleep(0.2)
-    (folder / "lock").unlink()
-    folder.rmdir()
-    removed.close()
-    thread.join(60)
-    assert second_holds.is_set()
-    assert not thread.is_alive()
+    with ThreadPoolExecutor() as pool:
+        with open(lock, "w", encoding="utf-8") as removed:
+            fcntl.flock(removed, fcntl.LOCK_EX)
+            second = pool.submit(take_lock)
+            time.sleep(0.2)
+            lock.unlink()
+            lock.parent.rmdir()
+        second.result(60)
 
 
 def test_training_that_another_process_finished_is_not_repeated(

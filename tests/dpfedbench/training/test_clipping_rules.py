@@ -7,7 +7,9 @@ import math
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
+from pydantic import create_model
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
@@ -30,42 +32,28 @@ from .conftest import (
     releases_of,
     rounds_of_rows,
     stop_before,
-    train,
+    take_rounds,
+    train_model,
+    watch,
 )
 
-QUANTILE = {
-    "clipping": {
-        "kind": "private-quantile",
-        "percentile": 75,
-        "quantile_rate": 0.3,
-        "count_noise": 1.5,
-    }
-}
-RECORD_QUANTILE = {
-    "clipping": QUANTILE["clipping"]
-    | {"threshold": 1.0, "count_noise": 2.0, "never_rising": False}
-}
+QUANTILE_RULE = {"kind": "private-quantile", "percentile": 75, "quantile_rate": 0.3}
+QUANTILE = {"clipping": QUANTILE_RULE | {"count_noise": 1.5}}
+RECORD_QUANTILE = {"clipping": QUANTILE_RULE | {"threshold": 1.0, "count_noise": 2.0}}
 
 
 def whitened(line, means, neighbour_means):
-    """Return how far a release moved, over its noise: [clients]."""
+    """Return how far a release moved at most, over its noise."""
     moved = np.linalg.norm(means - neighbour_means, axis=1)
-    return moved * line.denominator / np.ravel(line.noise_std)
+    return (moved * line.denominator / np.ravel(line.noise_std)).max()
 
 
+TWO_CLIENTS = {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}}
+OF_CLIENTS = make_config(QUANTILE, {"clipping": {"count_noise": 0.6}})
+OF_RECORDS = lots_config(RECORD_QUANTILE, TWO_CLIENTS)
 NEIGHBOURS = {
-    "clients": (
-        fixed_rounds,
-        make_config(QUANTILE, {"clipping": {"count_noise": 0.6}}),
-        (48,),
-    ),
-    "records": (
-        rounds_of_rows,
-        lots_config(
-            RECORD_QUANTILE, {"clients": {"count": 2}, "clipping": {"count_noise": 1.2}}
-        ),
-        (2, 100),
-    ),
+    "clients": (fixed_rounds, OF_CLIENTS, (48,)),
+    "records": (rounds_of_rows, OF_RECORDS, (2, 100)),
 }
 
 
@@ -90,10 +78,7 @@ def test_private_quantile_moves_by_no_more_than_its_noise_covers(kind, factor):
             releases_by_round(make_rounds(config, without), 12),
             strict=True,
         ):
-            moved = [
-                whitened(*release).max()
-                for release in zip(lines, means, neighbour_means, strict=True)
-            ]
+            moved = [*map(whitened, lines, means, neighbour_means)]
             if max(moved) > 0:
                 largest = max(largest, math.hypot(*moved))
                 break
@@ -138,9 +123,6 @@ def test_private_quantile_counts_the_expected_cohort_also_in_an_empty_round():
             assert line.denominator == 1.0
 
 
-# Over the records of each client, by a count of its own lot
-
-
 @pytest.mark.parametrize("percentile", [30, 75])
 def test_record_quantile_reaches_the_percentile_of_each_client(percentile):
     """Norms 1 to 100, and 10 to 1,000: by construction 30 (300) and 75 (750).
@@ -170,8 +152,7 @@ MEDIAN = {"clipping": {"kind": "median-of-run", "threshold": None}}
 
 def write_history(folder, *medians):
     path = folder / "history.csv"
-    rows = [f"{index},{median}" for index, median in enumerate(medians, start=1)]
-    path.write_text("\n".join(["round,norm_q50", *rows, ""]))
+    pd.DataFrame({"norm_q50": medians}).to_csv(path, index_label="round")
     return path
 
 
@@ -180,10 +161,10 @@ def test_median_of_run_clips_at_the_median_and_proves_no_epsilon(federation, tmp
     config = make_config(MEDIAN, rate)
     reference = config.references["history.csv"]
     assert reference == make_config(PLAIN, rate)
-    train(reference, federation, tmp_path / "plain")
+    train_model(reference, federation, tmp_path / "plain")
     run_dir = tmp_path / "private"
     references = {"history.csv": tmp_path / "plain" / "history.csv"}
-    train(config, federation, run_dir, references=references)
+    train_model(config, federation, run_dir, references=references)
     median = float(np.median(history_in(tmp_path / "plain")["norm_q50"]))
     ledger = ledger_in(run_dir)
     for line in ledger:
@@ -196,41 +177,31 @@ def test_median_of_run_clips_at_the_median_and_proves_no_epsilon(federation, tmp
     assert math.isinf(audit(config, ledger, canaries=20)["epsilon_proven"])
 
 
-def test_checkpoint_of_another_median_is_refused(federation, tmp_path, monkeypatch):
-    """The reference run was trained again and has another median. A run must not mix
-    the two.
+def test_threshold_is_the_median_over_rounds_and_that_of_the_checkpoint(
+    federation, tmp_path, monkeypatch
+):
+    """The reference run was trained again and has another median over rounds, of which
+    one was without clients. A run must not mix the two.
     """
     run_dir = tmp_path / "run"
-    references = {"history.csv": write_history(tmp_path, 2)}
+    history = write_history(tmp_path, 10, None, 1, 2)
+    references = {"history.csv": history}
     config = make_config(MEDIAN)
+    assert MedianOfRun().first_threshold(history, config) == 2.0
     with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
-        train(config, federation, run_dir, 1, 0, references=references)
+        train_model(config, federation, run_dir, 1, 0, references=references)
     write_history(tmp_path, 3)
     message = r"belongs to another run \(its threshold differ\)"
     with pytest.raises(BenchError, match=message):
-        train(config, federation, run_dir, references=references)
-
-
-def test_first_threshold_is_the_median_over_rounds_of_the_cohorts_medians(tmp_path):
-    """A round without clients has no median."""
-    path = write_history(tmp_path, 10, "", 1, 2)
-    assert MedianOfRun().first_threshold(path, make_config(MEDIAN)) == 2.0
+        train_model(config, federation, run_dir, references=references)
 
 
 # A user's rules
-class CarelessNoise(Gaussian):
-    """Noise of a round, less half of the noise of the round before, accounted for as
-    independent noise.
-    """
+class UserNoise(Gaussian):
+    """Noise of a mechanism that has no analysis without an encoder."""
 
-    kind: ClassVar[str] = "careless"
+    kind: ClassVar[str] = "user-noise"
     mechanism: ClassVar[str] = "correlated"
-
-    def standard(self, stream_of, index, dimension):
-        fresh = stream_of(index).standard_normal(dimension)
-        if index == 0:
-            return fresh
-        return fresh - 0.5 * stream_of(index - 1).standard_normal(dimension)
 
 
 class Halving(CohortRule):
@@ -250,72 +221,46 @@ class PeekingRule(Halving):
     reason: ClassVar[str] = "it looks"
 
 
-class UserRule(DpAgr):
-    name: ClassVar[str] = "user-rule"
-    clipping: Halving = Halving(threshold=0.5)
-
-
-class UserPeeking(UserRule):
-    name: ClassVar[str] = "user-peeking"
-    clipping: PeekingRule = PeekingRule(threshold=0.5)
-
-
-def run_of_user(cls):
+def run_of_user(**parts):
+    """Return a run of DP-AGR with a user's parts."""
+    fields = {name: (type(part), part) for name, part in parts.items()}
+    method = create_model("OfUser", __base__=DpAgr, **fields)
     values = make_config().plain()
     del values["clipping"], values["noise"]
-    return cls.read(values | {"method": cls.name})
+    return method.read(values)
 
 
-def ledger_of_rounds(run, count=12):
-    rounds = fixed_rounds(run, np.full((48, 3), 0.1))
-    for index in range(count):
-        rounds.round(index)
-    return rounds.ledger
+def ledger_of_rounds(run):
+    return take_rounds(fixed_rounds(run, np.full((48, 3), 0.1)), 12).ledger
 
 
 @pytest.mark.filterwarnings("ignore::dpsum.NoAccountWarning")
 def test_noise_of_an_unknown_mechanism_has_no_epsilon():
     """Neither the budget's plan nor the account takes it for Gaussian noise."""
-
-    class UserNoise(DpAgr):
-        name: ClassVar[str] = "user-noise"
-        clipping: CohortRule = Constant()
-        noise: CarelessNoise = CarelessNoise()
-
     unknown = r"^no analysis for correlated noise with the sampler 'one-pass'"
+    run = run_of_user(clipping=Constant(), noise=UserNoise())
     with pytest.raises(BenchError, match=unknown):
-        fixed_rounds(run_of_user(UserNoise), np.zeros((48, 3)))
+        fixed_rounds(run, np.zeros((48, 3)))
     run = make_config()
-    lines = [
-        dataclasses.replace(line, mechanism="correlated")
-        for line in ledger_of_rounds(run)
-    ]
+    lines = ledger_of_rounds(run)
+    lines = [dataclasses.replace(line, mechanism="correlated") for line in lines]
     with pytest.raises(BenchError, match=unknown):
         account_of(run, lines)
 
 
-def test_rule_that_reads_nothing_has_the_account_of_any_private_rule():
-    run = run_of_user(UserRule)
+def test_rule_of_a_user_is_private_unless_it_declares_raw_norms(monkeypatch):
+    """A rule without that declaration receives no norms."""
+    norms = watch(
+        monkeypatch, Halving, "observe", lambda _, rule, state, seen: seen.raw_norms
+    )
+    run = run_of_user(clipping=Halving(threshold=0.5))
     ledger = ledger_of_rounds(run)
     assert [line.threshold for line in ledger] == [0.5**n for n in range(1, 13)]
     proof = account_of(run, ledger).profiles["proven"]
     assert proof.status == "proved"
     assert proof.epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-3))
-
-
-def test_rule_that_declares_raw_norms_has_no_finite_epsilon(monkeypatch):
-    """A rule without that declaration receives no norms."""
-    norms = []
-    observe = Halving.observe
-
-    def watched(self, state, observation):
-        norms.append(observation.raw_norms)
-        observe(self, state, observation)
-
-    monkeypatch.setattr(Halving, "observe", watched)
-    for cls, status in ((UserRule, "proved"), (UserPeeking, "void")):
-        run = run_of_user(cls)
-        profiles = account_of(run, ledger_of_rounds(run, count=1)).profiles
-        assert profiles["proven"].status == status
-    assert norms[0] is None
-    assert norms[1] == pytest.approx([0.1 * 3**0.5] * 4)
+    assert norms == [None] * 12
+    peeking = run_of_user(clipping=PeekingRule(threshold=0.5))
+    profiles = account_of(peeking, ledger_of_rounds(peeking)).profiles
+    assert profiles["proven"].status == "void"
+    assert norms[-1] == pytest.approx([0.1 * 3**0.5] * 4)

@@ -1,5 +1,8 @@
-"""Updates with `contributions`: what they get, and what is kept."""
+"""Clients of a cohort: model differences, SCAFFOLD's two messages, updates of a user, and
+personal models.
+"""
 
+import dataclasses
 import math
 from typing import ClassVar, Literal
 
@@ -9,25 +12,162 @@ import torch
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition
+from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.personal_test import summarize_clients
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.papers.federated_averaging import DpFedAvg
-from dpfedbench.training.client_updates.client_update import ClientUpdate, CohortClients
+from dpfedbench.papers.federated_averaging import CONTROL, DpFedAvg, DpScaffold
+from dpfedbench.training.agreement import check_agrees
+from dpfedbench.training.client_updates.client_update import (
+    Clients,
+    ClientUpdate,
+    CohortClients,
+)
+from dploss.gaussian import joint_multiplier
 from dpsum.randomness import stream
-from tests.partitions import make_partition
+from dpsum.sums import SumSpec
+from tests.partitions import make_dirichlet
 
 from .conftest import (
+    client_examples,
     difference_config,
+    ledger_in,
     make_config,
-    personal_in,
+    mean_gradient,
+    mean_loss,
+    rounds_in_memory,
     rounds_of,
-    stop_before,
-    train,
+    scaled,
+    take_rounds,
+    watch,
 )
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adam", 0.001)])
+def test_model_difference_is_that_of_autodiff_steps(silos, tmp_path, optimizer, rate):
+    """100 records a client are several chunks, the last of which is not full."""
+    update = {"kind": "model-difference", "optimizer": optimizer, "inner_rate": rate}
+    run = difference_config({"method": "fedavg", "client_update": update})
+    rounds = rounds_of(run, silos, tmp_path)
+    net = rounds.net
+    theta = rounds.theta.clone()
+    cohort = np.array([2, 0])
+    ((differences, losses),) = rounds.clients.contributions(theta.numpy(), cohort, 0)
+    held = client_examples(silos)
+    for row, client in enumerate(cohort):
+        model = torch.nn.Parameter(theta.clone())
+        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
+        steps = kind([model], lr=rate)
+        loss = mean_loss(theta, *held[client], net)
+        assert losses[row] == pytest.approx(loss.item(), rel=1e-5)
+        for _ in range(2):
+            model.grad = mean_gradient(net, model.detach(), *held[client])
+            steps.step()
+        expected = theta - model.detach()
+        assert expected.norm() > 1e-3
+        if optimizer == "sgd":
+            assert torch.allclose(differences[row], expected, rtol=1e-3, atol=1e-6)
+        else:
+            # Adam's step is a ratio: near zero, rounding decides it.
+            close = torch.isclose(differences[row], expected, atol=1e-5)
+            assert close.float().mean() > 0.99
+
+
+def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path):
+    """One local step of all clients (FedSGD): the server steps along the mean over
+    clients of each client's mean gradient.
+    """
+    sizes = {"concentration": 0.3, "least": 5}
+    folders = silos[0], tmp_path / "clients"
+    make_dirichlet(load_records(silos[0]), clients=4, seed=0, **sizes).save(folders[1])
+    config = difference_config(
+        {
+            "method": "fedavg",
+            "clients": {"partition": "dirichlet"} | sizes,
+            "participation": {"kind": "one-pass", "cohort": 4, "rounds": 1},
+            "client_update": {"inner_steps": 1},
+            "server": {"optimizer": {"momentum": 0.0}},
+        }
+    )
+    rounds = rounds_of(config, folders, tmp_path / "run")
+    theta = rounds.theta.clone()
+    gradients = [
+        mean_gradient(rounds.net, theta, *held) for held in client_examples(folders)
+    ]
+    rounds.round(0)
+    expected = theta - 0.1 * sum(gradients) / 4
+    assert torch.allclose(rounds.theta, expected, rtol=1e-3, atol=1e-6)
+
+
+# SCAFFOLD with private sums: two mechanisms over the same clients, one budget
+MODEL = "model-difference-sum"
+EVERYONE = {
+    "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
+    "noise": {"multiplier": 1e-3},
+    "control_noise": {"multiplier": 1e-3},
+    "control_clipping": {"threshold": 0.25},
+}
+
+
+def scaffold_config(*overlays):
+    return difference_config({"method": "dp-scaffold"}, *overlays)
+
+
+class HugeMessages(Clients):
+    """Clients whose messages are far above any threshold."""
+
+    def contributions(self, theta, cohort, index):
+        message = torch.full((len(cohort), 8), 1e6)
+        yield torch.stack([message, -message]), np.zeros(len(cohort))
+
+    def receive_broadcast(self, means):
+        self.broadcast = means
+
+
+def test_scaffold_clips_both_messages_each_to_its_own_threshold():
+    """Four messages of 1e6 in each of eight coordinates are clipped to C, along the
+    diagonal.
+    """
+    clients = HugeMessages()
+    rounds = rounds_in_memory(scaffold_config(EVERYONE), 8, clients=clients)
+    rounds.round(0)
+    assert np.allclose(clients.broadcast, -0.25 / 8**0.5, rtol=0, atol=5e-3)
+    assert np.allclose(-rounds.theta.numpy(), 0.5 / 8**0.5, rtol=0, atol=5e-3)
+    stated = {line.name: (line.sensitivity, line.denominator) for line in rounds.ledger}
+    assert stated == {MODEL: (0.5, 4.0), CONTROL: (0.25, 4.0)}
+
+
+def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path):
+    """The planted fault: each sum has the noise of the whole budget."""
+    null = {"multiplier": None}
+    budget = {"budget": {"epsilon": 3.0}, "noise": null, "control_noise": null}
+    run = scaffold_config(budget)
+    take_rounds(rounds_of(run, silos, tmp_path), 6)
+    lines = ledger_in(tmp_path)
+    check_agrees(run, lines, 6)
+    whole = joint_multiplier([line.noise_multiplier for line in lines[:2]])
+    for index, line in enumerate(lines):
+        std = whole * line.sensitivity
+        lines[index] = dataclasses.replace(line, noise_multiplier=whole, noise_std=std)
+    with pytest.raises(BenchError, match="multipliers of control-difference-sum of"):
+        check_agrees(run, lines, 6)
+
+
+def test_method_that_forgets_a_message_or_its_noise_is_refused(monkeypatch):
+    _, model = scaffold_config().sums()
+    monkeypatch.setattr(DpScaffold, "sums", lambda self: [model])
+    message = f"also send {CONTROL}, but dp-scaffold takes further sums of nothing"
+    with pytest.raises(BenchError, match=message):
+        scaffold_config()
+    bare = SumSpec(name=CONTROL, unit="client", observer="everyone")
+    monkeypatch.setattr(DpScaffold, "sums", lambda self: [bare, model])
+    message = f"{CONTROL} adds up the same contributions as {MODEL}, which is private"
+    with pytest.raises(BenchError, match=message):
+        scaffold_config()
+
+
+# Updates of a user
 class Averaging(ClientUpdate):
     """`ModelDifference`, written as a user's update."""
 
@@ -56,8 +196,8 @@ class FedRepUpdate(ClientUpdate):
     def contributions(self, model, cohort, index):
         for client in cohort:
             weights = self.personal_model(model, client)
-            client.state["head"] = weights[model.head]
-            client.state["rounds"] = client.state.get("rounds", 0) + 1
+            rounds = client.state.get("rounds", 0) + 1
+            client.state.update(head=weights[model.head], rounds=rounds)
             gradient = model.gradient(weights, client.records)
             weights[model.shared] -= 0.1 * gradient[model.shared]
             yield model.weights - weights
@@ -93,24 +233,11 @@ FEDREP = config_of(DpFedRep, {"clients": {"held_out_share": 0.2}})
 
 
 def test_user_averaging_has_the_bits_of_model_difference(silos, tmp_path):
-    written = rounds_of(config_of(DpAveraging), silos, tmp_path / "written")
-    shipped = rounds_of(difference_config(), silos, tmp_path)
-    for index in range(3):
-        written.round(index)
-        shipped.round(index)
+    written, shipped = (
+        take_rounds(rounds_of(run, silos, tmp_path / run.method), 3)
+        for run in (config_of(DpAveraging), difference_config())
+    )
     assert torch.equal(written.theta, shipped.theta)
-
-
-def test_restart_without_states_of_clients_changes_the_result(
-    silos, tmp_path, monkeypatch
-):
-    whole = train(FEDREP, silos, tmp_path / "whole")
-    run_dir = tmp_path / "resumed"
-    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 4)):
-        train(FEDREP, silos, run_dir, checkpoint_seconds=0)
-    monkeypatch.setattr(CohortClients, "restore", lambda self, state: 0)
-    assert train(FEDREP, silos, run_dir) != whole
-    assert personal_in(run_dir) != personal_in(tmp_path / "whole")
 
 
 def test_clients_keep_their_state_and_the_server_keeps_the_initial_head(
@@ -145,42 +272,34 @@ def test_personal_test_is_of_examples_that_training_leaves_out(
         assert trained == set(records) - set(tested)
         assert np.array_equal(held.test_images[client], held.dataset.images[tested])
         assert np.array_equal(held.test_labels[client], held.dataset.labels[tested])
-    read = []
-    contributions = FedRepUpdate.contributions
-
-    def watched(self, model, cohort, index):
-        read.extend((client.number, client.records[1]) for client in cohort)
-        yield from contributions(self, model, cohort, index)
-
-    monkeypatch.setattr(FedRepUpdate, "contributions", watched)
+    read = watch(
+        monkeypatch,
+        FedRepUpdate,
+        "personal_model",
+        lambda weights, update, model, client: (client.number, client.records[1]),
+    )
     rounds.round(0)
     assert read
     assert all(np.array_equal(labels, held.labels[n]) for n, labels in read)
 
 
 def test_personal_accuracies_are_of_the_clients_models(silos, tmp_path):
-    rounds = rounds_of(FEDREP, silos, tmp_path)
-    for index in range(3):
-        rounds.round(index)
+    rounds = take_rounds(rounds_of(FEDREP, silos, tmp_path), 3)
     before = rounds.clients.state()["clients"]
     result = rounds.personal_test()
-    gradients = rounds.gradients.make()
-    head = torch.from_numpy(rounds.net.mask("head"))
+    net = rounds.net
     held = rounds.held
-    room = torch.empty((8, len(rounds.theta)))
+    head = torch.from_numpy(net.mask("head"))
     accuracies = []
     for client in range(4):
         weights = rounds.theta.clone()
         weights[head] = before.get(client, {}).get("head", weights[head])
-        labels = held.labels[client]
+        trained = scaled(held.images[client], held.labels[client])
         for _ in range(2):
-            total = gradients.summed_record_gradients(
-                weights.numpy(), held.images[client], labels, room
-            )
-            mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-            weights[head] -= 0.1 * mean[head]
-        tested = held.test_images[client], held.test_labels[client]
-        accuracies.append(100 * gradients.evaluate(weights.numpy(), *tested).accuracy)
+            weights[head] -= 0.1 * mean_gradient(net, weights, *trained)[head]
+        images, labels = scaled(held.test_images[client], held.test_labels[client])
+        right = net.logits(weights, images).argmax(dim=1) == labels
+        accuracies.append(100 * float(right.double().mean()))
     assert result == summarize_clients(np.array(accuracies))
     after = rounds.clients.state()["clients"]
     for client, state in before.items():
@@ -207,10 +326,8 @@ class FewShot(ClientUpdate):
 
     def contributions(self, model, cohort, index):
         for client in cohort:
-            weights = model.weights - 0.1 * model.gradient(
-                model.weights, client.support
-            )
-            yield model.gradient(weights, client.query)
+            gradient = model.gradient(model.weights, client.support)
+            yield model.gradient(model.weights - 0.1 * gradient, client.query)
 
     def personal_model(self, model, client):
         """Answer with the class that is the client's number, or with the first."""
@@ -233,18 +350,15 @@ def few_shot(run):
 
 def test_few_shot_clients_have_support_and_query_sets(federation, tmp_path):
     """The user's update is first-order MAML without batch normalisation."""
-    overlay = {
-        "model": {"normalisation": "record"},
-        "client_update": {"order": 1, "inner_steps": 1, "inner_rate": 0.1},
-    }
-    shipped = make_config(overlay)
-    written = rounds_of(few_shot(shipped), federation, tmp_path / "written")
-    theta = written.theta.numpy()
-    rows, expected = (
-        next(iter(rounds.clients.contributions(theta, np.arange(4), 0)))[0]
-        for rounds in (written, rounds_of(shipped, federation, tmp_path / "shipped"))
-    )
-    assert torch.allclose(rows, expected, atol=1e-5)
+    first_order = {"client_update": {"order": 1}}
+    shipped = make_config(first_order, {"model": {"normalisation": "record"}})
+    rows = []
+    for run in (few_shot(shipped), shipped):
+        rounds = rounds_of(run, federation, tmp_path / run.method)
+        theta = rounds.theta.numpy()
+        chunk, *_ = rounds.clients.contributions(theta, np.arange(4), 0)
+        rows.append(chunk[0])
+    assert torch.allclose(*rows, atol=1e-5)
 
 
 def clients_of(silos, tmp_path, function):
@@ -286,29 +400,11 @@ def test_random_numbers_of_clients_follow_from_names(silos, tmp_path):
 
 
 # Few-shot clients are tested on examples of their own that training leaves out
-
 TESTED = {
     "clients": {"count": 4, "partition": "disjoint", "held_out_share": 0.25},
     "participation": {"cohort": 2, "rounds": 2},
     "validation": {"every": 0},
 }
-
-
-@pytest.fixture(scope="module")
-def apart(federation, tmp_path_factory):
-    """Make four clients that share no image: (data folder, clients folder)."""
-    data, _ = federation
-    folder = tmp_path_factory.mktemp("apart") / "clients"
-    clients = make_partition(
-        load_dataset(data),
-        clients=4,
-        ways=3,
-        examples_per_class=4,
-        kind="disjoint",
-        seed=0,
-    )
-    clients.save(folder)
-    return data, folder
 
 
 def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
@@ -318,28 +414,19 @@ def test_left_out_examples_are_behind_those_of_training(apart, tmp_path):
     assert np.array_equal(batch.support_x, rounds.held.gather(ids).support_x)
     assert batch.query_y.tolist() == [[0, 1, 2]] * 2
     partition = Partition.load(apart[1])
-    dataset = load_dataset(apart[0])
-    classes = partition.classes[ids]
-    images = dataset.images[classes, partition.examples[ids, :, 3]]
+    left_out = partition.classes[ids], partition.examples[ids, :, 3]
+    images = load_dataset(apart[0]).images[left_out]
     assert np.array_equal(batch.query_x, images.astype(np.float32) / np.float32(255))
 
 
 def test_clients_adapt_as_in_the_meta_test(apart, tmp_path):
-    run = make_config(TESTED)
-    rounds = rounds_of(run, apart, tmp_path)
-    rounds.round(0)
+    rounds = take_rounds(rounds_of(make_config(TESTED), apart, tmp_path), 1)
     adaptation = Adaptation(rounds.gradients.make(), adapted=None)
     accuracies = []
     for client in range(4):
         batch = rounds.held.gather_left_out(np.array([client]), 1)
-        logits = adaptation.logits(
-            rounds.theta.numpy(),
-            batch.support_x,
-            batch.support_y,
-            batch.query_x,
-            steps=run.evaluation.steps,
-            rate=run.evaluation.rate,
-        )
+        tasks = batch.support_x, batch.support_y, batch.query_x
+        logits = adaptation.logits(rounds.theta.numpy(), *tasks, steps=2, rate=0.1)
         right = np.asarray(logits)[0].argmax(axis=1) == batch.query_y[0]
         accuracies.append(100 * right.mean())
     assert rounds.personal_test() == summarize_clients(np.array(accuracies))

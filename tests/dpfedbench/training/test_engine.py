@@ -29,19 +29,20 @@ from .conftest import (
     remove_noise,
     stop_before,
     train,
+    train_model,
     training_in,
 )
 
 ONE_ROUND = {"participation": {"rounds": 1}}
 
 
-@pytest.mark.parametrize(
-    ("fixture", "private", "plain"),
-    [
-        ("federation", make_config(), make_config(PLAIN)),
-        ("silos", lots_config({"method": "dp-fl"}), lots_config({"method": "fedavg"})),
-    ],
-)
+SAME_METHOD = [
+    ("federation", make_config(), make_config(PLAIN)),
+    ("silos", lots_config({"method": "dp-fl"}), lots_config({"method": "fedavg"})),
+]
+
+
+@pytest.mark.parametrize(("fixture", "private", "plain"), SAME_METHOD)
 def test_private_training_without_noise_and_clipping_is_the_plain_method(
     fixture, private, plain, request, tmp_path, monkeypatch
 ):
@@ -67,18 +68,13 @@ def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypat
 
     monkeypatch.setattr(FewShotMeasures, "validate", validate)
     config = make_config({"validation": {"every": 5}, "participation": {"rounds": 11}})
-    train(config, federation, tmp_path)
+    train_model(config, federation, tmp_path)
     history = history_in(tmp_path).set_index("round")["validation_accuracy"].dropna()
     assert history.to_dict() == {5: 40.0, 10: 70.0, 11: 55.0}
-    assert training_in(tmp_path)["members"] == [
-        {"round": 10, "accuracy": 0.7},
-        {"round": 11, "accuracy": 0.55},
-    ]
+    best = [{"round": 10, "accuracy": 0.7}, {"round": 11, "accuracy": 0.55}]
+    assert training_in(tmp_path)["members"] == best
     members = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 6))
     assert np.array_equal(members, models[1:])
-
-
-# Contributions and models that are not finite
 
 
 def spoil(monkeypatch, rows, value=math.nan):
@@ -93,34 +89,26 @@ def spoil(monkeypatch, rows, value=math.nan):
     monkeypatch.setattr(maml._Tasks, "contributions", spoilt)
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("overlay", "place"), [({}, "terminal"), (PLAIN, "log")])
 def test_not_finite_contributions_count_as_zero_and_are_reported(
-    federation, tmp_path, monkeypatch, capsys, value
+    federation, tmp_path, monkeypatch, capsys, value, overlay, place
 ):
     """Property 15. The count is no release: a private run prints it on a terminal, and
     writes it to no log.
     """
     spoil(monkeypatch, slice(0, 2), value)
-    monkeypatch.setattr(sys, "__stderr__", Terminal())
-    train(make_config(ONE_ROUND), federation, tmp_path)
-    assert "2 contributions were not finite" in sys.__stderr__.getvalue()
-    assert "finite" not in capsys.readouterr().err
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    run = make_config(ONE_ROUND, overlay)
+    train_model(run, federation, tmp_path)
+    texts = {"terminal": terminal.getvalue(), "log": capsys.readouterr().err}
+    assert "2 contributions were not finite" in texts.pop(place)
+    assert "finite" not in "".join(texts.values())
     tensors = load_file(tmp_path / "model.safetensors").values()
     assert all(np.isfinite(tensor).all() for tensor in tensors)
-    assert len(ledger_in(tmp_path)) == 1
-
-
-def test_not_finite_contributions_are_logged_without_privacy(
-    federation, tmp_path, monkeypatch, capsys
-):
-    spoil(monkeypatch, 0)
-    train(make_config(ONE_ROUND, PLAIN), federation, tmp_path)
-    assert "1 contributions were not finite" in capsys.readouterr().err
+    assert len(ledger_in(tmp_path)) == run.private
 
 
 def test_training_stops_where_the_model_or_all_plain_contributions_are_not_finite(
@@ -133,43 +121,29 @@ def test_training_stops_where_the_model_or_all_plain_contributions_are_not_finit
     with monkeypatch.context() as patch:
         spoil(patch, slice(None))
         with pytest.raises(BenchError, match="in round 1, since none of its contrib"):
-            train(make_config(PLAIN), federation, tmp_path / "plain")
-        train(private, federation, tmp_path / "private")
+            train_model(make_config(PLAIN), federation, tmp_path / "plain")
+        train_model(private, federation, tmp_path / "private")
     mean = Step.mean
     monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)
     with pytest.raises(BenchError, match="in round 1, since the model is no longer"):
-        train(private, federation, tmp_path / "infinite")
+        train_model(private, federation, tmp_path / "infinite")
     for name in ("plain", "infinite"):
         assert not (tmp_path / name / "model.safetensors").exists()
 
 
-# Times
-BALLS_AND_BINS = {"participation": {"kind": "balls-and-bins"}}
-
-
 POISSON = {"participation": {"kind": "poisson"}}
-
-
 SAMPLED = {"client_update": {"inner_steps": 3, "batches": "poisson"}}
-
-
-SECURE_SUM = {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
-
-
 SECRET = {
-    "balls-and-bins": make_config(BALLS_AND_BINS),
+    "balls-and-bins": make_config({"participation": {"kind": "balls-and-bins"}}),
     "poisson": make_config(POISSON),
     "lots": lots_config({"validation": {"every": 4}}),
     "sampled examples": make_config({"method": "dp-reptile"}, SAMPLED),
     # The cohort is public, but how often each client draws its rounding is not.
-    "secure sum": make_config(SECURE_SUM),
+    "secure sum": make_config(
+        {"method": "dp-agr-secagg", "noise": {"multiplier": 2.0}}
+    ),
 }
-
-
 PUBLIC = {"one pass": make_config(), "no privacy": make_config(PLAIN, POISSON)}
-
-
-FILES = ("history.csv", "training.json", "ledger.jsonl")
 
 
 def files_of(run, folders, run_dir, monkeypatch, capsys, *, seed):
@@ -179,17 +153,12 @@ def files_of(run, folders, run_dir, monkeypatch, capsys, *, seed):
     with monkeypatch.context() as patch:
         patch.setattr(engine.time, "monotonic", lambda: next(clock))
         with patch.context() as stopped, pytest.raises(stop_before(stopped, 9)):
-            train(run, folders, run_dir, checkpoint_seconds=0.01)
-        train(run, folders, run_dir, checkpoint_seconds=0.01)
+            train_model(run, folders, run_dir, checkpoint_seconds=0.01)
+        train_model(run, folders, run_dir, checkpoint_seconds=0.01)
     assert not (run_dir / "checkpoint").exists()
-    # The test reads the model alone, which was released.
-    messages = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if not line.startswith("meta-test")
-    ]
-    files = {name: (run_dir / name).read_text() for name in FILES}
-    return files | {"messages": "\n".join(messages)}
+    names = ("history.csv", "training.json", "ledger.jsonl")
+    files = {name: (run_dir / name).read_text() for name in names}
+    return files | {"messages": capsys.readouterr().err}
 
 
 @pytest.mark.parametrize("name", [*SECRET, *PUBLIC])
@@ -219,11 +188,10 @@ def test_times_are_written_only_where_participation_is_public(
 
 def test_job_log_does_not_have_the_time_of_its_start(tmp_path, monkeypatch):
     """A training ends when the next job begins, and logs are files of the run."""
-    logs = []
+    log = tmp_path / "train.log"
     for hour in (1, 2):
         time = f"2026-01-01 {hour:02}:00:00"
         monkeypatch.setattr(jobs.time, "strftime", lambda *_, time=time: time)
-        with jobs.job(tmp_path / "train.log", "train"):
+        with jobs.job(log, "train"):
             pass
-        logs.append((tmp_path / "train.log").read_text(encoding="utf-8"))
-    assert logs[0] == logs[1] == "---- train\n"
+        assert log.read_text(encoding="utf-8") == "---- train\n"

@@ -10,12 +10,13 @@ from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
+from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
-from .conftest import PLAIN, RUN, ledger_in, make_config, proven, rounds_of, train
+from .conftest import PLAIN, ledger_in, make_config, proven, rounds_of, train
 
-DELTA = RUN["budget"]["delta"]
+DELTA = 1e-3
 SHORT = {"participation": {"rounds": 2}, "validation": {"every": 0}}
 OWN_STREAMS = {"streams": "own"}
 NORMALISED = {"model": {"normalisation": "record"}}
@@ -85,37 +86,31 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
 
 
 MAIL = {"kind": "file", "path": "x", "sha256": "0" * 64, "source": "mail"}
+OTHER_CLIENTS = same_clients(dataset="glyph-symbols")
+UNACCOUNTED = [
+    (start_from(same_clients("maml")), "learnt of glyphs without privacy"),
+    (start_from(public()), "learnt of glyph-symbols without privacy"),
+    (start_from(OTHER_CLIENTS), "learnt of glyph-symbols on other private data"),
+    ({"initial": MAIL}, "starts from weights of mail, which no account covers"),
+]
 
 
-@pytest.mark.parametrize(
-    ("start", "reason"),
-    [
-        (start_from(same_clients("maml")), "learnt of glyphs without privacy"),
-        (start_from(public()), "learnt of glyph-symbols without privacy"),
-        (
-            start_from(same_clients(dataset="glyph-symbols")),
-            "learnt of glyph-symbols on other private data",
-        ),
-        ({"initial": MAIL}, "starts from weights of mail, which no account covers"),
-    ],
-)
+@pytest.mark.parametrize(("start", "reason"), UNACCOUNTED)
 def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     start, reason, federation, tmp_path, monkeypatch
 ):
     run = make_config(start, SHORT)
-
-    def weights(self, run, net, files):
-        return net.initial(np.random.default_rng(0))
-
-    monkeypatch.setattr(type(run.initial), "weights", weights)
+    weights = RandomInitial().weights
+    monkeypatch.setattr(
+        type(run.initial), "weights", lambda self, *args: weights(*args)
+    )
     monkeypatch.setattr(accounts, "ledger_before", lambda run, references: [])
     train(run, federation, tmp_path)
     for line in ledger_in(tmp_path):
         assert line.data_dependent_threshold
         assert reason in line.reason
     proof = proven(run, tmp_path)
-    assert proof["epsilon_high"] == "inf"
-    assert proof["status"] == "void"
+    assert (proof["status"], proof["epsilon_high"]) == ("void", "inf")
 
 
 def test_initial_public_weights_cost_nothing(federation, tmp_path):
@@ -131,10 +126,7 @@ def test_initial_public_weights_cost_nothing(federation, tmp_path):
 
 
 def proven_together(federation, tmp_path, **change):
-    """Train a run (z = 1.5), and a second one (z = 1) that starts from it.
-
-    Returns the second run's references, and the proven epsilon of both runs.
-    """
+    """Return the proven epsilon of a run (z = 1.5) and of one (z = 1) that starts from it."""
     first = same_clients(noise={"multiplier": 1.5}, **change)
     run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
     train(first, federation, tmp_path / "first")
@@ -192,42 +184,28 @@ def test_initial_private_run_of_poisson_cohorts_is_composed_with_the_run(
     assert proof.epsilon_high == pytest.approx(expected, abs=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            start_from(public(dataset="glyphs"), public=True),
-            r"^initial\.public is true, but .* on glyphs",
-        ),
-        (start_from(same_clients()), r"set streams to own$"),
-        (
-            start_from(same_clients()) | OWN_STREAMS | {"budget": {"epsilon": 20.0}},
-            r"^budget\.epsilon is 20, but this run uses a private run",
-        ),
-        (
-            start_from(same_clients(clients={"count": 24}, participation={"cohort": 2}))
-            | OWN_STREAMS,
-            "but it has other clients than this run",
-        ),
-        (
-            start_from(
-                public(**start_from(same_clients("maml"), public=True)), public=True
-            ),
-            "^initial.public is true, but maml/glyphs/",
-        ),
-        (
-            start_from(same_clients(**OWN_STREAMS, **start_from(same_clients())))
-            | OWN_STREAMS,
-            "which itself starts from dp-agr/glyphs/",
-        ),
-        (
-            start_from(same_clients("dp-agrlr", **NORMALISED))
-            | OWN_STREAMS
-            | NORMALISED,
-            "no account composes the sums of both",
-        ),
-    ],
-)
-def test_initial_run_that_no_account_covers_is_refused(change, message):
+GLYPHS = public(dataset="glyphs")
+OF_PRIVATE = public(**start_from(same_clients("maml"), public=True))
+FEWER_CLIENTS = same_clients(clients={"count": 24}, participation={"cohort": 2})
+SECOND = same_clients(**OWN_STREAMS, **start_from(same_clients()))
+TWO_SUMS = same_clients("dp-agrlr", **NORMALISED)
+BUDGET = {"budget": {"epsilon": 20.0}}
+REFUSED = {
+    r"^initial\.public is true, but .* on glyphs": start_from(GLYPHS, public=True),
+    "^initial.public is true, but maml/glyphs/": start_from(OF_PRIVATE, public=True),
+    "set streams to own$": start_from(same_clients()),
+    r"^budget\.epsilon is 20, but this run uses a private run": (
+        start_from(same_clients()) | OWN_STREAMS | BUDGET
+    ),
+    "but it has other clients than this": start_from(FEWER_CLIENTS) | OWN_STREAMS,
+    "which itself starts from dp-agr/glyphs/": start_from(SECOND) | OWN_STREAMS,
+    "no account composes the sums of both": (
+        start_from(TWO_SUMS) | OWN_STREAMS | NORMALISED
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_initial_run_that_no_account_covers_is_refused(message):
     with pytest.raises(BenchError, match=message):
-        make_config(change)
+        make_config(REFUSED[message])

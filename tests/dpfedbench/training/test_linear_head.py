@@ -9,11 +9,10 @@ import pytest
 from dpfedbench.config.merge import merge
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation import features as features_module
 from dpfedbench.evaluation.features import FEATURES, features_of, make_features
 from dpfedbench.parts.optimizers.optimizer import Sgd
 
-from .conftest import LOTS, lots_config, make_config, train
+from .conftest import LOTS, lots_config, make_config, train, watch
 
 HEAD = {
     "method": "dp-fl",
@@ -32,21 +31,13 @@ EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
 
 def test_rate_of_local_steps_follows_its_schedule(silos, tmp_path, monkeypatch):
     """Half a cosine from 20 to 10: 15 + 5 cos(pi t / 4), for each of four clients."""
-    rates = []
-    step = Sgd.step
-
-    def watched(self, weights, gradient, state, rate):
-        rates.append(rate)
-        return step(self, weights, gradient, state, rate)
-
-    monkeypatch.setattr(Sgd, "step", watched)
+    rates = watch(monkeypatch, Sgd, "step", lambda _, *arguments: arguments[-1])
     train(lots_config(HEAD, {"participation": {"rounds": 4}}), silos, tmp_path)
     expected = [20.0, 15 + 5 * 0.5**0.5, 15.0, 15 - 5 * 0.5**0.5]
     assert rates == pytest.approx(np.repeat(expected, 4))
 
 
 # Features that one job computes for all runs
-
 SCATTERING = {"features": {"kind": "scattering", "angles": 2, "groups": 3}}
 head_config = functools.partial(make_config, general=merge(LOTS, HEAD))
 """Run with a linear head; overlays may name another kind of features."""
@@ -66,7 +57,7 @@ def test_shared_features_give_the_bits_of_a_run_alone(
     """The run reads the file, whatever its chunks were, and computes no feature."""
     run = head_config(KINDS[kind], {"participation": {"rounds": 3}})
     alone = train(run, silos, tmp_path / "alone")
-    monkeypatch.setattr(features_module, "_PIECE", 37)
+    monkeypatch.setattr("dpfedbench.evaluation.features._PIECE", 37)
     files = compute_features(run, silos, tmp_path / "features")
     monkeypatch.setattr(type(run.model), "prepared", None)
     with pytest.raises(TypeError):

@@ -6,57 +6,57 @@ import torch
 
 import dpsum
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import RecordPartition
-from dpfedbench.data.records import load_any_records, load_records
+from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation.held_out import HeldOutMeasures
 from dpfedbench.training.client_updates.summed_steps import Parties
-from dpsum.randomness import stream
 
-from . import test_search
 from .conftest import (
     UNEQUAL,
     RecordRows,
     assert_drawn_anew,
+    client_examples,
     clipped_gradient_sum,
-    examples,
     ledger_in,
     lots_config,
     make_config,
+    mean_gradient,
     releases_by_round,
     remove_noise,
     rounds_of,
     rounds_of_rows,
-    train,
+    take_rounds,
+    train_model,
+    watch,
     watch_releases,
 )
-from .test_differences import trained_weights
+from .test_search import cells_config, search_config
 
 DP_FL = {"method": "dp-fl"}
+SGD = {"client_update": {"optimizer": "sgd"}}
 VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
 SCALAR = {"clipping": {"kind": "noised-mean-norm", "threshold": None, "factor": 1.0}}
 RAW = {"clipping": {"kind": "mean-of-raw-norms", "threshold": None, "factor": 1.0}}
 DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 3}}
 
 
-def check_adam_steps(config, folders, run_dir, monkeypatch, *, limit):
-    """Check three rounds without noise against autodiff on the same lots, with torch's
-    Adam for each client. The server averages the clients' models.
-    """
+def test_round_without_noise_averages_an_adam_step_of_each_client(
+    silos, tmp_path, monkeypatch
+):
+    """Three rounds without noise, by autodiff on the same lots, with torch's Adam."""
     remove_noise(monkeypatch)
-    rounds = rounds_of(config, folders, run_dir)
-    dataset = load_any_records(folders[0])
-    partition = RecordPartition.load(folders[1])
-    clients, records = partition.records.shape
-    lots = config.participation.lots(clients=clients, seed=0, steps=1, records=records)
-    net = rounds.net
-    theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    models = [torch.nn.Parameter(theta.clone()) for _ in range(clients)]
-    rate = config.client_update.inner_rate
-    optimizers = [torch.optim.Adam([model], lr=rate) for model in models]
+    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
+    rounds = rounds_of(config, silos, tmp_path)
+    lots = config.participation.lots(clients=4, seed=0, steps=1, records=100)
+    models = [torch.nn.Parameter(rounds.theta.clone()) for _ in range(4)]
+    optimizers = [torch.optim.Adam([model], lr=0.01) for model in models]
+    held = client_examples(silos)
     for index in range(3):
-        for client in range(clients):
-            lot = np.sort(partition.records[client])[lots.lot(index, 0, client)]
-            total = clipped_gradient_sum(net, theta, *examples(dataset, lot), limit)
+        theta = rounds.theta.clone()
+        for client, (images, labels) in enumerate(held):
+            lot = lots.lot(index, 0, client)
+            total = clipped_gradient_sum(
+                rounds.net, theta, images[lot], labels[lot], threshold=0.05
+            )
             models[client].data.copy_(theta)
             models[client].grad = total / 8
             optimizers[client].step()
@@ -64,14 +64,6 @@ def check_adam_steps(config, folders, run_dir, monkeypatch, *, limit):
         rounds.round(index)
         # Adam's step is a ratio: where a gradient is near zero, rounding decides it.
         assert torch.isclose(rounds.theta, mean, atol=1e-4).float().mean() > 0.99
-        theta = rounds.theta.clone()
-
-
-def test_round_without_noise_averages_an_adam_step_of_each_client(
-    silos, tmp_path, monkeypatch
-):
-    config = lots_config(DP_FL, {"clipping": {"threshold": 0.05}})
-    check_adam_steps(config, silos, tmp_path, monkeypatch, limit=0.05)
 
 
 def test_client_step_is_the_release_over_the_public_denominator(
@@ -81,8 +73,7 @@ def test_client_step_is_the_release_over_the_public_denominator(
     all sizes are divided by their mean size.
     """
     releases = watch_releases(monkeypatch)
-    config = lots_config(DP_FL, {"client_update": {"optimizer": "sgd"}})
-    rounds = rounds_of(config, silos, tmp_path)
+    rounds = rounds_of(lots_config(DP_FL, SGD), silos, tmp_path)
     for index in range(3):
         before = rounds.theta.clone()
         releases.clear()
@@ -129,30 +120,25 @@ def test_norm_query_clips_norms(monkeypatch):
         rounds.round(index)
         for client, state in enumerate(states):
             lot = rounds.clients._lots.lot(index, 0, client)
-            large = int(41 in lot)
-            large_records += large
-            query = (0.25 * (len(lot) - large) + large) / 8
+            large_records += 41 in lot
+            query = (0.25 * len(lot) + 0.75 * (41 in lot)) / 8
             assert state["threshold"] == pytest.approx(max(query, 1e-20), rel=1e-6)
     assert large_records > 0
 
 
-def test_lots_are_drawn_anew_in_each_step_round_and_client():
+def test_lots_are_drawn_anew_in_each_step_round_and_client(monkeypatch):
     """Four rounds of four clients of 100 records, and three steps of 30 expected
     records.
     """
     plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
     lots = [[] for _ in range(4)]
 
-    class WatchedSteps(RecordRows):
-        def add_record_gradients(self, theta, images, labels, total):
-            client = labels[0]
-            lots[client].append(np.isin(100 * client + np.arange(100), images))
-            return super().add_record_gradients(theta, images, labels, total)
+    def record(_, rows, theta, images, labels, total):
+        client = labels[0]
+        lots[client].append(np.isin(100 * client + np.arange(100), images))
 
-    config = lots_config(DP_FL, plan)
-    rounds = rounds_of_rows(config, np.zeros((4, 100, 1)), gradients=WatchedSteps)
-    for index in range(4):
-        rounds.round(index)
+    watch(monkeypatch, RecordRows, "add_record_gradients", record)
+    take_rounds(rounds_of_rows(lots_config(DP_FL, plan), np.zeros((4, 100, 1))), 4)
     drawn = np.array(lots).reshape(4, 4, 3, 100)
     assert_drawn_anew(np.swapaxes(drawn, 0, 1), 0.3)
 
@@ -161,75 +147,44 @@ def test_decaying_noise_follows_the_validation_loss_alone(silos, tmp_path, monke
     """The test loss moves the other way. The fifth validation is the first after three
     decreases.
     """
-    validation_losses = iter(range(12, 0, -1))
-    test_losses = iter(range(12))
-
-    def validate(self, theta):
-        return {"validation_loss": float(next(validation_losses))}
-
-    def test(self, theta):
-        return {"test_loss": float(next(test_losses))}
-
-    monkeypatch.setattr(HeldOutMeasures, "validate", validate)
-    monkeypatch.setattr(HeldOutMeasures, "test", test)
-    train(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
+    losses = ({"validation_loss": 12.0 - index} for index in range(12))
+    test_losses = ({"test_loss": float(index)} for index in range(12))
+    monkeypatch.setattr(HeldOutMeasures, "validate", lambda *_: next(losses))
+    monkeypatch.setattr(HeldOutMeasures, "test", lambda *_: next(test_losses))
+    train_model(lots_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
     multipliers = [line.noise_multiplier for line in ledger_in(tmp_path)]
     expected = [2.0] * 5 + [2.0 * 0.9**decays for decays in range(1, 8)]
     assert multipliers == pytest.approx(expected, rel=1e-12)
 
 
-# Empty lots: with one record expected of a hundred, 37 % are.
-
-
+# With one record expected of a hundred, 37 % of the lots are empty.
 def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
-    plan = {"participation": {"cohort": 1}, "client_update": {"optimizer": "sgd"}}
-    rounds = rounds_of_rows(lots_config(DP_FL, plan), np.zeros((4, 100, 3)))
+    config = lots_config(DP_FL, SGD, {"participation": {"cohort": 1}})
+    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)))
     empty = 0
     for index in range(5):
         before = rounds.theta.clone()
         rounds.round(index)
-        lots = [rounds.clients._lots.lot(index, 0, client) for client in range(4)]
-        empty += sum(len(lot) == 0 for lot in lots)
+        empty += sum(not len(rounds.clients._lots.lot(index, 0, n)) for n in range(4))
         assert ((rounds.clients._models - before).abs() > 1e-6).all()
     assert 0 < empty < 20
 
 
-@pytest.mark.parametrize(
-    "config_of", [test_search.search_config, test_search.cells_config]
-)
+@pytest.mark.parametrize("config_of", [search_config, cells_config])
 def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, config_of):
     """The release of an empty lot is noise in both phases of the search."""
-    sizes = []
-    released = []
-    party = Parties._party
-
-    class WatchedParties(RecordRows):
-        def add_record_gradients(self, theta, images, labels, total, *, block=""):
-            sizes.append(len(images))
-            return super().add_record_gradients(theta, images, labels, total)
-
-    def watched(self, *args):
-        result = party(self, *args)
-        released.append(result[0].clone())
-        return result
-
-    monkeypatch.setattr(Parties, "_party", watched)
+    sizes = watch(
+        monkeypatch, RecordRows, "add_record_gradients", lambda *call: len(call[3])
+    )
+    released = watch(
+        monkeypatch, Parties, "_party", lambda result, *_: result[0].clone()
+    )
     config = config_of({"participation": {"cohort": 1}})
-    rounds = rounds_of_rows(config, np.zeros((4, 100, 3)), gradients=WatchedParties)
-    for index in range(4):
-        rounds.round(index)
+    take_rounds(rounds_of_rows(config, np.zeros((4, 100, 3))), 4)
     assert 0 in sizes
     assert any(sizes)
     assert len(released) == len(sizes)
     assert all(vector.abs().min() > 0 for vector in released)
-
-
-# Clients that hold different numbers of records
-
-
-def unequal_config(*overlays):
-    base = {"method": "dp-fl", "clients": UNEQUAL, "evaluation": {"every": 0}}
-    return lots_config(base, *overlays)
 
 
 def test_lots_of_unequal_clients_have_one_rate():
@@ -245,9 +200,15 @@ def test_lots_of_unequal_clients_have_one_rate():
         mean = np.mean([len(lot) for lot in drawn])
         assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
         assert max(lot.max(initial=0) for lot in drawn) < size
-    expected = {"clients": 3, "records": 400, "cohort": 60, "rounds": 2000}
-    expected |= {"kind": "poisson-lots", "rate": 0.15, "sizes": sizes}
-    assert dict(lots.describe()) == expected
+    assert dict(lots.describe()) == {
+        "kind": "poisson-lots",
+        "clients": 3,
+        "records": 400,
+        "cohort": 60,
+        "rounds": 2000,
+        "rate": 0.15,
+        "sizes": sizes,
+    }
 
 
 def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
@@ -258,26 +219,19 @@ def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
     """
     overlay = {
         "method": "fedavg",
+        "clients": UNEQUAL,
         "participation": {"cohort": 100, "rounds": 1},
-        "client_update": {"inner_steps": 1, "inner_rate": 0.1, "optimizer": "sgd"},
-        "validation": {"every": 0},
+        "client_update": {"inner_rate": 0.1, "optimizer": "sgd"},
     }
-    run = unequal_config(overlay)
-    train(run, unequal, tmp_path)
-    dataset = load_records(unequal[0])
-    records = RecordPartition.load(unequal[1]).records
-    net = run.net(dataset.image_shape, 10)
-    theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
-    images, labels = examples(dataset, records[records >= 0])
-    loss = torch.nn.functional.cross_entropy(net.logits(theta, images), labels)
-    (gradient,) = torch.autograd.grad(loss, theta)
-    expected = (theta - 0.1 * gradient).detach().numpy()
-    weights = trained_weights(net, tmp_path)
-    assert np.allclose(weights, expected, rtol=1e-3, atol=1e-6)
+    rounds = rounds_of(lots_config(overlay), unequal, tmp_path)
+    theta = rounds.theta.clone()
+    rounds.round(0)
+    images, labels = map(torch.cat, zip(*client_examples(unequal), strict=True))
+    expected = theta - 0.1 * mean_gradient(rounds.net, theta, images, labels)
+    assert torch.allclose(rounds.theta, expected, rtol=1e-3, atol=1e-6)
 
 
 # A central trainer that holds all images of the training classes
-
 TRANSFER = {
     "method": "dp-transfer",
     "participation": {"cohort": 8, "rounds": 6},
