@@ -1,17 +1,24 @@
-"""Networks of cells, against DARTS written in torch's own layers."""
+"""Genotypes, and networks of cells against DARTS written in torch's own layers."""
 
+import math
 import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from dpfedbench.files import write_json
+from dpfedbench.models.genotype import OPERATIONS, Space, edge, read_genotype
+from dpfedbench.models.genotypes.source import (
+    RandomGenotype,
+    SameGenotype,
+    StatedGenotype,
+)
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
+from tests.shipped import ROOT
 
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "search.py"
-PlainSearch = runpy.run_path(str(BENCHMARK))["PlainSearch"]
+PlainSearch = runpy.run_path(str(ROOT / "benchmarks" / "search.py"))["PlainSearch"]
 SHAPES = {7: ((28, 28, 1), 4), 8: ((32, 32, 3), 4)}
 SMALL = {"filters": 4, "cells": 3, "nodes": 2, "pooling": 4}
 
@@ -34,12 +41,12 @@ def initial(net):
 )
 def test_search_network_has_as_many_weights_as_darts(model, shape, weights):
     net = model.net(input_shape=shape, outputs=10)
-    size = model.space.size
+    end = weights + model.space.size
+    assert net.dimension == end
     assert net.blocks == {
         "weights": slice(0, weights),
-        "architecture": slice(weights, weights + size),
+        "architecture": slice(weights, end),
     }
-    assert net.dimension == weights + size
     assert net.head == ("classifier.weight", "classifier.bias")
 
 
@@ -137,3 +144,91 @@ def test_reductions_are_after_one_and_two_thirds_of_the_cells():
     assert {cells: search(cells=cells).halving for cells in expected} == expected
     assert search(cells=1).space.kinds == ("reduction",)
     assert search(reductions=[]).space.kinds == ("normal",)
+
+
+# Genotypes
+
+
+SPACE = Space(("none", "skip_connect", "sep_conv_3x3"), 2)
+
+
+def architecture(**shares):
+    """Return architecture weights of `SPACE` with these shares, by kind_node_state.
+
+    The shares of all other edges are a third each.
+    """
+    rows = np.full((2, SPACE.edges, 3), 1 / 3)
+    for name, row in shares.items():
+        kind, node, state = name.split("_")
+        cell = ("normal", "reduction").index(kind)
+        rows[cell, edge(int(node), int(state))] = row
+    return np.log(np.maximum(rows, 1e-30)).ravel()
+
+
+def test_genotype_keeps_the_two_strongest_inputs_and_not_none():
+    """Node 1: `none` is the strongest of all on the edge from state 0. Without it the
+    other edges are stronger. Of equal edges the first is kept.
+    """
+    genotype = SPACE.genotype(
+        architecture(
+            normal_0_0=(0.0, 0.9, 0.1),
+            normal_0_1=(0.98, 0.005, 0.015),
+            normal_1_0=(0.8, 0.15, 0.05),
+            normal_1_1=(0.5, 0.1, 0.4),
+            normal_1_2=(0.1, 0.7, 0.2),
+        )
+    )
+    assert genotype.cells["normal"] == (
+        (("skip_connect", 0), ("sep_conv_3x3", 1)),
+        (("sep_conv_3x3", 1), ("skip_connect", 2)),
+    )
+    first = (("skip_connect", 0), ("skip_connect", 1))
+    assert genotype.cells["reduction"] == (first, first)
+
+
+def test_space_entropy_is_that_of_the_softmax_in_nats():
+    uniform = SPACE.entropy(np.zeros(SPACE.size))
+    assert uniform == pytest.approx({"normal": math.log(3), "reduction": math.log(3)})
+    names = [f"normal_{n}_{state}" for n in range(2) for state in range(2 + n)]
+    halves = architecture(**dict.fromkeys(names, (0.5, 0.5, 0.0)))
+    assert SPACE.entropy(halves)["normal"] == pytest.approx(math.log(2))
+    shares = SPACE.weights(halves + 7.0)["normal"]
+    assert shares == pytest.approx(np.tile([0.5, 0.5, 0.0], (5, 1)))
+
+
+def test_random_genotypes_are_uniform():
+    """3,000 draws of node 2's inputs: each of the 6 pairs has a share of 1/6. Five
+    deviations are 0.034 (two-sided 6e-7 for each of 6 + 7 shares).
+    """
+    space = Space(nodes=3)
+    rng = np.random.default_rng(0)
+    pairs = []
+    operations = []
+    for _ in range(3000):
+        (first, low), (second, high) = space.random(rng).cells["normal"][2]
+        pairs.append((low, high))
+        operations += [first, second]
+    all_pairs = [(low, high) for high in range(4) for low in range(high)]
+    shares = np.array([pairs.count(pair) for pair in all_pairs]) / 3000
+    assert np.abs(shares - 1 / 6).max() < 0.034
+    shares = np.array([operations.count(name) for name in OPERATIONS]) / 6000
+    assert shares[0] == 0
+    assert np.abs(shares[1:] - 1 / 7).max() < 0.023
+
+
+def test_genotype_sources_give_genotypes_of_the_space(tmp_path):
+    space = Space(nodes=2)
+    random = RandomGenotype(seed=1).genotype_in(space)
+    write_json(tmp_path / "genotype.json", random.to_json())
+    assert read_genotype(tmp_path / "genotype.json") == random
+    assert random == RandomGenotype(seed=1).genotype_in(space)
+    assert random != RandomGenotype(seed=2).genotype_in(space)
+    same = SameGenotype(operation="skip_connect").genotype_in(space)
+    assert same == space.same("skip_connect")
+    cell = [
+        [["skip_connect", 0], ["sep_conv_3x3", 1]],
+        [["sep_conv_5x5", 2], ["skip_connect", 0]],
+    ]
+    stated = StatedGenotype.read({"kind": "stated", "normal": cell, "reduction": cell})
+    node = stated.genotype_in(space).cells["normal"][1]
+    assert node == (("skip_connect", 0), ("sep_conv_5x5", 2))
