@@ -35,11 +35,7 @@ def make_config(*overlays):
 
 
 def experiment(config, audited=None, *, canaries=400, seed=0, **values):
-    """Run once with canaries, under the audit's seed number `seed`.
-
-    `audited` is a private sum: by default the server's, or that of clients that hold
-    records.
-    """
+    """Run once with canaries; the default sum is the server's, or that of records."""
     if audited is None:
         audited, *_ = (sum_ for sum_ in config.private_sums if not sum_.within_task)
     options = {

@@ -59,9 +59,7 @@ def run_experiment(*overlays, **options):
     ids=["square root", "optimised", "several passes", "many rounds"],
 )
 def test_correct_correlated_noise_is_below_what_is_proven(overlays, least_share):
-    """Each bound is above the proven epsilon with probability below 5 %; the seed is
-    fixed. z covers all participations of a client.
-    """
+    """Each bound is above with probability below 5 %; the seed is fixed."""
     epsilons = [bound.epsilon for bound in bounds(run_experiment(*overlays))]
     assert max(epsilons) < PROVEN
     assert epsilons[0] > least_share * PROVEN
@@ -74,12 +72,7 @@ def test_correlated_noise_without_canaries_shows_nothing():
 
 
 def test_canaries_that_are_large_beside_the_noise_are_not_taken_for_noise():
-    """At a small z the canaries enter the measured covariance, and correct code would
-    look like another mechanism.
-
-    Scores as far from the ideal ones have probability 0.001 on correct code. With the
-    canaries in the covariance it is 5e-5.
-    """
+    """Correct code has 0.001; with the canaries in the covariance it would be 5e-5."""
     overlay = {
         "clients": {"count": 2000},
         "participation": {"rounds": 20},

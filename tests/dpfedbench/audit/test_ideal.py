@@ -56,9 +56,7 @@ def pvalue(first, second):
 @pytest.mark.parametrize("present", [True, False])
 @pytest.mark.parametrize("kind", ["one-pass", "poisson", "balls-and-bins"])
 def test_ideal_draws_have_the_law_of_the_sampler(kind, present):
-    """Kolmogorov and Smirnov, 20,000 of each, against draws of the sampler itself;
-    false alarm 1e-3 each.
-    """
+    """Kolmogorov-Smirnov, 20,000 draws of each; false alarm 1e-3 each."""
     coins, ratios = draw_ratios(kind, 20_000, 1, present=present)
     rng = np.random.default_rng(2)
     if kind == "one-pass":

@@ -45,9 +45,7 @@ def percentile_bound(config, percentile=90, runs=200):
 def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(
     percentile, runs, least
 ):
-    """1,000 runs a side: 1,000 right of 1,000 and no false alarm is 5.6 at most. The
-    control reads only releases.
-    """
+    """1,000 of 1,000 right without a false alarm is 5.6. The control reads releases."""
     flagged = percentile_bound(raw_percentile(percentile), percentile, runs)
     control = make_config(TINY, {"clipping": {"window": 1, "percentile": percentile}})
     clear = percentile_bound(control, percentile)
@@ -64,9 +62,7 @@ RECORDS = {"records": 200, "first": 1.0}
 
 
 def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
-    """The unit is in at least one of the eleven lots that are followed by another with a
-    chance of 1 - 0.8^11 = 0.91.
-    """
+    """Another lot follows each of eleven: the chance is 1 - 0.8^11 = 0.91."""
     config = make_config(LOTS, MEAN)
     flagged = leak_of(config, config.clipping, **RECORDS, runs=200, **LEVEL)
     control = make_config(LOTS, MEAN, {"clipping": {"kind": "norm-of-release"}})
@@ -104,20 +100,14 @@ def test_attack_beyond_the_budget_of_a_run_has_no_bound(config, records):
 
 
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
-    """The threshold follows a noised count. The proven epsilon at z = 1 is 4.9, and 200
-    runs a side could show 3.9.
-    """
+    """The proven epsilon at z = 1 is 4.9, and 200 runs a side could show 3.9."""
     rule = {"kind": "private-quantile", "percentile": 90, "never_rising": False}
     config = make_config(TINY, {"clipping": rule | {"count_noise": 2.0}})
     assert percentile_bound(config) < 0.5
 
 
 def count_score(config):
-    """Return the attack on a denominator that counts the cohort.
-
-    No client has a gradient, and one client is present or absent (add-or-remove). The
-    noise is least in the largest cohort.
-    """
+    """Attack a denominator that counts the cohort: one client is present or absent."""
     units = Units.without_canaries(np.zeros((config.clients.count, 1)))
     rounds = config.participation.rounds
 

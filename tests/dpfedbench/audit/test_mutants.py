@@ -50,9 +50,7 @@ QUIET_LOTS = {"noise": {"multiplier": 1.0}, "participation": {"rounds": 60}}
     ids=["one-pass", "balls-and-bins", "poisson", "lots"],
 )
 def test_audit_catches_a_mutant(monkeypatch, overlays, mutants):
-    """The bound of a mutant is above what the ledger proves, and that of the correct
-    sum is not (chance below 5 %, seed fixed).
-    """
+    """The correct sum's bound is above with chance below 5 %; the seed is fixed."""
     config = make_config(*overlays)
     canaries = config.clients.count if config.client_data == "tasks" else 300
     bound, proven = bound_and_proven(experiment(config, canaries=canaries))
@@ -79,9 +77,7 @@ def noise_of(threshold):
     ],
 )
 def test_noise_of_a_mutant_is_not_z_times_c(monkeypatch, mutant, threshold):
-    """Kolmogorov-Smirnov on 1e5 draws, level 1e-6. It also finds too much noise, which
-    no audit sees.
-    """
+    """Kolmogorov-Smirnov, level 1e-6. It sees too much noise, which no audit sees."""
     assert stats.kstest(noise_of(threshold), "norm").pvalue > 1e-3
     monkeypatch.setattr(PrivateSum, *MUTANTS[mutant])
     assert stats.kstest(noise_of(threshold), "norm").pvalue < 1e-6

@@ -26,9 +26,7 @@ def run_audit(method, within, canaries=1500, delta=1e-5, update=None, **options)
 
 @pytest.mark.parametrize("method", ["dp-agrlr", "dp-maml-sample", "dp-reptile"])
 def test_audit_of_within_task_is_zero_on_a_null_and_at_most_the_proven_epsilon(method):
-    """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind
-    is one in seven at most.
-    """
+    """95 %, three mechanisms, fixed seed: an alarm of either kind is one in seven."""
     samplers, bound = run_audit(method, {"multiplier": 1.0})
     releases = max(map(within_task.releases_with, samplers))
     proven = gaussian_epsilon(releases**-0.5, 1e-5)

@@ -157,9 +157,7 @@ def test_audit_of_a_record_quantile_over_whole_lots_is_just_below_what_is_proven
 
 
 def test_audit_of_a_record_quantile_without_canaries_is_zero(family):
-    """At least 95 % of 200 draws of coins give zero; 25 alarms of 5 % have a chance of
-    1e-5.
-    """
+    """200 draws of coins at 95 %: 25 alarms of 5 % have a chance of 1e-5."""
     results = run_experiment(inserted=False)
     assert headline(results["both"], family) == 0
     rng = np.random.default_rng(0)

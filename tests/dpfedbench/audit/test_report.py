@@ -154,10 +154,7 @@ def audit_sample_level(**multipliers):
 
 
 def test_sample_level_is_audited_by_both_of_its_sums():
-    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at
-    1e-5 (closed form), of an example, and not of all that a client has. A bound above
-    it on right code has a chance of 5 % in all; the seed is fixed.
-    """
+    """Proven: one Gaussian of z = 1. A bound above has a chance of 5 %; seed fixed."""
     parts = audit_sample_level()
     assert {part["clients_audited"] is None for part in parts} == {False, True}
     proven = gaussian_epsilon(1.0, 1e-5)

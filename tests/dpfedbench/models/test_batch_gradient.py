@@ -78,9 +78,7 @@ def test_batch_statistics_are_those_of_torch_and_have_no_gradient():
 
 
 def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
-    """A share of 0.2 of 40,000 records is zero (4.5 standard deviations of 0.002), and
-    the rest is divided by 0.8.
-    """
+    """A share of 0.2 is zero, within 4.5 deviations; the rest is divided by 0.8."""
     drop = cell_layers.DropPath(0.2, torch.Generator().manual_seed(0))
     maps = drop(torch.full((40_000, 2, 1, 1), 3.0))
     assert set(maps.unique().tolist()) == {0.0, 3.75}
@@ -109,9 +107,7 @@ def test_drop_path_never_drops_the_identity():
 
 
 def test_auxiliary_head_is_darts():
-    """Reference: torch's layers: ReLU, a mean over 5 x 5 in steps of 3, two
-    convolutions with normalisation, and a linear layer.
-    """
+    """Reference: DARTS' head in torch's layers."""
     head = cell_layers.AuxiliaryHead(
         4, 10, cell_layers.Normalisation(None, affine=True, batch=True)
     )
@@ -139,9 +135,7 @@ def test_auxiliary_head_is_darts():
 
 
 def test_auxiliary_loss_counts_by_its_weight():
-    """The gradient is linear in the weight: g(w) = g(0) + w (g(1) - g(0)). The measured
-    loss is that of the network without the head.
-    """
+    """The gradient is linear in the weight: g(w) = g(0) + w (g(1) - g(0))."""
     net = network(auxiliary=True)
     without, weighted, whole = (
         batch_gradient(net, auxiliary=weight) for weight in (0.0, 0.4, 1.0)

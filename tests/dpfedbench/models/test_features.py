@@ -92,9 +92,7 @@ def test_features_of_an_image_do_not_depend_on_other_images(features):
 
 
 def test_random_features_have_the_products_of_a_gaussian_kernel():
-    """A product's deviation is at most 1 / sqrt(count) = 0.0022. Five deviations are
-    exceeded with probability below 1e-6.
-    """
+    """A product's deviation is at most 0.0022; five have probability below 1e-6."""
     images = random_images(3, 2, 6, 6, 1)
     features = RandomFeatures(count=200_000, width=3.0, unit_length=False)
     first, second = features(images).reshape(2, -1)
@@ -105,10 +103,7 @@ def test_random_features_have_the_products_of_a_gaussian_kernel():
 
 
 def test_evened_features_follow_the_formula():
-    """Reference: a singular value decomposition of the public rows.
-
-    Given the public images, the features of an image depend on that image alone.
-    """
+    """Reference: a singular value decomposition of the public rows."""
     public = random_images(2, 20, 12, 12, 1)
     images = random_images(4, 7, 12, 12, 1)
     plain = Scattering(angles=4, groups=5)

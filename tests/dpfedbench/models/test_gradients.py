@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.choose import Choice, choose
+from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.threads import Workers
 from dpsum.private_sum import PlainSum, PrivateSum
 
@@ -85,9 +87,7 @@ def draw_records(net, records=7):
 
 
 def make_precise(name, path):
-    """Return gradients, in double precision if the implementation has it, with their
-    type and the allowed error.
-    """
+    """Return gradients in the best precision, their type and the allowed error."""
     if path.startswith("cuda") and name not in ON_GPU:
         pytest.skip("the networks of the papers are tested on a GPU")
     if path.startswith("at once") and name in ONE_BY_ONE:
@@ -258,6 +258,71 @@ def test_blocks_have_to_name_all_parameters_in_order(names, monkeypatch):
     monkeypatch.setattr(Blocks, "blocks", {"a": names})
     with pytest.raises(BenchError, match="must name all its parameters in order"):
         _ = of(lambda: Blocks(nn.Identity)).blocks
+
+
+# The path of a GPU on a CPU: convolutions as products, and chunks that are too large
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"padding": 1},
+        {"padding": (2, 0), "stride": 2},
+        {"stride": (1, 3), "dilation": 2},
+        {"padding": "same"},
+    ],
+    ids=str,
+)
+def test_convolution_as_a_product_is_the_convolution(options):
+    """The value has the usual strides: with others, cuDNN fails under `vmap`."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((3, 2, 11, 16), (4, 2, 3, 5), (4,))
+    )
+
+    def results():
+        value = functional.conv2d(x, weight, bias, **options)
+        return value, *torch.autograd.grad(value.sin().sum(), (x, weight, bias))
+
+    expected = results()
+    with ConvolutionsAsProducts():
+        products = results()
+    torch.testing.assert_close(products, expected, rtol=1e-12, atol=1e-12)
+    assert products[0].is_contiguous()
+
+
+def test_chunk_that_is_too_large_is_halved_with_a_notice(monkeypatch, capsys):
+    """The path computes 7, then 3, then 1 at once, and tries no larger chunk again."""
+    net = conv4(filters=4)
+    theta, x, y = draw_tasks(net, tasks=7)
+    thetas = torch.from_numpy(np.tile(theta, (7, 1)))
+    expected, slopes = torch.empty_like(thetas), torch.empty_like(thetas)
+    gradients_by("at once", net).task_gradients(thetas, x, y, expected)
+    counts = []
+    vmap = torch.func.vmap
+
+    def vmap_of_a_small_device(function, *sizes):
+        def call(*arguments):
+            counts.append(max(len(x) for x in arguments if torch.is_tensor(x)))
+            if counts[-1] > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return vmap(function, *sizes)(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch.func, "vmap", vmap_of_a_small_device)
+    gradients = gradients_by("at once", net)
+    gradients._limit = 10**6
+    gradients.task_gradients(thetas, x, y, slopes)
+    np.testing.assert_allclose(slopes, expected, rtol=0, atol=1e-12)
+    assert counts[:3] == [7, 3, 1]
+    assert set(counts[2:]) == {1}
+    assert capsys.readouterr().err.splitlines() == [
+        "notice: cpu is out of memory: 3 at once instead of 7 from here on",
+        "notice: cpu is out of memory: 1 at once instead of 3 from here on",
+    ]
 
 
 # Arguments that do not fit: compiled loops would read beyond the arrays

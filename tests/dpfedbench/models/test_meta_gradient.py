@@ -1,6 +1,4 @@
-"""Meta-gradients and adaptation against learn2learn, a graph across the steps, and by
-hand, in float64.
-"""
+"""Meta-gradients and adaptation against learn2learn, an own graph, and by hand."""
 
 import warnings
 from unittest import mock
@@ -237,9 +235,7 @@ def descended(net, theta, sx, sy, steps):
 
 
 def test_first_order_reads_the_support_through_the_adapted_weights_alone():
-    """Property 11: the contribution is the query gradient at the adapted weights. That
-    of second order is not.
-    """
+    """Property 11: it is the query gradient at the adapted weights."""
     theta = draw_theta(PLAIN)
     parts = draw_tasks(4)
     sx, sy, qx, qy = (part[0] for part in parts)
