@@ -1,8 +1,4 @@
-"""Audits of DP-FNAS: each half's sum as its observers see it, and mutants.
-
-The paper's released code clips the batch's gradient, adds noise of sigma C^2 and leaves
-parts without noise.
-"""
+"""Audits of DP-FNAS: each half's sum as its observers see it, and mutants."""
 
 import dataclasses
 

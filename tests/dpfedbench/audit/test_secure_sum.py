@@ -20,6 +20,7 @@ RUN = {
     "clients": {"count": 2000},
     "participation": {"cohort": 40, "rounds": 50},
 }
+ELEVEN_BITS = {"noise": {"bits": 11}}
 DROPPING = {"noise": {"dropped": 0.75, "dropped_at_most": 0.75}}
 CANARIES = 1990  # of 2,048 coordinates
 PROVEN = gaussian_epsilon(1 / FACTOR, 1e-6)
@@ -31,7 +32,7 @@ def run_experiment(*overlays, **options):
 
 @pytest.mark.parametrize(
     "overlay",
-    [{}, {"noise": {"bits": 11}}, DROPPING],
+    [{}, ELEVEN_BITS, DROPPING],
     ids=["16 bits", "11 bits", "dropping"],
 )
 def test_audit_of_secure_sums_is_below_what_is_proven(overlay):
@@ -115,11 +116,8 @@ def test_audit_of_secure_sums_catches_contributions_that_are_not_clipped(monkeyp
 
 
 def largest_norm():
-    """Return the largest norm, over its bound, of 300 contributions that lie halfway
-    between whole numbers, at few bits.
-
-    A contribution is clipped to 0.5, which is 8 units; a rotation makes half a unit of
-    it on each coordinate.
+    """Return the largest norm, over its bound, of 300 contributions: C is 8 units, of
+    which a rotation makes half a unit on each coordinate.
     """
     lattice = Lattice(granularity=1 / 16, bits=8, coordinates=256, clients=1, counted=1)
     norms = []
@@ -146,12 +144,8 @@ def test_secure_rounding_without_its_bound_shows_in_what_a_client_sends(monkeypa
 
 def test_audit_of_secure_sums_has_as_many_coordinates_as_the_model():
     """Granularity and sensitivity follow from the number of coordinates."""
-    overlay = {
-        "noise": {"bits": 11},
-        "clients": {"count": 400},
-        "participation": {"rounds": 10},
-    }
-    config = make_config(RUN, overlay)
+    overlay = {"clients": {"count": 400}, "participation": {"rounds": 10}}
+    config = make_config(RUN, ELEVEN_BITS, overlay)
     releases = experiment(config, canaries=100, dimension=700).releases
     assert releases[0].secure["coordinates"] == 1024
     report = audit(config, releases, canaries=400)

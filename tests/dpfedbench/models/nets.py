@@ -14,16 +14,11 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.points import AllAtOnce
 
 KERNELS = pytest.mark.parametrize("path", ["kernels", "torch"])
+CUDA = ["cuda", "cuda as products"]
 PATHS = pytest.mark.parametrize(
     "path",
-    [
-        "kernels",
-        "torch",
-        "at once",
-        "at once as products",
-        pytest.param("cuda", marks=pytest.mark.cuda),
-        pytest.param("cuda as products", marks=pytest.mark.cuda),
-    ],
+    ["kernels", "torch", "at once", "at once as products"]
+    + [pytest.param(path, marks=pytest.mark.cuda) for path in CUDA],
 )
 
 
@@ -52,11 +47,9 @@ def of(make, shape=(8, 8, 2), outputs=3, **options):
     return Net(make, input_shape=shape, outputs=outputs, **options)
 
 
-def conv4(
-    image_shape=(28, 28, 1), filters=8, ways=5, normalisation="batch", rates=None
-):
-    settings = {"filters": filters, "ways": ways, "normalisation": normalisation}
-    build = functools.partial(Conv4, image_shape=image_shape, **settings)
+def conv4(image_shape=(28, 28, 1), ways=5, rates=None, **options):
+    options = {"filters": 8, "normalisation": "batch", "ways": ways} | options
+    build = functools.partial(Conv4, image_shape=image_shape, **options)
     net = of(build, image_shape, ways)
     return net if rates is None else net.with_rates(*rates)
 

@@ -43,10 +43,8 @@ def convolve(image, kernel):
 
 
 def test_scattering_is_direct_convolution():
-    """Each edge reflects four pixels of the image, without the edge itself.
-
-    In single precision. The reference leaves out further periods of the blur, which are
-    below exp(-10).
+    """Each edge reflects four pixels, without itself. In single precision; periods of
+    the blur below exp(-10) are left out.
     """
     image = random_images(0, 1, 8, 8)[0]
     indices = [abs(i) if i < 8 else 14 - i for i in range(-4, 12)]

@@ -81,7 +81,7 @@ def graph_gradients(
     return torch.stack(gradients).numpy()
 
 
-def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
+def learn2learn_gradients(net, theta, parts, *, order, steps):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gym, which learn2learn imports, is old
         learn2learn = pytest.importorskip(
@@ -99,13 +99,16 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
         def forward(self, x):
             return net.logits(self.theta, x)
 
-    maml = learn2learn.algorithms.MAML(FlatConv4(), lr=RATE, first_order=order == 1)
-    clone = maml.clone()
-    sx, sy, qx, qy = map(torch.tensor, (sx, sy, qx, qy))
-    for _ in range(steps):
-        clone.adapt(functional.cross_entropy(clone(sx), sy))
-    functional.cross_entropy(clone(qx), qy).backward()
-    return maml.module.theta.grad.numpy()
+    gradients = []
+    for sx, sy, qx, qy in zip(*map(torch.tensor, parts), strict=True):
+        model = FlatConv4()
+        maml = learn2learn.algorithms.MAML(model, lr=RATE, first_order=order == 1)
+        clone = maml.clone()
+        for _ in range(steps):
+            clone.adapt(functional.cross_entropy(clone(sx), sy))
+        functional.cross_entropy(clone(qx), qy).backward()
+        gradients.append(model.theta.grad.numpy())
+    return np.stack(gradients)
 
 
 def assert_rows_close(rows, expected, net):
@@ -123,11 +126,8 @@ def test_contributions_equal_learn2learn(steps, order, path):
     theta = draw_theta(PLAIN)
     parts = draw_tasks()
     options = {"order": order, "steps": steps}
-    expected = [
-        learn2learn_gradient(PLAIN, theta, *task, **options)
-        for task in zip(*parts, strict=True)
-    ]
     rows = contributions(gradients_by(path, PLAIN), theta, parts, **options)
+    expected = learn2learn_gradients(PLAIN, theta, parts, **options)
     assert_rows_close(rows, expected, PLAIN)
 
 
