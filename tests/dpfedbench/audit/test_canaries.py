@@ -68,7 +68,7 @@ def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_scores_without_noise_show_every_coin(sampler):
-    """Noise of C / 1e6: the score's sign is the coin; a unit in no round is absent."""
+    """Noise of C / 100: the score's sign is the coin; a unit in no round is absent."""
     quiet = {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}}
     result = experiment(make_config(SAMPLERS[sampler], quiet))
     present = result.scores > 0

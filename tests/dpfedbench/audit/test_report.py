@@ -76,12 +76,12 @@ def test_audit_of_a_folder_is_the_same_again_but_for_its_time(results_copy):
 
 
 TWO_FOLD = {"method": "dp-agrlr", "budget": {"delta": 1e-4}}
-OWN = report.one_run_of_updates(LOCAL, seed=99, canaries=50)
+RUN_LOCAL = functools.partial(report.one_run_of_updates, LOCAL, seed=99, canaries=50)
 AUDITED_RUNS = {
     "clients": run_of,
     "records": lambda: run_of(LOTS),
     "two-fold": lambda: planned_run(TWO_FOLD),
-    "local": lambda: (LOCAL, OWN.releases),
+    "local": lambda: (LOCAL, RUN_LOCAL().releases),
 }
 EXPERIMENT_DELTAS = {
     "clients": {"one_run": 1e-6},

@@ -42,9 +42,9 @@ def gradients_by(path, net, dtype=torch.float64):
     return gradients
 
 
-def of(make, shape=(8, 8, 2), outputs=3, **options):
+def of(make, shape=(8, 8, 2), outputs=3):
     """Return a network of a module that a test makes."""
-    return Net(make, input_shape=shape, outputs=outputs, **options)
+    return Net(make, input_shape=shape, outputs=outputs)
 
 
 def conv4(image_shape=(28, 28, 1), ways=5, rates=None, **options):
