@@ -1,22 +1,13 @@
 """Runs to audit: the default configuration, small enough to take part of a second."""
 
-from pathlib import Path
-
-import pytest
-import torch
-import yaml
-
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.config.merge import merge
-from dpsum import mechanism, noise
+from dpsum.private_sum import PrivateSum
 from tests.dpfedbench.training import conftest as small
+from tests.shipped import ROOT, parsed
 
-DEFAULT = yaml.safe_load(
-    (Path(__file__).parents[3] / "config" / "config.yaml").read_text(encoding="utf-8")
-)
-
-SMALL: dict = {
+SMALL = {
     "method": "dp-agr",
     "seed": 0,
     "dataset": "glyphs",
@@ -24,6 +15,7 @@ SMALL: dict = {
     "participation": {"cohort": 40, "rounds": 10},
     "clipping": {"window": 3},
 }
+DEFAULT = merge(parsed(ROOT / "config" / "config.yaml")["run"], SMALL)
 LOTS = {
     "method": "adap-dp-fl",
     "task": {"ways": 10, "shots": 0},
@@ -38,39 +30,21 @@ LOTS = {
 RECORDS = 200
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Use one thread: a small sum takes less time than waiting for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def make_config(*overlays):
-    return small.make_config(*overlays, general=merge(DEFAULT["run"], SMALL))
+    return small.make_config(*overlays, general=DEFAULT)
 
 
-def audited_sum(config):
-    """Return the server's private sum, or that of clients that hold records."""
-    return next(
-        sum_ for sum_ in config.sums() if sum_.private and sum_.within_task is None
-    )
-
-
-def experiment(config, *, canaries=400, seed=0, **values):
-    """Run once with canaries, under the audit's seed number `seed`."""
-    records = RECORDS if config.client_data == "records" else 0
-    return one_run(
-        config,
-        audited_sum(config),
-        seed=audit_seed(config, seed),
-        canaries=canaries,
-        rounds=config.participation.rounds,
-        threshold=config.clipping.threshold or 1.0,
-        records=records,
-        **values,
-    )
+def experiment(config, audited=None, *, canaries=400, seed=0, **values):
+    """Run once with canaries; the default sum is the server's, or that of records."""
+    if audited is None:
+        audited, *_ = (sum_ for sum_ in config.private_sums if not sum_.within_task)
+    options = {
+        "rounds": config.participation.rounds,
+        "threshold": audited.clipping.threshold or 1.0,
+        "records": RECORDS if config.client_data == "records" else 0,
+    }
+    options |= {"seed": audit_seed(config, seed), "canaries": canaries}
+    return one_run(config, audited, **options | values)
 
 
 def bounds(result, family=None, *, delta=1e-6, seed=0):
@@ -84,10 +58,17 @@ def headline(result, family=None, *, delta=1e-6):
     return bounds(result, family, delta=delta)[0].epsilon
 
 
-def audit_mutant(monkeypatch, mutant, config, name="PrivateSum", **options):
-    """Return the bound of a run with a mutant as private sum, and the proven epsilon."""
-    module = noise if name == "PrivateSum" else mechanism
-    monkeypatch.setattr(module, name, mutant)
-    result = experiment(config, **options)
+def bound_and_proven(result):
+    """Return the epsilon of the first lower bound, and the proven epsilon."""
     family = family_of(result.releases)
     return headline(result, family), family.epsilon(1.0, 1e-6)
+
+
+def scaled_noise(factor, noised=PrivateSum._noised):
+    """Return a member `_noised` that multiplies the noise by a factor."""
+    return lambda self, total, standard: noised(self, total, factor * standard)
+
+
+def noise_of_squared_threshold(self, total, standard):
+    """Add noise of deviation z C^2: too little below C = 1, too much above."""
+    return total + self.noise_multiplier * self.threshold**2 * standard

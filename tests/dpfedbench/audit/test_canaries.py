@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dpfedbench.audit.canaries import ClientSource, RecordSource
-from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.audit.report import family_of
 from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.analyses import of
@@ -15,7 +15,7 @@ from dpsum.audit.ranks import RankTest
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 
-from .conftest import LOTS, RECORDS, bounds, experiment, make_config
+from .conftest import LOTS, bounds, experiment, make_config
 
 SAMPLERS = {
     "one-pass": {},
@@ -39,44 +39,36 @@ ZERO = [0.0] * 4
 @pytest.fixture
 def units():
     """Return a canary, an ordinary unit and a unit without a gradient."""
-    return Units(
-        np.array([1, -1, 0]),
-        np.float32([LARGE, 0, 0]),
-        np.float32([[0, 0], [3, 4], [0, 0]]),
-    )
+    sizes = np.float32([LARGE, 0, 0])
+    gradients = np.float32([[0, 0], [3, 4], [0, 0]])
+    return Units(np.array([1, -1, 0]), sizes, gradients)
 
 
 def test_canary_of_records_is_a_record(units):
-    rows = np.empty((4, 4), np.float32)
-    units.fill(np.array([0, 1, 2, 0]), rows)
-    assert rows.tolist() == [CANARY, ORDINARY, ZERO, CANARY]
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
-    assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2
+    assert np.array_equal(source.images, [[0, 1, 2]] * 2)
     assert source.labels[1].tolist() == [1, 1, 1]
-    total = PlainSum(dimension=4)
-    empty = np.array([], int)
-    assert not len(source.add_record_gradients(np.zeros(4), empty, empty, total)[1])
-    _, norms = source.add_record_gradients(
-        np.zeros(4), np.array([1, 2]), np.array([1, 1]), total
-    )
-    assert norms.tolist() == [5, 0]
-    assert total.release().tolist() == ORDINARY
+    for records, rows in (([], []), ([0], [CANARY]), ([1, 2], [ORDINARY, ZERO])):
+        total = PlainSum(dimension=4)
+        records = np.array(records, int)
+        _, norms = source.add_record_gradients(
+            np.zeros(4), records, np.ones_like(records), total
+        )
+        assert norms == pytest.approx([np.linalg.norm(row) for row in rows])
+        assert np.array_equal(total.release(), sum(rows, np.zeros(4)))
 
 
 def test_canary_of_a_client_with_several_contributions_is_one_of_them(units):
     """At sample level neighbours differ in one query example."""
-    source = ClientSource(
-        Coordinates(ordinary=2, reserved=2), units, contributions_per_client=3
-    )
+    net = Coordinates(ordinary=2, reserved=2)
+    source = ClientSource(net, units, contributions_per_client=3)
     ((rows, *_),) = source.contributions(np.zeros(4), np.array([1, 0]), 0)
     assert rows.tolist() == [ORDINARY, ZERO, ZERO, CANARY, ZERO, ZERO]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_scores_without_noise_show_every_coin(sampler):
-    """With noise of C / 1e6 the likelihood ratio has one sign for units of a round and
-    the other sign for the rest. A unit in no round is as if absent.
-    """
+    """Noise of C / 100: the score's sign is the coin; a unit in no round is absent."""
     quiet = {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}}
     result = experiment(make_config(SAMPLERS[sampler], quiet))
     present = result.scores > 0
@@ -87,51 +79,40 @@ def test_scores_without_noise_show_every_coin(sampler):
 
 
 def test_experiment_repeats_and_has_noise_of_its_own():
-    first = experiment(make_config(), seed=1)
-    again = experiment(make_config(), seed=1)
-    reseeded = experiment(make_config(), seed=2)
+    first, again, reseeded = (
+        experiment(make_config(), seed=seed) for seed in (1, 1, 2)
+    )
     assert np.array_equal(first.scores, again.scores)
     assert np.array_equal(first.coins, again.coins)
     assert not np.array_equal(first.scores, reseeded.scores)
     assert first.releases[0].noise_stream != "0/noise/0"
 
 
-def ranked_coins(result):
-    return result.coins[np.argsort(-result.scores, kind="stable")]
-
-
-def sides(result):
-    return result.scores[result.coins], result.scores[~result.coins]
+def statistics_of(result, family, seed):
+    """Return the rank test, its statistic, and the two other bounds, as reported."""
+    generator = stream(seed, "audit-rank-test")
+    test = RankTest(family, len(result.coins), confidence=0.95, generator=generator)
+    order = np.argsort(-result.scores, kind="stable")
+    secret = not of(result.releases).known
+    guesses = guess_surest(result.scores, result.coins, secret=secret)
+    sides = (result.scores[result.coins], result.scores[~result.coins])
+    split = clopper_pearson(*sides, generator=stream(seed, "audit-split"), **LEVEL)
+    any_dp = one_run_dp(guesses, **LEVEL)
+    return test, test.statistic(result.coins[order]), any_dp.epsilon, split.epsilon
 
 
 @pytest.mark.parametrize("sampler", ["one-pass", "poisson", "balls-and-bins"])
 def test_bound_without_canaries_is_zero(sampler):
     """100 nulls. Each bound is 0 in at least 95 %; more than 13 false alarms of 5 %
-    have probability below 1e-3.
-
-    A bound by ranks is 0 where its statistic is below one critical value. The first
-    three are also computed as they are reported.
+    have probability below 1e-3. Three are also computed as they are reported.
     """
     config = make_config(SAMPLERS[sampler])
     family = family_of(experiment(config).releases)
     zeros = np.zeros(3)
     for seed in range(100):
         result = experiment(config, seed=seed, inserted=False)
-        test = RankTest(
-            family,
-            len(result.coins),
-            confidence=0.95,
-            generator=stream(seed, "audit-rank-test"),
-        )
-        secret = not of(result.releases).known
-        guesses = guess_surest(result.scores, result.coins, secret=secret)
-        generator = stream(seed, "audit-split")
-        split = clopper_pearson(*sides(result), generator=generator, **LEVEL)
-        are_zero = [
-            test.statistic(ranked_coins(result)) <= test.critical(0.0),
-            one_run_dp(guesses, **LEVEL).epsilon == 0,
-            split.epsilon == 0,
-        ]
+        test, statistic, any_dp, split = statistics_of(result, family, seed)
+        are_zero = [statistic <= test.critical(0.0), any_dp == 0, split == 0]
         if seed < 3:
             reported = bounds(result, family, seed=seed)
             assert are_zero == [bound.epsilon == 0 for bound in reported]
@@ -143,43 +124,34 @@ def test_bound_without_canaries_is_zero(sampler):
 @pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
 def test_bound_on_correct_code_is_above_what_is_proven_as_rarely_as_stated(name):
     """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps,
-    delta)-DP never, by its slack. (The threshold rules change only C in the score: 20
-    seeds, of which at most 6.)
-
-    Above what is proven means that the family's member with the ledger's own noise is
-    refuted.
+    delta)-DP never, by its slack. Threshold rules change only C in the score: 20 seeds,
+    at most 6. "Above" means that the member with the ledger's own noise is refuted.
     """
-    config = make_config({**SAMPLERS, **RULES}[name])
+    config = make_config((SAMPLERS | RULES)[name])
     family = family_of(experiment(config).releases)
     proven = family.epsilon(1.0, 1e-6)
-    secret = config.participation.kind != "one-pass"
     refuted = np.zeros(2)
     seeds, most = (100, 15) if name in SAMPLERS else (20, 6)
     for seed in range(seeds):
         result = experiment(config, seed=seed)
-        rng = np.random.default_rng(seed)
-        test = RankTest(family, len(result.coins), confidence=0.95, generator=rng)
-        statistic = test.statistic(result.coins[np.argsort(-result.scores)])
-        guesses = guess_surest(result.scores, result.coins, secret=secret)
-        assert one_run_dp(guesses, **LEVEL).epsilon <= proven
-        split = clopper_pearson(*sides(result), generator=rng, **LEVEL)
-        refuted += [statistic > test.critical(1.0), split.epsilon > proven]
+        test, statistic, any_dp, split = statistics_of(result, family, seed)
+        assert any_dp <= proven
+        refuted += [statistic > test.critical(1.0), split > proven]
     assert stats.binom.sf(most, seeds, 0.05) < 1e-4
     assert (refuted <= most).all()
 
 
 def test_audit_refutes_the_published_claim_for_one_pass_blocks():
     """As the published L/N: claimed 1.5, and one Gaussian in fact."""
-    config = make_config(
-        {"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}}
-    )
+    participation = {"cohort": 16, "rounds": 250}
+    config = make_config({"clients": {"count": 4000}, "participation": participation})
     result = experiment(config, canaries=4000)
     sampler = result.releases[0].sampler
     claimed = epsilon_after("claimed", sampler, 1.0, 250, 1e-6, claims=config.claims)
     proven = epsilon_after("proven", sampler, 1.0, 250, 1e-6)
     assert claimed == pytest.approx(1.517, abs=0.02)
     assert proven == pytest.approx(gaussian_epsilon(1.0, 1e-6))
-    by_ranks, any_dp, _ = bounds_of(result, family_of(result.releases), **LEVEL, seed=0)
+    by_ranks, any_dp, _ = bounds(result)
     assert 4.0 < by_ranks.epsilon < proven
     assert claimed < any_dp.epsilon < by_ranks.epsilon
 
@@ -192,10 +164,3 @@ def test_count_of_a_quantile_is_in_the_ledger_and_not_in_the_score():
     assert names == ["query-gradient-sum", "below-threshold-count"] * 10
     assert result.releases[0].noise_multiplier > 40
     assert np.abs(result.scores).max() < 0.1
-
-
-def test_audit_of_a_long_run_takes_some_of_its_clients():
-    config = make_config(LOTS, {"participation": {"rounds": 600}})
-    result = experiment(config, canaries=150)
-    assert result.holders == 1
-    assert len(result.coins) == 150 < RECORDS

@@ -1,6 +1,7 @@
 """Audits over many runs: leaks from one round into the next."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from dpfedbench.audit.attacks import (
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.config.part import kinds_of
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpsum import mechanism
 from dpsum.clipping import ClippingRule
+from dpsum.mechanism import Mechanism
 
 from .conftest import LOTS, make_config
 
@@ -38,17 +39,17 @@ def percentile_bound(config, percentile=90, runs=200):
     return many_runs(score, config, runs=runs, **LEVEL).epsilon
 
 
-@pytest.mark.parametrize("percentile", [10, 50, 90])
-def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
-    """1,000 runs a side: 1,000 right of 1,000 and no false alarm is 5.6 at most. The
-    control reads only releases.
-    """
-    runs = 1000 if percentile == 90 else 200
+@pytest.mark.parametrize(
+    ("percentile", "runs", "least"), [(10, 200, 3.5), (50, 200, 3.5), (90, 1000, 5.0)]
+)
+def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(
+    percentile, runs, least
+):
+    """1,000 of 1,000 right without a false alarm is 5.6. The control reads releases."""
     flagged = percentile_bound(raw_percentile(percentile), percentile, runs)
     control = make_config(TINY, {"clipping": {"window": 1, "percentile": percentile}})
     clear = percentile_bound(control, percentile)
-    assert flagged >= (5.0 if percentile == 90 else 3.5)
-    assert flagged >= clear + 1.5
+    assert flagged >= max(least, clear + 1.5)
     assert clear < 0.5
 
 
@@ -61,9 +62,7 @@ RECORDS = {"records": 200, "first": 1.0}
 
 
 def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
-    """The unit is in at least one of the eleven lots that are followed by another with a
-    chance of 1 - 0.8^11 = 0.91.
-    """
+    """Another lot follows each of eleven: the chance is 1 - 0.8^11 = 0.91."""
     config = make_config(LOTS, MEAN)
     flagged = leak_of(config, config.clipping, **RECORDS, runs=200, **LEVEL)
     control = make_config(LOTS, MEAN, {"clipping": {"kind": "norm-of-release"}})
@@ -73,83 +72,66 @@ def test_mean_of_raw_norms_is_flagged_and_its_control_is_not():
     assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
 
 
+def budget(epsilon, delta=1e-5):
+    return {"budget": {"epsilon": epsilon, "delta": delta, "profile": "claimed"}}
+
+
 def test_attack_on_the_mean_of_raw_norms_reads_the_rounds_of_the_budget():
     """The budget ends after some of the 12 rounds."""
-    budget = {"epsilon": 8.0, "delta": 1e-5, "profile": "claimed"}
-    config = make_config(LOTS, MEAN, {"budget": budget})
+    config = make_config(LOTS, MEAN, budget(8.0))
     bound = leak_of(config, config.clipping, **RECORDS, runs=100, **LEVEL)
     assert bound.epsilon >= 2.0
 
 
-def test_attack_beyond_the_budget_of_a_run_has_no_bound():
+@pytest.mark.parametrize(
+    ("config", "records"),
+    [
+        (raw_percentile(**budget(3.0, 1e-6)), 0),
+        (make_config(LOTS, MEAN, budget(0.5)), 200),
+    ],
+    ids=["clients", "records"],
+)
+def test_attack_beyond_the_budget_of_a_run_has_no_bound(config, records):
     """The budgets have no room for the rounds that the attacks read."""
-    budget = {"epsilon": 3.0, "delta": 1e-6, "profile": "claimed"}
-    of_clients = raw_percentile(budget=budget)
-    budget = {"epsilon": 0.5, "delta": 1e-5, "profile": "claimed"}
-    of_records = make_config(LOTS, MEAN, {"budget": budget})
-    for config, records in ((of_clients, 0), (of_records, 200)):
-        options = {"records": records, "first": 1.0, "runs": 100}
-        bound = leak_of(config, config.clipping, **options, **LEVEL)
-        assert math.isnan(bound.epsilon)
-        assert "more rounds than the run has" in bound.reason
+    options = {"records": records, "first": 1.0, "runs": 100}
+    bound = leak_of(config, config.clipping, **options, **LEVEL)
+    assert math.isnan(bound.epsilon)
+    assert "more rounds than the run has" in bound.reason
 
 
 def test_private_quantile_repairs_the_percentile_of_raw_norms():
-    """The threshold follows a noised count. The proven epsilon at z = 1 is 4.9, and 200
-    runs a side could show 3.9.
-    """
-    rule = {
-        "kind": "private-quantile",
-        "percentile": 90,
-        "never_rising": False,
-        "count_noise": 2.0,
-    }
-    assert percentile_bound(make_config(TINY, {"clipping": rule})) < 0.5
-
-
-class Without:
-    """Participation plan in which one client never takes part (add-or-remove)."""
-
-    def __init__(self, plan, client):
-        self.plan = plan
-        self.client = client
-        self.denominator = plan.denominator
-        self.describe = plan.describe
-
-    def sample_cohort(self, index):
-        cohort = self.plan.sample_cohort(index)
-        return cohort[cohort != self.client]
-
-
-def divide_by_the_realised_cohort(self, total, finish=mechanism.Mechanism.finish):
-    self.denominator = float(max(1, total.sum.count))
-    return finish(self, total)
+    """The proven epsilon at z = 1 is 4.9, and 200 runs a side could show 3.9."""
+    rule = {"kind": "private-quantile", "percentile": 90, "never_rising": False}
+    config = make_config(TINY, {"clipping": rule | {"count_noise": 2.0}})
+    assert percentile_bound(config) < 0.5
 
 
 def count_score(config):
-    """Return the attack on a denominator that counts the cohort.
-
-    No client has a gradient, and one client is present or absent. The noise is least in
-    the largest cohort.
-    """
+    """Attack a denominator that counts the cohort: one client is present or absent."""
+    units = Units.without_canaries(np.zeros((config.clients.count, 1)))
+    rounds = config.participation.rounds
 
     def score(present, seed):
         run = config.replace(seed=seed)
         plan = run.participation.plan(clients=run.clients.count, seed=seed)
-        if not present:
-            plan = Without(plan, 0)
-        spread = Spread()
-        units = Units.without_canaries(np.zeros((run.clients.count, 1)))
-        run_rounds(
-            run,
-            ClientSource(spread.net, units),
-            spread,
-            rounds=run.participation.rounds,
-            plan=plan,
+        shown = SimpleNamespace(
+            denominator=plan.denominator,
+            describe=plan.describe,
+            sample_cohort=lambda index: np.setdiff1d(
+                plan.sample_cohort(index), [] if present else [0]
+            ),
         )
+        spread = Spread()
+        source = ClientSource(spread.net, units)
+        run_rounds(run, source, spread, rounds=rounds, plan=shown)
         return [-float(np.min(spread.rounds))]
 
     return score
+
+
+def divide_by_the_realised_cohort(self, total, finish=Mechanism.finish):
+    self.denominator = float(max(1, total.sum.count))
+    return finish(self, total)
 
 
 def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
@@ -161,13 +143,17 @@ def test_denominator_that_counts_the_cohort_is_flagged(monkeypatch):
     }
     config = make_config(overlay)
     clear = many_runs(count_score(config), config, runs=200, **LEVEL)
-    monkeypatch.setattr(mechanism.Mechanism, "finish", divide_by_the_realised_cohort)
+    monkeypatch.setattr(Mechanism, "finish", divide_by_the_realised_cohort)
     flagged = many_runs(count_score(config), config, runs=200, **LEVEL)
     assert clear.epsilon < 0.5
     assert flagged.epsilon > 3.5
 
 
-def test_rule_that_leaks_without_a_known_attack_gives_a_reason():
+def test_rules_that_leak_from_round_to_round_have_an_attack_or_a_reason():
+    attacked = (percentile_of_raw_norms.RULE, mean_of_raw_norms.RULE, ReferenceRule)
+    for rule in kinds_of(ClippingRule).values():
+        assert rule.private or issubclass(rule, attacked)
+
     class Leaking(ClippingRule):
         private = False
 
@@ -175,9 +161,3 @@ def test_rule_that_leaks_without_a_known_attack_gives_a_reason():
     bound = leak_of(raw_percentile(), rule, records=0, first=0.5, runs=10, **LEVEL)
     assert math.isnan(bound.epsilon)
     assert "Leaking is not private, and no attack is defined for it" in bound.reason
-
-
-def test_rules_that_leak_from_round_to_round_all_have_an_attack():
-    attacked = (percentile_of_raw_norms.RULE, mean_of_raw_norms.RULE, ReferenceRule)
-    for rule in kinds_of(ClippingRule).values():
-        assert rule.private or issubclass(rule, attacked)

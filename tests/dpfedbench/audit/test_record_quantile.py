@@ -1,12 +1,6 @@
-"""Audits of the private quantile of records, on both of its releases, and mutants.
+"""Audits of the private quantile of records, on both of its releases, and mutants."""
 
-Each of many clients holds a few records. By a coin the gradient of one is far above any
-threshold, or zero; the others have none. So each client is an experiment on the two
-neighbours that are told apart best. Its score is a statistic of the server's view: the
-likelihood ratio of sums and counts, or of counts alone, or of the counts that follow
-from the thresholds.
-"""
-
+import dataclasses
 import math
 
 import numpy as np
@@ -40,45 +34,23 @@ RECORDS = 6
 ROUNDS = 6
 DELTA = 1e-3
 Z = 4.0
+RULE = {"kind": "private-quantile", "percentile": 50, "never_rising": False}
 CONFIG = {
-    **LOTS,
-    "clients": {"count": CLIENTS, "partition": "fragments", "fragments": CLIENTS},
-    "participation": {"kind": "poisson-lots", "rounds": ROUNDS},
-    "clipping": {
-        "kind": "private-quantile",
-        "threshold": 1.0,
-        "percentile": 50,
-        "quantile_rate": 0.1,
-        "never_rising": False,
-    },
+    "clients": {"count": CLIENTS, "fragments": CLIENTS},
+    "participation": {"rounds": ROUNDS},
+    "clipping": RULE | {"quantile_rate": 0.1},
     "budget": {"delta": DELTA},
 }
+PROVEN = upper_epsilon(((Z, ROUNDS),), 2 / RECORDS, DELTA)
+PROVEN_OF_WHOLE_LOTS = gaussian_epsilon(1.5 / math.sqrt(ROUNDS), DELTA)
 ATTACKS = ("both", "counts", "thresholds")
-
-
-class View:
-    """Observer that keeps, by the name of the sum, each client's release in units of
-    its sensitivity, the thresholds, and z.
-    """
-
-    def __init__(self):
-        self.lines = []
-        self.by_name = {}
-
-    def __call__(self, line, outcomes):
-        self.lines.append(line)
-        last = np.array([float(mean[-1]) for _, mean in outcomes])
-        values = last * line.denominator / line.threshold
-        release = values, np.array(line.threshold), line.noise_multiplier
-        self.by_name.setdefault(line.name, []).append(release)
 
 
 def canary_units(size):
     """Return the records of a client: a canary of this size, and no other gradients."""
-    coordinates = np.full(RECORDS, -1)
-    coordinates[0] = 0
     sizes = np.zeros(RECORDS, np.float32)
     sizes[0] = size
+    coordinates = np.array([0] + [-1] * (RECORDS - 1))
     return Units(coordinates, sizes, np.zeros((RECORDS, 1), np.float32))
 
 
@@ -86,54 +58,57 @@ def run_experiment(*, lot=2, z=Z, inserted=True):
     """Run once with a canary at each client, and return an experiment by attack.
 
     2 sigma_b = 1.05 z is just above z, so that the count costs nearly all of it. In a
-    lot the canary moves the sum by 1 and the count by -1.
+    lot the canary moves the sum by 1 and the count by -1. The score is the likelihood
+    ratio of both, or the least count, as released or as the thresholds show it.
     """
     noise = {"noise": {"multiplier": z}, "clipping": {"count_noise": 0.525 * z}}
-    config = make_config(CONFIG, noise, {"participation": {"cohort": lot}})
+    config = make_config(LOTS, CONFIG, noise, {"participation": {"cohort": lot}})
     seed = audit_seed(config)
     coins = stream(seed, "audit-coins").integers(2, size=CLIENTS).astype(bool)
-    view = View()
     units = [canary_units(size) for size in LARGE * (coins & inserted)]
     source = RecordSource(Coordinates(ordinary=1, reserved=1), units)
-    run_rounds(config.replace(seed=seed), source, view, rounds=ROUNDS, first=1.0)
-    sums = view.by_name["gradient-sum"]
-    counts = view.by_name["below-threshold-count"]
+    lines = []
+    releases = []
+
+    def observe(line, outcomes):
+        """Keep each client's release, in units of its sensitivity."""
+        last = np.array([float(mean[-1]) for _, mean in outcomes])
+        lines.append(line)
+        releases.append(last * line.denominator / np.array(line.threshold))
+
+    run_rounds(config.replace(seed=seed), source, observe, rounds=ROUNDS, first=1.0)
     rate = lot / RECORDS
     ratios = np.zeros(CLIENTS)
-    for (x, _, z_sum), (y, _, z_count) in zip(sums, counts, strict=True):
+    for index in range(0, 2 * ROUNDS, 2):
+        x, y = releases[index : index + 2]
+        z_sum, z_count = (line.noise_multiplier for line in lines[index : index + 2])
         ratio = (2 * x - 1) / (2 * z_sum**2) + (-2 * y - 1) / (2 * z_count**2)
         if rate < 1:
             ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
         ratios += ratio
-    log_thresholds = np.log([threshold for _, threshold, _ in sums])
+    log_thresholds = np.log([line.threshold for line in lines[::2]])
     counts_from_thresholds = np.diff(log_thresholds, axis=0) / -0.1 * lot / 0.5
-    scores = {
-        "both": ratios,
-        "counts": -np.min([y for y, _, _ in counts], axis=0),
-        "thresholds": -np.min(counts_from_thresholds, axis=0),
-    }
+    result = CanaryExperiment(
+        holders=CLIENTS, coins=coins, scores=ratios, releases=lines
+    )
+    counts = -np.min(releases[1::2], axis=0)
+    thresholds = -np.min(counts_from_thresholds, axis=0)
     return {
-        name: CanaryExperiment(
-            holders=CLIENTS, coins=coins, scores=values, releases=view.lines
-        )
-        for name, values in scores.items()
+        "both": result,
+        "counts": dataclasses.replace(result, scores=counts),
+        "thresholds": dataclasses.replace(result, scores=thresholds),
     }
 
 
 @pytest.fixture(scope="module")
-def honest():
+def correct():
     return run_experiment()
 
 
 @pytest.fixture(scope="module")
-def family(honest):
+def family(correct):
     """Return the family of correct code's ledger."""
-    return family_of(honest["both"].releases)
-
-
-@pytest.fixture(scope="module")
-def proven(family):
-    return family.epsilon(1.0, DELTA)
+    return family_of(correct["both"].releases)
 
 
 def headline(result, family):
@@ -148,26 +123,19 @@ def bound_of_whole_lots():
     return headline(result, Family(analysis, ((1.5, ROUNDS),), sampler))
 
 
-PROVEN_OF_WHOLE_LOTS = gaussian_epsilon(1.5 / math.sqrt(ROUNDS), DELTA)
-
-
-def test_record_quantile_is_proven_at_the_configured_noise(honest, proven):
-    sums, counts = honest["both"].releases[:2]
-    assert sums.name == "gradient-sum"
-    assert counts.name == "below-threshold-count"
+def test_record_quantile_is_proven_at_the_configured_noise(correct, family):
+    sums, counts = correct["both"].releases[:2]
+    assert (sums.name, counts.name) == ("gradient-sum", "below-threshold-count")
     assert counts.noise_multiplier == 4.2
     assert sums.noise_multiplier == pytest.approx((Z**-2 - 4.2**-2) ** -0.5)
     assert sums.noise_multiplier > 13
-    expected = upper_epsilon(((Z, ROUNDS),), 2 / RECORDS, DELTA)
-    assert proven == pytest.approx(expected, rel=1e-9)
+    assert family.epsilon(1.0, DELTA) == pytest.approx(PROVEN, rel=1e-9)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_audit_of_a_record_quantile_is_not_above_what_is_proven(
-    honest, family, proven, attack
-):
-    """A bound above it has a chance of 5 % at most; the seed is fixed."""
-    assert headline(honest[attack], family) <= proven
+def test_audit_of_a_record_quantile_is_not_above_what_is_proven(correct, family):
+    """Each bound above it has a chance of 5 % at most; the seed is fixed."""
+    for attack in ATTACKS:
+        assert headline(correct[attack], family) <= PROVEN, attack
 
 
 def test_audit_of_a_record_quantile_over_whole_lots_is_just_below_what_is_proven():
@@ -175,30 +143,25 @@ def test_audit_of_a_record_quantile_over_whole_lots_is_just_below_what_is_proven
 
 
 def test_audit_of_a_record_quantile_without_canaries_is_zero(family):
-    """At least 95 % of 200 draws of coins give zero; 25 alarms of 5 % have a chance of
-    1e-5.
-    """
+    """200 draws of coins at 95 %: 25 alarms of 5 % have a chance of 1e-5."""
     results = run_experiment(inserted=False)
     assert headline(results["both"], family) == 0
     rng = np.random.default_rng(0)
-    for name in ATTACKS:
+    for result in results.values():
         alarms = 0
         for coins in rng.integers(2, size=(200, CLIENTS)).astype(bool):
-            guesses = guess_surest(results[name].scores, coins, secret=True)
+            guesses = guess_surest(result.scores, coins, secret=True)
             bound = one_run_dp(guesses, delta=DELTA, confidence=0.95)
             alarms += bound.epsilon > 0
         assert alarms < 25
 
 
-class CountWithoutNoise(PrivateSum):
-    def _noised(self, total, standard):
-        return total if self.dimension == 1 else super()._noised(total, standard)
+def count_without_noise(self, total, standard, noised=PrivateSum._noised):
+    return total if self.dimension == 1 else noised(self, total, standard)
 
 
-class CountWithoutClipping(PrivateSum):
-    @property
-    def _limit(self):
-        return math.inf if self.dimension == 1 else self.threshold
+def limit_of_gradients(self):
+    return math.inf if self.dimension == 1 else self.threshold
 
 
 def excess_norms(self, state, norms):
@@ -215,11 +178,30 @@ def follow_raw_count(self, state, observation):
     state["threshold"] *= math.exp(exponent)
 
 
-def test_audit_catches_a_count_without_noise(monkeypatch, family, proven):
-    monkeypatch.setattr(mechanism, "PrivateSum", CountWithoutNoise)
+NOISE = (PrivateSum, "_noised", count_without_noise)
+LIMIT = (PrivateSum, "_limit", property(limit_of_gradients))
+VALUES = (PrivateQuantile, "values", excess_norms)
+CLAIM = (PrivateQuantile, "private", False)
+OBSERVE = (PrivateQuantile, "observe", follow_raw_count)
+
+
+@pytest.mark.parametrize(
+    ("changes", "attacks"),
+    [
+        ([NOISE], ("counts", "thresholds")),
+        ([LIMIT, VALUES], ("counts",)),
+        ([CLAIM, OBSERVE], ("thresholds",)),
+    ],
+    ids=["count without noise", "count without clipping", "threshold by raw norms"],
+)
+def test_audit_catches_a_count_that_is_not_private(
+    monkeypatch, family, changes, attacks
+):
+    for change in changes:
+        monkeypatch.setattr(*change)
     results = run_experiment()
-    assert headline(results["counts"], family) > proven
-    assert headline(results["thresholds"], family) > proven
+    for attack in attacks:
+        assert headline(results[attack], family) > PROVEN
 
 
 def test_audit_catches_a_count_that_is_not_paid_for(monkeypatch):
@@ -228,34 +210,18 @@ def test_audit_catches_a_count_that_is_not_paid_for(monkeypatch):
     assert bound_of_whole_lots() > PROVEN_OF_WHOLE_LOTS
 
 
-def test_audit_catches_a_threshold_that_moves_by_raw_norms(monkeypatch, family, proven):
-    """The released count has its noise, so the releases alone show no fault."""
-    monkeypatch.setattr(PrivateQuantile, "private", False)
-    monkeypatch.setattr(PrivateQuantile, "observe", follow_raw_count)
-    results = run_experiment()
-    assert headline(results["thresholds"], family) > proven
-    assert headline(results["both"], family) <= proven
-
-
-def test_audit_catches_a_count_without_clipping(monkeypatch, family, proven):
-    monkeypatch.setattr(mechanism, "PrivateSum", CountWithoutClipping)
-    monkeypatch.setattr(PrivateQuantile, "values", excess_norms)
-    assert headline(run_experiment()["counts"], family) > proven
-
-
 @pytest.mark.parametrize("overlay", [{}, DECAY], ids=["fixed", "decaying"])
 def test_audit_of_a_run_takes_its_noise_from_both_releases(overlay):
     """The score uses the release of the gradients alone."""
-    rule = {"clipping": CONFIG["clipping"] | {"count_noise": 1.5}}
-    config = make_config(LOTS, overlay, rule)
-    multipliers = [2.0] * 5 + [1.8] * 5 if overlay else []
+    config = make_config(LOTS, overlay, {"clipping": RULE | {"count_noise": 1.5}})
+    multipliers = [2.0] * 5 + [1.8] * 5 if overlay else [1.0] * 10
     result = conftest.experiment(config, seed=99, multipliers=multipliers)
     releases = result.releases
     joint = [
         (sums.noise_multiplier**-2 + counts.noise_multiplier**-2) ** -0.5
         for sums, counts in zip(releases[::2], releases[1::2], strict=True)
     ]
-    assert joint == pytest.approx(multipliers or [1.0] * 10, rel=1e-12)
+    assert joint == pytest.approx(multipliers, rel=1e-12)
     report = audit(config, releases, canaries=150)
     assert report["rounds"] == 10
     assert report["epsilon"] <= report["epsilon_proven"]

@@ -1,19 +1,19 @@
-"""Audits of DP-FNAS: each half's sum as its observers see it, and mutants.
+"""Audits of DP-FNAS: each half's sum as its observers see it, and mutants."""
 
-The paper's released code clips the batch's gradient, adds noise of sigma C^2 and leaves
-parts without noise.
-"""
+import dataclasses
 
 import pytest
 
-from dpfedbench.audit.canaries import audit_seed, one_run
-from dpfedbench.audit.report import family_of
-from dpsum import noise
 from dpsum.accounting.account import others, seen_by
 from dpsum.private_sum import PrivateSum
 
-from .conftest import LOTS, headline, make_config
-from .test_mutants import SquaredThreshold
+from .conftest import (
+    LOTS,
+    bound_and_proven,
+    experiment,
+    make_config,
+    noise_of_squared_threshold,
+)
 
 SEARCH = {
     **LOTS,
@@ -32,66 +32,52 @@ WEIGHTS = 0
 ARCHITECTURE = 1
 OTHER_NOISES = {"server": 0, "another client": 2, "everyone": 3}
 """Noises of other parties that an observer does not know."""
+SUMS = pytest.mark.parametrize("index", [WEIGHTS, ARCHITECTURE])
 
 
-class PartWithoutNoise(PrivateSum):
-    """Sum with noise on the first half of its coordinates alone."""
-
-    def _noised(self, total, standard):
-        noise = self.noise_std * standard
-        noise[len(noise) // 2 :] = 0
-        return total + noise
-
-
-def audit_sum(monkeypatch, mutant, index, observer="server", **options):
+def run_audit(index, observer="server", **options):
     """Return the lower bound and the proven epsilon of a sum, for an observer."""
-    monkeypatch.setattr(noise, "PrivateSum", mutant)
     run = make_config(SEARCH)
     sum_ = run.client_sums[index]
-    result = one_run(
-        run,
-        sum_,
-        seed=audit_seed(run, 0),
-        canaries=300,
-        rounds=20,
-        threshold=sum_.clipping.threshold,
-        records=HALF,
-        added=OTHER_NOISES[observer],
-        **options,
-    )
+    options |= {"canaries": 300, "records": HALF, "added": OTHER_NOISES[observer]}
+    result = experiment(run, sum_, **options)
     releases = result.releases
     assert {(event.name, event.part) for event in releases} == {(sum_.name, sum_.part)}
     if observer != "server":
         releases = [
             seen_by(event, others([event])[observer], observer) for event in releases
         ]
-    family = family_of(releases)
-    return headline(result, family), family.epsilon(1.0, 1e-6)
+    return bound_and_proven(dataclasses.replace(result, releases=releases))
 
 
 @pytest.mark.parametrize("observer", OTHER_NOISES)
-@pytest.mark.parametrize("index", [WEIGHTS, ARCHITECTURE])
-def test_audit_of_search_sums_is_below_what_is_proven(monkeypatch, index, observer):
+@SUMS
+def test_audit_of_search_sums_is_below_what_is_proven(index, observer):
     """A bound above it has a chance of at most 5 % each; the seeds are fixed."""
-    bound, proven = audit_sum(monkeypatch, PrivateSum, index, observer)
+    bound, proven = run_audit(index, observer)
     assert bound < proven
 
 
-def test_observer_of_the_sum_over_parties_learns_less(monkeypatch):
-    _, for_server = audit_sum(monkeypatch, PrivateSum, WEIGHTS)
-    _, for_everyone = audit_sum(monkeypatch, PrivateSum, WEIGHTS, "everyone")
-    assert for_server > for_everyone
+def test_observer_of_the_sum_over_parties_learns_less():
+    assert run_audit(WEIGHTS)[1] > run_audit(WEIGHTS, "everyone")[1]
+
+
+def noise_of_one_half(self, total, standard):
+    """Add noise to the first half of the coordinates alone."""
+    noise = self.noise_std * standard
+    noise[len(noise) // 2 :] = 0
+    return total + noise
 
 
 @pytest.mark.parametrize("observer", ["server", "everyone"])
-@pytest.mark.parametrize("index", [WEIGHTS, ARCHITECTURE])
-@pytest.mark.parametrize("mutant", [SquaredThreshold, PartWithoutNoise])
+@SUMS
+@pytest.mark.parametrize("mutant", [noise_of_squared_threshold, noise_of_one_half])
 def test_audit_of_search_sums_catches_a_mutant(monkeypatch, mutant, index, observer):
-    bound, proven = audit_sum(monkeypatch, mutant, index, observer)
+    monkeypatch.setattr(PrivateSum, "_noised", mutant)
+    bound, proven = run_audit(index, observer)
     assert bound > proven
 
 
-def test_audit_of_a_search_sum_without_canaries_is_zero(monkeypatch):
+def test_audit_of_a_search_sum_without_canaries_is_zero():
     """The sum of one half has no canaries of the other half."""
-    bound, _ = audit_sum(monkeypatch, PrivateSum, ARCHITECTURE, inserted=False)
-    assert bound == 0
+    assert run_audit(ARCHITECTURE, inserted=False)[0] == 0

@@ -1,5 +1,6 @@
 """The audit of secure aggregation: correct code, nulls and mutants."""
 
+import functools
 import math
 
 import numpy as np
@@ -19,6 +20,7 @@ RUN = {
     "clients": {"count": 2000},
     "participation": {"cohort": 40, "rounds": 50},
 }
+ELEVEN_BITS = {"noise": {"bits": 11}}
 DROPPING = {"noise": {"dropped": 0.75, "dropped_at_most": 0.75}}
 CANARIES = 1990  # of 2,048 coordinates
 PROVEN = gaussian_epsilon(1 / FACTOR, 1e-6)
@@ -30,7 +32,7 @@ def run_experiment(*overlays, **options):
 
 @pytest.mark.parametrize(
     "overlay",
-    [{}, {"noise": {"bits": 11}}, DROPPING],
+    [{}, ELEVEN_BITS, DROPPING],
     ids=["16 bits", "11 bits", "dropping"],
 )
 def test_audit_of_secure_sums_is_below_what_is_proven(overlay):
@@ -48,7 +50,13 @@ def test_audit_of_secure_sums_without_canaries_is_zero():
     assert sum(epsilon > 0 for epsilon in epsilons) <= 1
 
 
-def scale_shares(monkeypatch, factor):
+correct_share = SecureSum._share
+correct_encoded = SecureSum._encoded
+correct_stream = randomness.stream
+correct_rounding = secure.rounded
+
+
+def scaled_share(factor):
     """Multiply the variance of each client's share by a function of the lattice."""
 
     def share(self, client):
@@ -57,92 +65,62 @@ def scale_shares(monkeypatch, factor):
         size = self.lattice.coordinates
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
-    monkeypatch.setattr(SecureSum, "_share", share)
+    return share
 
 
-def share_the_deviation(monkeypatch):
-    """Divide the deviation, and not the variance, among the clients."""
-    scale_shares(monkeypatch, lambda lattice: 1 / lattice.counted)
-
-
-def count_dropped_clients(monkeypatch):
-    """Size the shares as if no client dropped out."""
-    scale_shares(monkeypatch, lambda lattice: lattice.counted / lattice.clients)
-
-
-def repeat_the_first_round(monkeypatch):
-    """Draw the shares of the first round in each round."""
-    honest = randomness.stream
-
-    def stream(seed, purpose, *indices):
-        if purpose == "noise":
-            indices = (0, *indices[1:])
-        return honest(seed, purpose, *indices)
-
-    monkeypatch.setattr(randomness, "stream", stream)
-
-
-def leave_out_shares(monkeypatch):
+def share_of_one_client(self, client):
     """Let the first client alone add noise."""
-    honest = SecureSum._share
+    return correct_share(self, client) * (client == 0)
 
-    def share(self, client):
-        noise = honest(self, client)
-        return noise if client == 0 else np.zeros_like(noise)
 
-    monkeypatch.setattr(SecureSum, "_share", share)
+def stream_of_the_first_round(seed, purpose, *indices):
+    """Draw the shares of the first round in each round."""
+    if purpose == "noise":
+        indices = (0, *indices[1:])
+    return correct_stream(seed, purpose, *indices)
+
+
+SHARE = (SecureSum, "_share")
 
 
 @pytest.mark.parametrize(
     ("mutant", "overlay"),
     [
-        (share_the_deviation, {}),
-        (count_dropped_clients, DROPPING),
-        (repeat_the_first_round, {}),
-        (leave_out_shares, {}),
+        ((*SHARE, scaled_share(lambda lattice: 1 / lattice.counted)), {}),
+        (
+            (*SHARE, scaled_share(lambda lattice: lattice.counted / lattice.clients)),
+            DROPPING,
+        ),
+        ((randomness, "stream", stream_of_the_first_round), {}),
+        ((*SHARE, share_of_one_client), {}),
     ],
+    ids=["deviation shared", "dropped counted", "first round repeated", "one client"],
 )
 def test_audit_of_secure_sums_catches_a_mutant(monkeypatch, mutant, overlay):
-    mutant(monkeypatch)
+    monkeypatch.setattr(*mutant)
     assert headline(run_experiment(overlay)) > PROVEN
 
 
-honest_rounding = secure.rounded
-
-
 def round_without_bound(values, bound, generator):
-    return honest_rounding(values, math.inf, generator)
+    return correct_rounding(values, math.inf, generator)
 
 
 def test_audit_of_secure_sums_catches_contributions_that_are_not_clipped(monkeypatch):
-    encoded = SecureSum._encoded
     monkeypatch.setattr(secure, "rounded", round_without_bound)
     monkeypatch.setattr(
         SecureSum,
         "_encoded",
-        lambda self, row, norm, client: encoded(self, row, norm / 5, client),
+        lambda self, row, norm, client: correct_encoded(self, row, norm / 5, client),
     )
     assert headline(run_experiment({"noise": {"deviations": 20.0}})) > PROVEN
 
 
-def largest_norm(monkeypatch, rounding):
-    """Return the largest norm, over its bound, of 300 contributions that lie halfway
-    between whole numbers, at few bits.
-
-    A contribution is clipped to 0.5, which is 8 units; a rotation makes half a unit of
-    it on each coordinate.
+def largest_norm():
+    """Return the largest norm, over its bound, of 300 contributions: C is 8 units, of
+    which a rotation makes half a unit on each coordinate.
     """
-    lattice = Lattice(
-        granularity=1 / 16,
-        bits=8,
-        coordinates=256,
-        clients=1,
-        counted=1,
-    )
-    row = np.zeros(256)
-    row[3] = 10.0
-    monkeypatch.setattr(secure, "rounded", rounding)
-    largest = 0.0
+    lattice = Lattice(granularity=1 / 16, bits=8, coordinates=256, clients=1, counted=1)
+    norms = []
     for seed in range(300):
         total = SecureSum(
             dimension=256,
@@ -150,27 +128,24 @@ def largest_norm(monkeypatch, rounding):
             noise_multiplier=1.0,
             lattice=lattice,
             dropped=0,
-            streams=lambda what, *indices, seed=seed: stream(seed, what, *indices),
+            streams=functools.partial(stream, seed),
         )
-        norm = float(np.linalg.norm(total._encoded(row.copy(), 10.0, 0)))
-        largest = max(largest, norm / lattice.bound(0.5))
-    return largest
+        encoded = total._encoded(10.0 * np.eye(256)[3], 10.0, 0)
+        norms.append(np.linalg.norm(encoded) / lattice.bound(0.5))
+    return max(norms)
 
 
 def test_secure_rounding_without_its_bound_shows_in_what_a_client_sends(monkeypatch):
     """No canary shows it, since the canary's coordinate hardly moves."""
-    assert largest_norm(monkeypatch, round_without_bound) > 1
-    assert largest_norm(monkeypatch, honest_rounding) <= 1
+    assert largest_norm() <= 1
+    monkeypatch.setattr(secure, "rounded", round_without_bound)
+    assert largest_norm() > 1
 
 
 def test_audit_of_secure_sums_has_as_many_coordinates_as_the_model():
     """Granularity and sensitivity follow from the number of coordinates."""
-    overlay = {
-        "noise": {"bits": 11},
-        "clients": {"count": 400},
-        "participation": {"rounds": 10},
-    }
-    config = make_config(RUN, overlay)
+    overlay = {"clients": {"count": 400}, "participation": {"rounds": 10}}
+    config = make_config(RUN, ELEVEN_BITS, overlay)
     releases = experiment(config, canaries=100, dimension=700).releases
     assert releases[0].secure["coordinates"] == 1024
     report = audit(config, releases, canaries=400)

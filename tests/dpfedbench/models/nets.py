@@ -14,16 +14,11 @@ from dpfedbench.models.net import Net
 from dpfedbench.models.points import AllAtOnce
 
 KERNELS = pytest.mark.parametrize("path", ["kernels", "torch"])
+CUDA = ["cuda", "cuda as products"]
 PATHS = pytest.mark.parametrize(
     "path",
-    [
-        "kernels",
-        "torch",
-        "at once",
-        "at once as products",
-        pytest.param("cuda", marks=pytest.mark.cuda),
-        pytest.param("cuda as products", marks=pytest.mark.cuda),
-    ],
+    ["kernels", "torch", "at once", "at once as products"]
+    + [pytest.param(path, marks=pytest.mark.cuda) for path in CUDA],
 )
 
 
@@ -47,28 +42,21 @@ def gradients_by(path, net, dtype=torch.float64):
     return gradients
 
 
-def conv4(
-    image_shape=(28, 28, 1), filters=8, ways=5, normalisation="batch", rates=None
-):
-    build = functools.partial(
-        Conv4,
-        image_shape=image_shape,
-        filters=filters,
-        ways=ways,
-        normalisation=normalisation,
-    )
-    net = Net(build, input_shape=image_shape, outputs=ways)
+def of(make, shape=(8, 8, 2), outputs=3):
+    """Return a network of a module that a test makes."""
+    return Net(make, input_shape=shape, outputs=outputs)
+
+
+def conv4(image_shape=(28, 28, 1), ways=5, rates=None, **options):
+    options = {"filters": 8, "normalisation": "batch", "ways": ways} | options
+    build = functools.partial(Conv4, image_shape=image_shape, **options)
+    net = of(build, image_shape, ways)
     return net if rates is None else net.with_rates(*rates)
 
 
 def cnn(image_shape=(28, 28, 1), classes=10, **pixels):
     build = functools.partial(Cnn, image_shape=image_shape, classes=classes, **pixels)
-    return Net(build, input_shape=image_shape, outputs=classes)
-
-
-def of(make, shape=(8, 8, 2), outputs=3, **options):
-    """Return a network of a module that a test makes."""
-    return Net(make, input_shape=shape, outputs=outputs, **options)
+    return of(build, image_shape, classes)
 
 
 def layers(*between):
@@ -76,6 +64,10 @@ def layers(*between):
     return nn.Sequential(
         nn.Conv2d(2, 4, 3), *between, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
     )
+
+
+def with_group_norm():
+    return layers(nn.GroupNorm(2, 4))
 
 
 class Recurrent(nn.Module):
@@ -96,7 +88,7 @@ class Careful(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = layers(nn.GroupNorm(2, 4))
+        self.layers = with_group_norm()
 
     def forward(self, x):
         if not x.isfinite().all():

@@ -5,13 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dpfedbench.models import cell_layers
 from dpfedbench.models.batch_gradient import BatchGradient, generator_of
-from dpfedbench.models.cell_layers import (
-    AuxiliaryHead,
-    BatchNorm,
-    DropPath,
-    Normalisation,
-)
 from dpfedbench.models.zoo.darts import DartsCells
 
 SMALL = {"filters": 2, "cells": 3, "nodes": 1, "pooling": 4}
@@ -34,30 +29,25 @@ def batch(count=6):
 
 
 def batch_gradient(net, drop_path=0.0, auxiliary=0.4, seed=0, progress=1.0):
-    gradient = BatchGradient(
-        net, device="cpu", drop_path=drop_path, auxiliary=auxiliary
-    )
+    options = {"drop_path": drop_path, "auxiliary": auxiliary}
+    gradient = BatchGradient(net, device="cpu", **options)
     generator = generator_of(np.random.default_rng(seed))
     return gradient(initial(net), *batch(), generator=generator, progress=progress)
 
 
 def test_batch_norm_is_torchs_in_training_and_in_tests():
-    layer = BatchNorm(3, affine=True)
+    layer = cell_layers.BatchNorm(3, affine=True)
     reference = nn.BatchNorm2d(3)
-    with torch.no_grad():
-        layer.scale.copy_(torch.rand(3))
-        layer.shift.copy_(torch.rand(3))
-        reference.weight.copy_(layer.scale)
-        reference.bias.copy_(layer.shift)
+    layer.scale.data = reference.weight.data = torch.rand(3)
+    layer.shift.data = reference.bias.data = torch.rand(3)
     x = torch.rand(5, 3, 4, 4)
     layer.uses_batch = True
     assert torch.equal(layer(x), reference(x))
     mean, variance = layer.running.values()
     assert torch.equal(mean, reference.running_mean)
     assert torch.equal(variance, reference.running_var)
-    with torch.no_grad():
-        layer.mean.copy_(mean)
-        layer.variance.copy_(variance)
+    layer.mean.data = mean
+    layer.variance.data = variance
     layer.uses_batch = False
     assert torch.equal(layer(x), reference.eval()(x))
 
@@ -66,33 +56,30 @@ def test_batch_statistics_are_those_of_torch_and_have_no_gradient():
     """The new mean of the stem is a tenth of the batch's mean."""
     net = network()
     measured = batch_gradient(net)
-    names = [name.rpartition(".")[2] for name in net.shapes]
-    sizes = [int(np.prod(shape)) for shape in net.shapes.values()]
-    expected = np.repeat([name in ("mean", "variance") for name in names], sizes)
-    assert not measured.gradient.numpy()[expected].any()
-    is_statistic = np.zeros(len(expected), bool)
-    for coordinates, _ in measured.statistics:
-        is_statistic[coordinates] = True
-    assert (is_statistic == expected).all()
+    statistics = torch.full((net.dimension,), torch.nan)
+    for coordinates, values in measured.statistics:
+        statistics[coordinates] = values
+    gradients = net.tensors(measured.gradient)
+    for name, values in net.tensors(statistics).items():
+        if name.endswith((".mean", ".variance")):
+            assert values.isfinite().all()
+            assert not gradients[name].any()
+        else:
+            assert values.isnan().all()
 
     theta = torch.from_numpy(initial(net))
     images = torch.from_numpy(batch()[0]).float().movedim(-1, 1) / 255
     pooled = functional.avg_pool2d(images, 4)
     maps = functional.conv2d(pooled, net.tensors(theta)["stem.weight"], padding=1)
-    starts = dict(zip(net.shapes, np.cumsum([0, *sizes]), strict=False))
-    by_start = {block.start: values for block, values in measured.statistics}
-    mean = by_start[starts["stem_norm.mean"]]
-    assert torch.allclose(mean, 0.1 * maps.mean((0, 2, 3)), atol=1e-6)
-    variance = by_start[starts["stem_norm.variance"]]
-    batch_variance = maps.var((0, 2, 3), correction=1)
-    assert torch.allclose(variance, 0.9 + 0.1 * batch_variance, atol=1e-6)
+    stem = net.tensors(statistics)
+    assert torch.allclose(stem["stem_norm.mean"], 0.1 * maps.mean((0, 2, 3)), atol=1e-6)
+    variance = 0.9 + 0.1 * maps.var((0, 2, 3), correction=1)
+    assert torch.allclose(stem["stem_norm.variance"], variance, atol=1e-6)
 
 
 def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
-    """A share of 0.2 of 40,000 records is zero (4.5 standard deviations of 0.002), and
-    the rest is divided by 0.8.
-    """
-    drop = DropPath(0.2, torch.Generator().manual_seed(0))
+    """A share of 0.2 is zero, within 4.5 deviations; the rest is divided by 0.8."""
+    drop = cell_layers.DropPath(0.2, torch.Generator().manual_seed(0))
     maps = drop(torch.full((40_000, 2, 1, 1), 3.0))
     assert set(maps.unique().tolist()) == {0.0, 3.75}
     assert (maps[:, 0] == maps[:, 1]).all()
@@ -102,10 +89,10 @@ def test_drop_path_has_the_maps_as_its_mean_and_drops_whole_records():
 def test_drop_path_grows_from_zero_over_the_training():
     net = network()
     plain = batch_gradient(net).gradient
-    start = batch_gradient(net, drop_path=0.9, progress=0.0).gradient
-    end = batch_gradient(net, drop_path=0.9, progress=1.0).gradient
-    again = batch_gradient(net, drop_path=0.9, progress=1.0).gradient
-    reseeded = batch_gradient(net, drop_path=0.9, seed=1).gradient
+    start, end, again, reseeded = (
+        batch_gradient(net, drop_path=0.9, progress=progress, seed=seed).gradient
+        for progress, seed in ((0.0, 0), (1.0, 0), (1.0, 0), (1.0, 1))
+    )
     assert torch.equal(start, plain)
     assert not torch.equal(end, plain)
     assert torch.equal(end, again)
@@ -120,10 +107,10 @@ def test_drop_path_never_drops_the_identity():
 
 
 def test_auxiliary_head_is_darts():
-    """Reference: torch's layers: ReLU, a mean over 5 x 5 in steps of 3, two
-    convolutions with normalisation, and a linear layer.
-    """
-    head = AuxiliaryHead(4, 10, Normalisation(None, affine=True, batch=True))
+    """Reference: DARTS' head in torch's layers."""
+    head = cell_layers.AuxiliaryHead(
+        4, 10, cell_layers.Normalisation(None, affine=True, batch=True)
+    )
     reference = nn.Sequential(
         nn.ReLU(),
         nn.AvgPool2d(5, stride=3, padding=0, count_include_pad=False),
@@ -136,27 +123,23 @@ def test_auxiliary_head_is_darts():
         nn.Flatten(),
         nn.Linear(768, 10),
     )
-    with torch.no_grad():
-        for index, layer in ((2, head.pointwise), (5, head.corner)):
-            generator = torch.Generator().manual_seed(index)
-            reference[index].weight.normal_(generator=generator)
-            layer.weight.copy_(reference[index].weight)
-        head.classifier.load_state_dict(reference[9].state_dict())
+    generator = torch.Generator().manual_seed(2)
+    for index, layer in ((2, head.pointwise), (5, head.corner)):
+        nn.init.normal_(reference[index].weight, generator=generator)
+        layer.weight.data = reference[index].weight.data
+    head.classifier.load_state_dict(reference[9].state_dict())
     for layer in head.modules():
-        if isinstance(layer, BatchNorm):
-            layer.uses_batch = True
+        layer.uses_batch = True
     x = torch.randn(6, 4, 8, 8)
     assert torch.allclose(head(x), reference(x), atol=1e-4)
 
 
 def test_auxiliary_loss_counts_by_its_weight():
-    """The gradient is linear in the weight: g(w) = g(0) + w (g(1) - g(0)). The measured
-    loss is that of the network without the head.
-    """
+    """The gradient is linear in the weight: g(w) = g(0) + w (g(1) - g(0))."""
     net = network(auxiliary=True)
-    without = batch_gradient(net, auxiliary=0.0)
-    whole = batch_gradient(net, auxiliary=1.0)
-    weighted = batch_gradient(net, auxiliary=0.4)
+    without, weighted, whole = (
+        batch_gradient(net, auxiliary=weight) for weight in (0.0, 0.4, 1.0)
+    )
     expected = without.gradient + 0.4 * (whole.gradient - without.gradient)
     assert torch.allclose(weighted.gradient, expected, atol=1e-5)
     assert weighted.loss == without.loss

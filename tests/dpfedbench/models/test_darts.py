@@ -1,17 +1,22 @@
-"""Networks of cells, against DARTS written in torch's own layers."""
+"""Genotypes, and networks of cells against DARTS written in torch's own layers."""
 
+import itertools
+import math
 import runpy
-from pathlib import Path
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from dpfedbench.files import write_json
+from dpfedbench.models.genotype import OPERATIONS, Space, read_genotype
+from dpfedbench.models.genotypes import source
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
+from tests.shipped import ROOT
 
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "search.py"
-PlainSearch = runpy.run_path(str(BENCHMARK))["PlainSearch"]
+PlainSearch = runpy.run_path(str(ROOT / "benchmarks" / "search.py"))["PlainSearch"]
 SHAPES = {7: ((28, 28, 1), 4), 8: ((32, 32, 3), 4)}
 SMALL = {"filters": 4, "cells": 3, "nodes": 2, "pooling": 4}
 
@@ -34,12 +39,12 @@ def initial(net):
 )
 def test_search_network_has_as_many_weights_as_darts(model, shape, weights):
     net = model.net(input_shape=shape, outputs=10)
-    size = model.space.size
+    end = weights + model.space.size
+    assert net.dimension == end
     assert net.blocks == {
         "weights": slice(0, weights),
-        "architecture": slice(weights, weights + size),
+        "architecture": slice(weights, end),
     }
-    assert net.dimension == weights + size
     assert net.head == ("classifier.weight", "classifier.bias")
 
 
@@ -67,9 +72,7 @@ def test_search_network_has_darts_logits_and_gradients(side, nodes, groups):
 
 
 def test_search_network_has_darts_initial_weights():
-    """80 architecture weights of deviation 0.001, whose measured deviation is within a
-    third of it (four deviations: 6e-5).
-    """
+    """80 architecture weights of deviation 0.001, measured to a third (4 sigma)."""
     model = search()
     net = model.net(input_shape=(28, 28, 1), outputs=10)
     tensors = net.tensors(initial(net))
@@ -102,11 +105,6 @@ def test_records_of_cells_do_not_depend_on_each_other(model):
     assert torch.equal(logits[:3], net.logits(theta, x)[:3])
 
 
-def normalised(maps):
-    centred = maps - maps.mean((2, 3), keepdim=True)
-    return centred / (centred.square().mean((2, 3), keepdim=True) + 1e-5).sqrt()
-
-
 def test_cell_of_identities_by_hand():
     """One node without normalisation adds the skips of both inputs."""
     settings = {
@@ -122,11 +120,13 @@ def test_cell_of_identities_by_hand():
     tensors = net.tensors(theta)
     x = np.random.default_rng(1).random((2, 4, 4, 1), np.float32)
     inputs = torch.from_numpy(x[..., 0])[:, None]
-    stem = normalised(functional.conv2d(inputs, tensors["stem.weight"], padding=1))
+    stem = functional.conv2d(inputs, tensors["stem.weight"], padding=1)
+    stem = functional.instance_norm(stem)
     skips = 0
     for index in (0, 1):
         kernel = tensors[f"cells.0.preparations.{index}.pointwise.weight"]
-        skips = skips + normalised(functional.conv2d(stem.relu(), kernel))
+        prepared = functional.conv2d(stem.relu(), kernel)
+        skips = skips + functional.instance_norm(prepared)
     pooled = skips.relu().mean((2, 3))
     expected = pooled @ tensors["classifier.weight"].T + tensors["classifier.bias"]
     torch.testing.assert_close(net.logits(theta, x), expected)
@@ -137,3 +137,73 @@ def test_reductions_are_after_one_and_two_thirds_of_the_cells():
     assert {cells: search(cells=cells).halving for cells in expected} == expected
     assert search(cells=1).space.kinds == ("reduction",)
     assert search(reductions=[]).space.kinds == ("normal",)
+
+
+# Genotypes
+
+
+SPACE = Space(("none", "skip_connect", "sep_conv_3x3"), 2)
+
+
+def architecture(*normal):
+    """Return weights of `SPACE` with these shares by normal edge; others are equal."""
+    shares = np.array([normal, np.full((5, 3), 1 / 3)])
+    return np.log(np.maximum(shares, 1e-30)).ravel()
+
+
+def test_genotype_keeps_the_two_strongest_inputs_and_not_none():
+    """Node 1: `none` is the strongest of all on the edge from state 0. Without it the
+    other edges are stronger. Of equal edges the first is kept.
+    """
+    node_0 = [(0.0, 0.9, 0.1), (0.98, 0.005, 0.015)]
+    node_1 = [(0.8, 0.15, 0.05), (0.5, 0.1, 0.4), (0.1, 0.7, 0.2)]
+    genotype = SPACE.genotype(architecture(*node_0, *node_1))
+    assert genotype.cells["normal"] == (
+        (("skip_connect", 0), ("sep_conv_3x3", 1)),
+        (("sep_conv_3x3", 1), ("skip_connect", 2)),
+    )
+    first = (("skip_connect", 0), ("skip_connect", 1))
+    assert genotype.cells["reduction"] == (first, first)
+
+
+def test_space_entropy_is_that_of_the_softmax_in_nats():
+    uniform = SPACE.entropy(np.zeros(SPACE.size))
+    assert uniform == pytest.approx({"normal": math.log(3), "reduction": math.log(3)})
+    halves = architecture(*[(0.5, 0.5, 0.0)] * 5)
+    assert SPACE.entropy(halves)["normal"] == pytest.approx(math.log(2))
+    shares = SPACE.weights(halves + 7.0)["normal"]
+    assert shares == pytest.approx(np.tile([0.5, 0.5, 0.0], (5, 1)))
+
+
+def test_random_genotypes_are_uniform():
+    """Five deviations of a share of 1/6 are 0.034 (6e-7 for each of 6 + 7 shares)."""
+    space = Space(nodes=3)
+    rng = np.random.default_rng(0)
+    draws = [space.random(rng).cells["normal"][2] for _ in range(3000)]
+    pairs = Counter((low, high) for (_, low), (_, high) in draws)
+    shares = [pairs[pair] / 3000 for pair in itertools.combinations(range(4), 2)]
+    assert shares == pytest.approx([1 / 6] * 6, abs=0.034)
+    operations = Counter(name for node in draws for name, _ in node)
+    shares = [operations[name] / 6000 for name in OPERATIONS]
+    assert shares[0] == 0
+    assert shares[1:] == pytest.approx([1 / 7] * 7, abs=0.023)
+
+
+def test_genotype_sources_give_genotypes_of_the_space(tmp_path):
+    space = Space(nodes=2)
+    random = source.RandomGenotype(seed=1).genotype_in(space)
+    write_json(tmp_path / "genotype.json", random.to_json())
+    assert read_genotype(tmp_path / "genotype.json") == random
+    assert random == source.RandomGenotype(seed=1).genotype_in(space)
+    assert random != source.RandomGenotype(seed=2).genotype_in(space)
+    same = source.SameGenotype(operation="skip_connect").genotype_in(space)
+    assert same == space.same("skip_connect")
+    cell = [
+        [["skip_connect", 0], ["sep_conv_3x3", 1]],
+        [["sep_conv_5x5", 2], ["skip_connect", 0]],
+    ]
+    stated = source.StatedGenotype.read(
+        {"kind": "stated", "normal": cell, "reduction": cell}
+    )
+    node = stated.genotype_in(space).cells["normal"][1]
+    assert node == (("skip_connect", 0), ("sep_conv_5x5", 2))

@@ -8,7 +8,7 @@ import pytest
 from dpfedbench.models.features.random import RandomFeatures
 from dpfedbench.models.features.scattering import Scattering
 
-PLAIN = Scattering(groups=None, unit_length=False)
+PLAIN = Scattering(angles=8, groups=None, unit_length=False)
 
 
 def random_images(seed, count, *shape):
@@ -17,28 +17,20 @@ def random_images(seed, count, *shape):
 
 
 def morlet(size, scale, angle, angles):
-    """Return a Morlet wavelet on a torus of size x size pixels.
-
-    The loop goes pixel by pixel and period by period.
-    """
+    """Return a Morlet wavelet on a torus of size x size pixels, period by period."""
     deviation = 0.8 * 2**scale
-    frequency = 3 * math.pi / 4 / 2**scale
     slant = 4 / angles
-    direction = np.array([math.cos(angle), math.sin(angle)])
-    across = np.array([-math.sin(angle), math.cos(angle)])
-    envelope = np.zeros((size, size))
-    carrier = np.zeros((size, size), complex)
-    periods = [size * period for period in range(-2, 3)]
-    for i, j in np.ndindex(size, size):
-        for row in periods:
-            for column in periods:
-                point = np.array([i + row, j + column])
-                square = (point @ direction) ** 2 + (slant * (point @ across)) ** 2
-                weight = math.exp(-square / (2 * deviation**2))
-                weight *= slant / (2 * math.pi * deviation**2)
-                envelope[i, j] += weight
-                phase = frequency * (point @ direction)
-                carrier[i, j] += weight * np.exp(1j * phase)
+    positions = np.arange(-2 * size, 3 * size)
+    rows, columns = np.meshgrid(positions, positions, indexing="ij")
+    along = rows * math.cos(angle) + columns * math.sin(angle)
+    across = columns * math.cos(angle) - rows * math.sin(angle)
+    squares = along**2 + (slant * across) ** 2
+    weights = slant * np.exp(-squares / (2 * deviation**2))
+    weights /= 2 * math.pi * deviation**2
+    waves = weights * np.exp(1j * 3 * math.pi / 4 / 2**scale * along)
+    envelope, carrier = (
+        values.reshape(5, size, 5, size).sum((0, 2)) for values in (weights, waves)
+    )
     return carrier - carrier.sum() / envelope.sum() * envelope
 
 
@@ -51,34 +43,23 @@ def convolve(image, kernel):
 
 
 def test_scattering_is_direct_convolution():
-    """Each edge reflects four pixels of the image, without the edge itself.
-
-    In single precision. The reference leaves out further periods of the blur, which are
-    below exp(-10).
+    """Each edge reflects four pixels, without itself. In single precision; periods of
+    the blur below exp(-10) are left out.
     """
-    angles = 8
     image = random_images(0, 1, 8, 8)[0]
     indices = [abs(i) if i < 8 else 14 - i for i in range(-4, 12)]
     x = image[np.ix_(indices, indices)] / 255
     distances = np.minimum(np.arange(16), 16 - np.arange(16))
     squares = distances[:, None] ** 2 + distances**2
     blur = np.exp(-squares / (2 * 1.6**2)) / (2 * math.pi * 1.6**2)
-    wavelets = {
-        (scale, k): morlet(16, scale, k * math.pi / angles, angles)
-        for scale in range(2)
-        for k in range(angles)
-    }
-    first = {key: abs(convolve(x, wavelet)) for key, wavelet in wavelets.items()}
-    maps = [x, *(first[0, k] for k in range(angles))]
-    maps += [
-        abs(convolve(first[0, k], wavelets[1, m]))
-        for k in range(angles)
-        for m in range(angles)
-    ]
-    maps += [first[1, k] for k in range(angles)]
+    fine, coarse = (
+        [morlet(16, scale, k * math.pi / 8, 8) for k in range(8)] for scale in (0, 1)
+    )
+    first = [abs(convolve(x, wavelet)) for wavelet in fine + coarse]
+    second = [abs(convolve(maps, wavelet)) for maps in first[:8] for wavelet in coarse]
+    maps = [x, *first[:8], *second, *first[8:]]
     expected = [convolve(values, blur)[4:12:4, 4:12:4] for values in maps]
-    scattering = Scattering(angles=angles, groups=None, unit_length=False)
-    features = scattering(image[None, :, :, None])
+    features = PLAIN(image[None, :, :, None])
     assert features.shape == (1, 2, 2, 81)
     assert features.dtype == np.float32
     np.testing.assert_allclose(
@@ -90,10 +71,8 @@ def test_scattering_normalises_groups_of_channels_and_the_length_of_an_image():
     images = random_images(1, 3, 12, 12, 2)
     plain = PLAIN(images)
     assert plain.shape == (3, 3, 3, 162)
-    for image, normalised in zip(
-        plain.astype(np.float64), Scattering()(images), strict=True
-    ):
-        groups = image.reshape(9, 27, 6)
+    for image, normalised in zip(plain, Scattering()(images), strict=True):
+        groups = image.astype(np.float64).reshape(9, 27, 6)
         centred = groups - groups.mean(axis=(0, 2), keepdims=True)
         variance = groups.var(axis=(0, 2), keepdims=True)
         expected = (centred / np.sqrt(variance + 1e-5)).reshape(3, 3, 162)
@@ -111,9 +90,7 @@ def test_features_of_an_image_do_not_depend_on_other_images(features):
 
 
 def test_random_features_have_the_products_of_a_gaussian_kernel():
-    """A product's deviation is at most 1 / sqrt(count) = 0.0022. Five deviations are
-    exceeded with probability below 1e-6.
-    """
+    """A product's deviation is at most 0.0022; five have probability below 1e-6."""
     images = random_images(3, 2, 6, 6, 1)
     features = RandomFeatures(count=200_000, width=3.0, unit_length=False)
     first, second = features(images).reshape(2, -1)
@@ -124,10 +101,7 @@ def test_random_features_have_the_products_of_a_gaussian_kernel():
 
 
 def test_evened_features_follow_the_formula():
-    """Reference: a singular value decomposition of the public rows.
-
-    Given the public images, the features of an image depend on that image alone.
-    """
+    """Reference: a singular value decomposition of the public rows."""
     public = random_images(2, 20, 12, 12, 1)
     images = random_images(4, 7, 12, 12, 1)
     plain = Scattering(angles=4, groups=5)
@@ -136,11 +110,8 @@ def test_evened_features_follow_the_formula():
     mean = rows.mean(axis=0)
     _, sizes, directions = np.linalg.svd(rows - mean, full_matrices=False)
     centred = plain(images).reshape(7, -1).astype(np.float64) - mean
-    expected = centred
-    for i in range(6):
-        weight = 1 - math.sqrt(sizes[5] / sizes[i])
-        share = (centred @ directions[i])[:, None] * directions[i]
-        expected = expected - weight * share
+    weights = 1 - np.sqrt(sizes[5] / sizes[:6])
+    expected = centred - (centred @ directions[:6].T * weights) @ directions[:6]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     features = evened(images, public).reshape(7, -1)
     np.testing.assert_allclose(features, expected, atol=2e-5)

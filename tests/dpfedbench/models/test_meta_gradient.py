@@ -1,6 +1,4 @@
-"""Meta-gradients and adaptation against learn2learn, a graph across the steps, and by
-hand, in float64.
-"""
+"""Meta-gradients and adaptation against learn2learn, an own graph, and by hand."""
 
 import warnings
 from unittest import mock
@@ -28,11 +26,11 @@ NETS = {
 WEIGHTS = np.array([0.2, 0.1, 0.7])
 
 
-def draw_tasks(seed=1, count=2, support=5, query=10):
+def draw_tasks(seed=1, count=2, support=5, query=10, dtype=np.float64):
     """Return support and query images [count, n, ...] and labels: sx, sy, qx, qy."""
     rng = np.random.default_rng(seed)
     shape = (count, support + query, 28, 28, 1)
-    x = rng.random(shape) * (rng.random(shape) > 0.6)
+    x = (rng.random(shape) * (rng.random(shape) > 0.6)).astype(dtype)
     y = np.tile(np.arange(support + query) % 5, (count, 1))
     return x[:, :support], y[:, :support], x[:, support:], y[:, support:]
 
@@ -56,40 +54,34 @@ def contributions(gradients, theta, parts, *, weights=None, steps=STEPS, **optio
     return out.cpu().numpy()
 
 
-def graph_gradient(
-    net, theta, sx, sy, qx, qy, *, order, steps=STEPS, weights=None, adapted=None
+def graph_gradients(
+    net, theta, parts, *, order, steps=STEPS, weights=None, adapted=None
 ):
-    """Return one task's gradient by a graph across the steps."""
+    """Return the gradients of tasks by a graph across the steps."""
     step_weights = np.eye(steps)[-1] if weights is None else weights
     sizes = torch.tensor(net.sizes)
     moves = [adapted is None or name in adapted for name in net.tensor_names]
-    rates = RATE * torch.tensor(moves, dtype=torch.float64).expand(steps, -1)
     leaf = torch.from_numpy(theta).requires_grad_()
+    rates = RATE * torch.ones(steps, len(sizes), dtype=torch.float64)
     if net.dimension > net.weights:
-        rates = torch.tensor(moves) * leaf[net.weights :].view(steps, -1)
-    current = leaf[: net.weights]
-    total = 0.0
-    for step in range(steps):
-        loss = net.losses(current, sx, sy).mean()
-        (slope,) = torch.autograd.grad(loss, current, create_graph=True)
-        if order == 1:
-            slope = slope.detach()
-        current = current - torch.repeat_interleave(rates[step], sizes) * slope
-        total = total + step_weights[step] * net.losses(current, qx, qy).mean()
-    (gradient,) = torch.autograd.grad(total, leaf)
-    return gradient.numpy()
+        rates = leaf[net.weights :].view(steps, -1)
+    rates = rates * torch.tensor(moves)
+    gradients = []
+    for sx, sy, qx, qy in zip(*parts, strict=True):
+        current = leaf[: net.weights]
+        total = 0.0
+        for step in range(steps):
+            loss = net.losses(current, sx, sy).mean()
+            (slope,) = torch.autograd.grad(loss, current, create_graph=True)
+            if order == 1:
+                slope = slope.detach()
+            current = current - torch.repeat_interleave(rates[step], sizes) * slope
+            total = total + step_weights[step] * net.losses(current, qx, qy).mean()
+        gradients += torch.autograd.grad(total, leaf, retain_graph=True)
+    return torch.stack(gradients).numpy()
 
 
-def graph_gradients(net, theta, parts, **options):
-    return np.stack(
-        [
-            graph_gradient(net, theta, *task, **options)
-            for task in zip(*parts, strict=True)
-        ]
-    )
-
-
-def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
+def learn2learn_gradients(net, theta, parts, *, order, steps):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gym, which learn2learn imports, is old
         learn2learn = pytest.importorskip(
@@ -107,18 +99,22 @@ def learn2learn_gradient(net, theta, sx, sy, qx, qy, *, order, steps):
         def forward(self, x):
             return net.logits(self.theta, x)
 
-    maml = learn2learn.algorithms.MAML(FlatConv4(), lr=RATE, first_order=order == 1)
-    clone = maml.clone()
-    for _ in range(steps):
-        clone.adapt(functional.cross_entropy(clone(torch.tensor(sx)), torch.tensor(sy)))
-    functional.cross_entropy(clone(torch.tensor(qx)), torch.tensor(qy)).backward()
-    return maml.module.theta.grad.numpy()
+    gradients = []
+    for sx, sy, qx, qy in zip(*map(torch.tensor, parts), strict=True):
+        model = FlatConv4()
+        maml = learn2learn.algorithms.MAML(model, lr=RATE, first_order=order == 1)
+        clone = maml.clone()
+        for _ in range(steps):
+            clone.adapt(functional.cross_entropy(clone(sx), sy))
+        functional.cross_entropy(clone(qx), qy).backward()
+        gradients.append(model.theta.grad.numpy())
+    return np.stack(gradients)
 
 
 def assert_rows_close(rows, expected, net):
     """Compare weights and rates, each by its own scale: rates are few."""
     for row, expected_row in zip(rows, expected, strict=True):
-        for part in (slice(None, net.weights), slice(net.weights, None)):
+        for part in (slice(net.weights), slice(net.weights, None)):
             error = 1e-8 * np.abs(expected_row[part]).max(initial=0)
             np.testing.assert_allclose(row[part], expected_row[part], atol=error)
 
@@ -130,11 +126,8 @@ def test_contributions_equal_learn2learn(steps, order, path):
     theta = draw_theta(PLAIN)
     parts = draw_tasks()
     options = {"order": order, "steps": steps}
-    expected = [
-        learn2learn_gradient(PLAIN, theta, *task, **options)
-        for task in zip(*parts, strict=True)
-    ]
     rows = contributions(gradients_by(path, PLAIN), theta, parts, **options)
+    expected = learn2learn_gradients(PLAIN, theta, parts, **options)
     assert_rows_close(rows, expected, PLAIN)
 
 
@@ -162,9 +155,9 @@ def test_tensors_that_do_not_adapt_stay_and_still_get_a_gradient(net, path):
     rows = contributions(gradients, theta, parts, adapted=net.head)
     expected = graph_gradients(net, theta, parts, order=2, adapted=net.head)
     body = net.weights - sum(net.sizes[-2:])
-    weights = slice(None, net.weights)
     assert np.abs(rows[:, :body]).max() > 0
-    np.testing.assert_allclose(rows[:, weights], expected[:, weights], atol=1e-9)
+    rows = rows[:, : net.weights]
+    np.testing.assert_allclose(rows, expected[:, : net.weights], atol=1e-9)
     adaptation = Adaptation(gradients, adapted=net.head)
     adapted = adaptation.adapt(theta, *parts[:2], steps=2, rate=RATE).numpy()
     assert (adapted[:, :body] == theta[:body]).all()
@@ -174,8 +167,7 @@ def test_tensors_that_do_not_adapt_stay_and_still_get_a_gradient(net, path):
 @KERNELS
 def test_contribution_does_not_depend_on_other_tasks(path):
     theta = PLAIN.initial(np.random.default_rng(3))
-    sx, sy, qx, qy = draw_tasks(count=3)
-    parts = (sx.astype(np.float32), sy, qx.astype(np.float32), qy)
+    parts = draw_tasks(count=3, dtype=np.float32)
     gradients = gradients_by(path, PLAIN, torch.float32)
     whole = contributions(gradients, theta, parts)
     for i in (2, 0, 1):
@@ -187,30 +179,26 @@ def test_contribution_does_not_depend_on_other_tasks(path):
     ("order", "steps", "adapted"),
     [(2, 3, None), (2, 1, None), (1, 3, None), (2, 2, PLAIN.head)],
 )
-def test_contributions_in_one_call_have_the_bits_of_step_by_step(
-    order, steps, adapted, monkeypatch
-):
+def test_contributions_in_one_call_have_the_bits_of_step_by_step(order, steps, adapted):
     """Query sets have several sizes, so memory is used again."""
     net = conv4(filters=16)
     theta = draw_theta(net).astype(np.float32)
-    in_one_call = BatchConv4.through_steps
     options = {"steps": steps, "order": order, "adapted": adapted}
 
-    def results():
+    def results(through_steps):
         gradients = gradients_by("kernels", net, torch.float32)
-        for seed, query in enumerate((10, 5, 10)):
-            sx, sy, qx, qy = draw_tasks(seed, count=3, query=query)
-            parts = (sx.astype(np.float32), sy, qx.astype(np.float32), qy)
-            yield contributions(gradients, theta, parts, **options)
+        rows = []
+        with mock.patch.object(
+            BatchConv4, "through_steps", autospec=True, side_effect=through_steps
+        ) as watched:
+            for seed, query in enumerate((10, 5, 10)):
+                parts = draw_tasks(seed, count=3, query=query, dtype=np.float32)
+                rows.append(contributions(gradients, theta, parts, **options))
+        assert watched.call_count == 3
+        return np.stack(rows)
 
-    with mock.patch.object(
-        BatchConv4, "through_steps", autospec=True, side_effect=in_one_call
-    ) as watched:
-        whole = list(results())
-    assert watched.call_count == 3
-    monkeypatch.setattr(BatchConv4, "through_steps", lambda *_, **__: None)
-    for array, by_steps in zip(whole, results(), strict=True):
-        assert np.array_equal(array, by_steps)
+    in_one_call = results(BatchConv4.through_steps)
+    assert np.array_equal(in_one_call, results(lambda *_, **__: None))
 
 
 @KERNELS
@@ -230,24 +218,28 @@ def test_contributions_in_one_call_have_the_bits_of_step_by_step(
     ],
 )
 def test_tasks_whose_parts_do_not_fit_are_refused(path, changed, change):
-    parts = list(draw_tasks(count=3))
-    for index in changed:
-        parts[index] = change(parts[index])
+    parts = draw_tasks(count=3)
+    parts = [change(part) if i in changed else part for i, part in enumerate(parts)]
     with pytest.raises((ValueError, IndexError, RuntimeError)):
         contributions(gradients_by(path, PLAIN), draw_theta(PLAIN), parts)
 
 
+def descended(net, theta, sx, sy, steps):
+    """Return weights after steps of plain gradient descent."""
+    weights = torch.tensor(theta)
+    for _ in range(steps):
+        weights.requires_grad_()
+        (slope,) = torch.autograd.grad(net.losses(weights, sx, sy).mean(), weights)
+        weights = (weights - RATE * slope).detach()
+    return weights
+
+
 def test_first_order_reads_the_support_through_the_adapted_weights_alone():
-    """Property 11: the contribution is the query gradient at the adapted weights. That
-    of second order is not.
-    """
+    """Property 11: it is the query gradient at the adapted weights."""
     theta = draw_theta(PLAIN)
     parts = draw_tasks(4)
     sx, sy, qx, qy = (part[0] for part in parts)
-    weights = torch.tensor(theta, requires_grad=True)
-    loss = PLAIN.losses(weights, sx, sy).mean()
-    (slope,) = torch.autograd.grad(loss, weights)
-    adapted = (weights - RATE * slope).detach().requires_grad_()
+    adapted = descended(PLAIN, theta, sx, sy, steps=1).requires_grad_()
     (expected,) = torch.autograd.grad(PLAIN.losses(adapted, qx, qy).mean(), adapted)
     gradients = gradients_by("kernels", PLAIN)
     first = contributions(gradients, theta, parts, steps=1, order=1)[0]
@@ -267,12 +259,8 @@ def test_adaptation_is_plain_gradient_descent(net, path, steps):
         parts = draw_tasks(5, support=support, query=query)[:3]
         logits = adaptation.logits(theta, *parts, steps=steps, rate=RATE)
         for row, sx, sy, qx in zip(logits, *parts, strict=True):
-            weights = torch.tensor(theta, requires_grad=True)
-            for _ in range(steps):
-                loss = net.losses(weights, sx, sy).mean()
-                weights = weights - RATE * torch.autograd.grad(loss, weights)[0]
-            expected = net.logits(weights, qx).detach().numpy()
-            np.testing.assert_allclose(row, expected, atol=1e-9)
+            expected = net.logits(descended(net, theta, sx, sy, steps), qx)
+            np.testing.assert_allclose(row, expected.numpy(), atol=1e-9)
 
 
 def test_adaptation_takes_learnt_rates_in_place_of_its_own():

@@ -1,4 +1,6 @@
-"""Modules over one flat vector: weights, names, and refusals."""
+"""Modules over one flat vector: weights, names, refusals, and the CNN of Adap DP-FL."""
+
+import math
 
 import numpy as np
 import pytest
@@ -7,16 +9,14 @@ from torch import nn
 
 from dpfedbench.errors import BenchError
 
-from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
+from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of, with_group_norm
 
 
 def test_net_initial_weights_are_the_modules_and_leave_torchs_generator():
-    net = of(lambda: layers(nn.GroupNorm(2, 4)))
+    net = of(with_group_norm)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = net.initial(np.random.default_rng(1))
-    again = net.initial(np.random.default_rng(1))
-    second = net.initial(np.random.default_rng(2))
+    first, again, second = (net.initial(np.random.default_rng(i)) for i in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, second)
     assert torch.equal(before, torch.get_rng_state())
@@ -58,34 +58,22 @@ def test_net_uses_the_loss_and_measure_of_its_module():
     assert net.losses(theta, x, y).tolist() == pytest.approx([2 * np.log(3)] * 4)
     right, answers = net.correct(theta, x, y)
     assert right.tolist() == answers.tolist() == [2] * 4
-    net.refuse_record_level()
 
 
-def behind(layer):
-    """Return a network of a linear layer behind the layer of a test."""
+def behind(function):
+    """Return a network of a linear layer behind a function of records."""
+    layer = type("Layer", (nn.Module,), {"forward": lambda self, x: function(x)})()
     return of(lambda: nn.Sequential(layer, nn.Flatten(), nn.Linear(128, 3)))
 
 
-class Mixer(nn.Module):
-    """Layer that subtracts the mean over the batch, which its class does not show."""
-
-    def forward(self, x):
-        return x - x.mean(0)
-
-
-class Noisy(Mixer):
-    def forward(self, x):
-        return nn.functional.dropout(x, 0.5, training=True)
-
-
-class Counting(Mixer):
+class Counting(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x):
         self.calls += 1
-        return x
+        return x.flatten(1)
 
 
 MIXING = nn.BatchNorm2d(4, affine=False, track_running_stats=False)
@@ -96,7 +84,7 @@ MIXING = nn.BatchNorm2d(4, affine=False, track_running_stats=False)
     [
         (of(lambda: layers(MIXING)), r"layer 1 \(BatchNorm2d\)"),
         (conv4(), r"layer block1 \(_Block\)"),
-        (behind(Mixer()), r"layer 0 \(Mixer\)"),
+        (behind(lambda x: x - x.mean(0)), r"layer 0 \(Layer\)"),
     ],
     ids=["batch norm", "functional", "by trying"],
 )
@@ -112,6 +100,7 @@ def test_net_that_mixes_records_is_refused_for_records_by_the_layer(net, layer):
         cnn(),
         conv4(normalisation="record"),
         of(Ordered),
+        of(OwnLoss),
         of(lambda: layers(nn.InstanceNorm2d(4, affine=True))),
         of(Recurrent, (6,), 7),
     ],
@@ -124,9 +113,12 @@ def test_net_with_independent_records_is_accepted_for_records(net):
     ("net", "message"),
     [
         (of(lambda: layers(nn.BatchNorm2d(4))), "keeps running statistics"),
-        (behind(Counting()), "0 .*keeps running statistics"),
+        (
+            of(lambda: nn.Sequential(Counting(), nn.Linear(128, 3))),
+            "0 .*keeps running statistics",
+        ),
         (of(lambda: layers(nn.Dropout(0.1))), "draws random numbers"),
-        (behind(Noisy()), "0 .*draws random numbers"),
+        (behind(nn.functional.dropout), "0 .*draws random numbers"),
         (of(layers, outputs=4), r"\[3, 3\] for 3 records, not logits \[3, 4\]"),
         # Logits for each word of a record are no logits of the record.
         (of(lambda: nn.Embedding(10, 9), (5,), 9), "has to define losses and correct"),
@@ -135,3 +127,57 @@ def test_net_with_independent_records_is_accepted_for_records(net):
 def test_net_that_cannot_be_used_is_refused(net, message):
     with pytest.raises(BenchError, match=message):
         net.check()
+
+
+def torch_cnn(net, theta):
+    """Return the CNN in torch's own layers."""
+    layers = nn.Sequential(
+        nn.Conv2d(net.input_shape[2], 16, 8, 2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, net.outputs),
+    )
+    state = net.tensors(torch.from_numpy(theta))
+    hidden = state["fc1.weight"].view(32, 4, 4, 32).permute(0, 3, 1, 2)
+    state["fc1.weight"] = hidden.flatten(1)
+    state["conv1.weight"] = state["conv1.weight"].permute(3, 2, 0, 1)
+    state["conv2.weight"] = state["conv2.weight"].permute(0, 3, 1, 2)
+    places = {
+        "conv1": layers[0],
+        "conv2": layers[3],
+        "fc1": layers[7],
+        "fc2": layers[9],
+    }
+    nn.ModuleDict(places).load_state_dict(state)
+    return layers
+
+
+@pytest.mark.parametrize("net", [cnn(), cnn((26, 29, 3), classes=7), cnn((29, 27, 1))])
+def test_cnn_logits_equal_those_of_torch_layers(net):
+    rng = np.random.default_rng(0)
+    theta = net.initial(rng)
+    images = torch.from_numpy(rng.random((5, *net.input_shape), dtype=np.float32))
+    with torch.no_grad():
+        expected = torch_cnn(net, theta)(images.permute(0, 3, 1, 2))
+        logits = net.logits(torch.from_numpy(theta), images)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_cnn_has_the_papers_dimension_and_torchs_initial_weights():
+    net = cnn()
+    assert net.dimension == 26_010
+    theta = net.initial(np.random.default_rng(3))
+    assert theta.dtype == np.float32
+    fan_in = {"conv1": 64, "conv2": 256, "fc1": 512, "fc2": 32}
+    for name, tensor in net.tensors(torch.from_numpy(theta)).items():
+        inputs = fan_in[name.split(".")[0]]
+        assert tensor.abs().max() <= 1 / math.sqrt(inputs)
+        if tensor.numel() > 300:
+            deviation = 1 / math.sqrt(3 * inputs)
+            assert tensor.std().item() == pytest.approx(deviation, rel=0.1)
