@@ -159,7 +159,6 @@ def test_lots_have_a_public_denominator_and_rate():
 @pytest.mark.parametrize(
     ("kind", "numbers"),
     [
-        ("one-pass", {"cohort": 1300}),
         ("poisson", {"cohort": 0}),
         ("one-pass", {"rounds": 13}),
         ("balls-and-bins", {"rounds": 11}),

@@ -6,32 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.config.part import kinds_of
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
-from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
+from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
 from dpfedbench.parts.schedules import schedule as schedules
 from dpfedbench.parts.server.server_step import Step
 from tests.dpfedbench.training.conftest import fixed_rounds, make_config
 
-TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-
 
 @pytest.mark.parametrize(
-    ("kind", "options", "reference_options"),
+    ("optimizer", "torch_class", "options"),
     [
-        ("adam", {}, {}),
-        ("adam", {"beta1": 0.0}, {"betas": (0.0, 0.999)}),
-        ("sgd", {}, {}),
-        ("sgd", {"momentum": 0.9}, {"momentum": 0.9}),
+        (Adam(), torch.optim.Adam, {}),
+        (Adam(beta1=0.0), torch.optim.Adam, {"betas": (0.0, 0.999)}),
+        (Sgd(), torch.optim.SGD, {}),
+        (Sgd(momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
     ],
 )
-def test_optimizer_steps_are_those_of_torch(kind, options, reference_options):
+def test_optimizer_steps_are_those_of_torch(optimizer, torch_class, options):
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn((6, 3, 50), generator=generator)
     parameter = torch.nn.Parameter(torch.ones((3, 50)))
     weights = parameter.detach().clone()
-    reference = TORCH[kind]([parameter], lr=0.1, **reference_options)
-    optimizer = kinds_of(Optimizer)[kind](**options)
+    reference = torch_class([parameter], lr=0.1, **options)
     state = optimizer.begin(weights)
     for step, gradient in enumerate(gradients):
         rate = 0.1 / (1 + step)

@@ -78,7 +78,7 @@ def start_processes(count, jobs, round_seconds=0.0):
     return processes
 
 
-def exit_codes(processes, seconds=1500):
+def exit_codes(processes, seconds=120):
     deadline = time.monotonic() + seconds
     for process in processes:
         process.join(max(deadline - time.monotonic(), 0))

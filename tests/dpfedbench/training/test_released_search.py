@@ -24,10 +24,8 @@ RELEASED = {
     "clipping": {"kind": "by-kernel", "kernel_norm": C, "threshold": None},
 }
 KERNELS = 42
-"""Of the network of `SEARCH`, counted by hand: 6 of the stem, the scale of its
-normalisation, 11 of the last layer (10 rows and its bias), and 24 of depthwise 3 x 3
-convolutions: cell 0 has 2 channels and 2 edges, cell 1 has 4 channels and 2 edges, each
-edge two such convolutions.
+"""By hand: 6 of the stem, the scale of its normalisation, 11 of the last layer (10 rows
+and its bias), and of depthwise convolutions 2 x (2 + 4) channels x 2 edges.
 """
 
 

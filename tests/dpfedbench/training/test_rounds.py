@@ -173,10 +173,8 @@ def test_percentile_threshold_follows_from_what_everyone_saw(form):
 
 
 def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
-    """Property 8: Poisson cohorts differ in size, the denominator does not, and an
-    empty cohort releases noise. Adam hides a factor, so the test watches its input.
-
-    Without noise the mean of a cohort of four is the clients' 0.1, not clipped.
+    """Property 8: the denominator of Poisson cohorts is their mean size, and an empty
+    cohort releases noise. Adam hides a factor, so the test watches its input.
     """
     gradients = []
     step = Adam.step

@@ -29,11 +29,6 @@ from .conftest import ledger_in, make_config, rounds_without_data, train, traini
 DELTA = 1e-6
 
 
-def gaussian(z, delta=DELTA):
-    """Return epsilon of one Gaussian release, by its trade-off curve."""
-    return sampled_gaussian_epsilon(z, 1, delta)
-
-
 def joint(*multipliers):
     return sum(z**-2 for z in multipliers) ** -0.5
 
@@ -157,7 +152,7 @@ def test_two_sums_of_which_the_server_sees_one_count_against_it(silos, tmp_path)
         for line in ledger_in(tmp_path)
     ]
     proof = account(lines, delta=DELTA, claims={}).profiles["proven"]
-    expected = gaussian(joint(1.0, 2.0))
+    expected = sampled_gaussian_epsilon(joint(1.0, 2.0), 1, DELTA)
     assert proof.observer == "server"
     assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
 
@@ -207,4 +202,4 @@ def test_within_task_sums_over_the_same_examples_are_not_taken_for_disjoint():
         account(twice, delta=1e-5, claims={})
     disjoint = [dataclasses.replace(line, part=line.name) for line in twice]
     proof = account(disjoint, delta=1e-5, claims={}).profiles["proven"]
-    assert proof.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))
+    assert proof.epsilon_high == pytest.approx(sampled_gaussian_epsilon(1.0, 1, 1e-5))

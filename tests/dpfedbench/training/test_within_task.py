@@ -223,11 +223,9 @@ def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
 
     def gather(ids):
         """Return the numbers of the examples as images and labels."""
-        tiled = np.tile(numbers, (len(ids), 1))
-        values = {"support": tiled[:, :3], "query": tiled[:, 3:]}
-        return TaskBatch(
-            **{f"{name}_{x}": values[name] for name in values for x in "xy"}
-        )
+        support, query = np.split(np.tile(numbers, (len(ids), 1)), [3], axis=1)
+        labels = {"support_y": support, "query_y": query}
+        return TaskBatch(support_x=support, query_x=query, **labels)
 
     zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros(1)
     calls = watch_means(monkeypatch, return_value=zeros)
