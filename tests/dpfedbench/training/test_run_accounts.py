@@ -70,10 +70,6 @@ def quantile(kind):
     return clients(overlay, proven=epsilon)
 
 
-def within(**settings):
-    return {"within_task": settings}
-
-
 SIX_LOTS = (((2.0, 6),), 8 / 40, 1e-5)
 JOINT = {"proven": gaussian_epsilon((1 + 1 / 4) ** -0.5, 1e-6)}
 PRETRAINING = {
@@ -107,13 +103,13 @@ CASES = {
     "quantile by layer": clients(QUANTILE_BY_LAYER, proven=of_one_gaussian(1.0)),
     "within tasks by tensor": examples(
         WITHIN_TASK,
-        within(noise_by_group="per-group"),
+        {"within_task": {"noise_by_group": "per-group"}},
         claimed=None,
         proven=gaussian_epsilon(2.0 * 14**-0.5, 1e-5),
     ),
     "within tasks by tensor, joint": examples(
         WITHIN_TASK,
-        within(noise_by_group="joint"),
+        {"within_task": {"noise_by_group": "joint"}},
         **dict.fromkeys(("proven", "claimed"), gaussian_epsilon(2.0, 1e-5)),
     ),
     # The server's noise protects a client, the client's noise protects each example.
@@ -123,7 +119,7 @@ CASES = {
     **{
         f"{profile} epsilon of 4": examples(
             REPTILE,
-            within(multiplier=None, epsilon=4.0, profile=profile),
+            {"within_task": {"multiplier": None, "epsilon": 4.0, "profile": profile}},
             TWO_STEPS,
             **{profile: 4.0},
         )
