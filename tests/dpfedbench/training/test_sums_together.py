@@ -29,6 +29,11 @@ from .conftest import ledger_in, make_config, rounds_without_data, train, traini
 DELTA = 1e-6
 
 
+def gaussian(z, delta=DELTA):
+    """Return epsilon of one Gaussian release, by its trade-off curve."""
+    return sampled_gaussian_epsilon(z, 1, delta)
+
+
 def joint(*multipliers):
     return sum(z**-2 for z in multipliers) ** -0.5
 
@@ -152,16 +157,12 @@ def test_two_sums_of_which_the_server_sees_one_count_against_it(silos, tmp_path)
         for line in ledger_in(tmp_path)
     ]
     proof = account(lines, delta=DELTA, claims={}).profiles["proven"]
-    expected = sampled_gaussian_epsilon(joint(1.0, 2.0), 1, DELTA)
+    expected = gaussian(joint(1.0, 2.0))
     assert proof.observer == "server"
     assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
 
 
-def sample_level_config(*overlays):
-    base = {"method": "dp-maml-sample", "validation": {"every": 0}}
-    return make_config(base, *overlays)
-
-
+SAMPLE_LEVEL = {"method": "dp-maml-sample", "validation": {"every": 0}}
 SUPPORT_AND_QUERY = {
     "within_task": {"multiplier": 1.2, "delta": 1e-2},
     "noise": {"multiplier": 2.3},
@@ -173,9 +174,9 @@ def test_sample_level_budget_is_for_support_examples_too():
     budget = {"budget": {"delta": DELTA, "epsilon": 3.0}}
     message = r"^support-gradient-sum costs .* epsilon 3\.9"
     with pytest.raises(BenchError, match=message):
-        rounds_without_data(sample_level_config(SUPPORT_AND_QUERY, budget))
+        rounds_without_data(make_config(SAMPLE_LEVEL, SUPPORT_AND_QUERY, budget))
     budget["budget"]["epsilon"] = 4.0
-    rounds = rounds_without_data(sample_level_config(SUPPORT_AND_QUERY, budget))
+    rounds = rounds_without_data(make_config(SAMPLE_LEVEL, SUPPORT_AND_QUERY, budget))
     assert rounds.composition.allows(12)
 
 
@@ -184,9 +185,9 @@ def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path
     secret = {"participation": {"kind": "balls-and-bins"}}
     message = "is seen by everyone, which reveals the rounds that balls-and-bins"
     with pytest.raises(BenchError, match=message):
-        sample_level_config(secret)
+        make_config(SAMPLE_LEVEL, secret)
     make_config({"method": "dp-agrlr"}, secret)  # whose own releases the server sees
-    train(sample_level_config(), federation, tmp_path)
+    train(make_config(SAMPLE_LEVEL), federation, tmp_path)
     lines = ledger_in(tmp_path)
     for index, line in enumerate(lines):
         if line.name != SUPPORT:
@@ -202,4 +203,4 @@ def test_within_task_sums_over_the_same_examples_are_not_taken_for_disjoint():
         account(twice, delta=1e-5, claims={})
     disjoint = [dataclasses.replace(line, part=line.name) for line in twice]
     proof = account(disjoint, delta=1e-5, claims={}).profiles["proven"]
-    assert proof.epsilon_high == pytest.approx(sampled_gaussian_epsilon(1.0, 1, 1e-5))
+    assert proof.epsilon_high == pytest.approx(gaussian(1.0, 1e-5))
