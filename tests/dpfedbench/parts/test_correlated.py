@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from dpfedbench.parts.optimizers.optimizer import Sgd
@@ -15,14 +14,8 @@ from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import Optimised, SquareRoot, inverted
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
-from tests.dpfedbench.training.conftest import (
-    accounted,
-    ledger_in,
-    make_config,
-    releases_of,
-    stop_before,
-    train,
-)
+from tests.dpfedbench.training import conftest
+from tests.dpfedbench.training.conftest import make_config, releases_of, train
 from tests.dpsum.helpers import NO_NOISE
 
 ROUNDS = 8
@@ -33,19 +26,15 @@ FTRL = {"method": "dp-agr-ftrl"}
 RUN = FTRL | {"noise": {"multiplier": 2.0, "factorisation": "square-root"}}
 
 
-def planned(factorisation):
-    noise = Factorised(multiplier=1.0, factorisation=factorisation)
-    return noise.planned(ROUNDS, STEP, (1, 1))
-
-
-def draw(noise, seed=0, dimension=WIDE):
+def draw(factorisation):
     """Return the noise of all rounds, float64 [rounds, d]."""
-    return np.stack(
-        [
-            noise.standard(lambda i: stream(seed, "noise", i), index, dimension)
-            for index in range(noise.rounds)
-        ]
-    )
+    noise = Factorised(multiplier=1.0, factorisation=factorisation)
+    noise = noise.planned(ROUNDS, STEP, (1, 1))
+    draws = [
+        noise.standard(lambda index: stream(0, "noise", index), index, WIDE)
+        for index in range(ROUNDS)
+    ]
+    return np.stack(draws)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +43,9 @@ def draw(noise, seed=0, dimension=WIDE):
     ids=repr,
 )
 def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisation):
-    """C X is independent and standard (Kolmogorov-Smirnov over all of it, Bartlett over
-    rounds).
-
-    Each test rejects correct noise for one seed in a thousand. Independent noise of the
-    same deviations fails on C X, since its covariance is another one.
+    """C X is independent and standard; each test rejects correct noise for one seed in
+    1,000. Neighbouring coordinates correlate by N(0, 1/n); 5 deviations have a
+    false-alarm rate below 1e-5. Independent noise of the same deviations fails on C X.
     """
     weights = factorisation.weights(ROUNDS, STEP)
 
@@ -69,33 +56,25 @@ def test_correlated_noise_has_the_covariance_of_the_encoders_inverse(factorisati
         bartlett = stats.chi2(ROUNDS * (ROUNDS - 1) / 2).sf(statistic)
         return min(bartlett, stats.kstest(encoded.ravel(), "norm").pvalue) > LEVEL
 
-    noise = draw(planned(factorisation))
+    noise = draw(factorisation)
     assert fits(noise)
     deviations = np.linalg.norm(weights, axis=1, keepdims=True)
     assert not fits(deviations * np.random.default_rng(0).standard_normal(noise.shape))
     assert not fits(0.97 * noise)
-    covariance = np.einsum("td,sd->ts", noise, noise) / WIDE
-    largest = float((weights**2).sum(1).max())
-    error = 6 * math.sqrt(2 / WIDE) * largest
+    covariance = noise @ noise.T / WIDE
+    error = 6 * math.sqrt(2 / WIDE) * float((weights**2).sum(1).max())
     assert covariance == pytest.approx(weights @ weights.T, abs=error)
-
-
-def test_correlated_noise_is_independent_over_coordinates():
-    """Correlations are N(0, 1/n), and 5 deviations have a false-alarm rate below 1e-5."""
-    noise = draw(planned(SquareRoot()))
     neighbours = [np.corrcoef(row[:-1], row[1:])[0, 1] for row in noise]
     assert np.abs(neighbours).max() < 5 / math.sqrt(WIDE)
 
 
 @pytest.mark.parametrize("factorisation", [SquareRoot(), Optimised()], ids=repr)
 def test_encoded_sums_of_neighbours_differ_by_at_most_the_threshold(factorisation):
-    """Property 3 over all rounds: one client, which is in one round, becomes zero. Some
-    contributions are extreme.
-    """
+    """Property 3 over all rounds: one client, which is in one round, becomes zero."""
     encoder = inverted(factorisation.weights(5, STEP))
     rng = np.random.default_rng(0)
     extremes = (1e30, -1e30, math.inf, math.nan)
-    largest = 0.0
+    distances = []
 
     def encoded(inputs, threshold):
         sums = []
@@ -103,22 +82,19 @@ def test_encoded_sums_of_neighbours_differ_by_at_most_the_threshold(factorisatio
             total = PrivateSum(dimension=4, threshold=threshold, noise_multiplier=1.0)
             total.add(rows)
             sums.append(total.release(NO_NOISE))
-        return encoder @ np.stack(sums)
+        return encoder @ np.stack(sums) / threshold
 
     for _ in range(300):
         threshold = float(10 ** rng.uniform(-3, 3))
         scales = 10 ** rng.uniform(-8, 8, size=(5, 1, 1))
         rows = (rng.normal(size=(5, 3, 4)) * scales).astype(np.float32)
-        inputs = list(torch.from_numpy(rows))
-        value = extremes[rng.integers(4)]
-        inputs[rng.integers(5)][rng.integers(3), rng.integers(4)] = value
-        whole = encoded(inputs, threshold)
-        for index, client in itertools.product(range(5), range(3)):
-            neighbour = [rows.clone() for rows in inputs]
-            neighbour[index][client] = 0.0
-            distance = np.linalg.norm(whole - encoded(neighbour, threshold))
-            largest = max(largest, float(distance) / threshold)
-    assert 0.99 < largest <= 1 + 1e-6
+        rows[tuple(rng.integers((5, 3, 4)))] = rng.choice(extremes)
+        whole = encoded(rows, threshold)
+        for unit in itertools.product(range(5), range(3)):
+            neighbour = rows.copy()
+            neighbour[unit] = 0.0
+            distances.append(np.linalg.norm(whole - encoded(neighbour, threshold)))
+    assert 0.99 < max(distances) <= 1 + 1e-6
 
 
 def test_correlated_release_is_the_sum_and_the_ledgers_combination():
@@ -136,8 +112,7 @@ def test_correlated_release_is_the_sum_and_the_ledgers_combination():
             for i, weight in enumerate(line.combines)
         )
         assert mean * 4 == pytest.approx(clipped + line.noise_std * noise, rel=1e-5)
-        assert line.noise_std == 2.0 * 0.5
-        assert line.sensitivity == 0.5
+        assert (line.noise_std, line.sensitivity) == (2.0 * 0.5, 0.5)
 
 
 def test_correlated_noise_is_planned_for_the_server_and_rounds_of_the_run():
@@ -165,27 +140,15 @@ def test_correlated_run_resumes_with_the_same_bits_and_is_one_gaussian(
 ):
     config = make_config(RUN, {"noise": {"factorisation": {"kind": "optimised"}}})
     whole = train(config, federation, tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 7)):
+    with monkeypatch.context() as patch, pytest.raises(conftest.stop_before(patch, 7)):
         train(config, federation, tmp_path / "killed", checkpoint_seconds=0)
     assert train(config, federation, tmp_path / "killed") == whole
-    lengths = [len(line.combines) for line in ledger_in(tmp_path / "whole")]
+    lengths = [len(line.combines) for line in conftest.ledger_in(tmp_path / "whole")]
     assert lengths == list(range(1, 13))
-    profiles = accounted(config, tmp_path / "whole", federation[1])["profiles"]
-    exact = gaussian_epsilon(2.0, 1e-3)
-    for name in ("claimed", "proven"):
+    profiles = conftest.accounted(config, tmp_path / "whole", federation[1])["profiles"]
+    for name, z in (("claimed", 2.0), ("proven", 2.0), ("replace_one", 1.0)):
         profile = profiles[name]
-        assert profile["epsilon_low"] == profile["epsilon_high"]
-        assert profile["epsilon_high"] == pytest.approx(exact, rel=1e-9)
         assert profile["status"] == "proved"
-    replaced = gaussian_epsilon(1.0, 1e-3)
-    assert profiles["replace_one"]["epsilon_high"] == pytest.approx(replaced, rel=1e-9)
-    assert profiles["image_level"]["epsilon_high"] > exact
-
-
-def test_calibrated_correlated_noise_is_that_of_one_gaussian():
-    """z = 2.905 for (1.5, 1e-6), as for one pass with independent noise
-    (docs/privacy.md).
-    """
-    budget = {"noise": {"multiplier": None}, "budget": {"epsilon": 1.5, "delta": 1e-6}}
-    (line,), _ = releases_of(make_config(FTRL | budget), np.zeros((48, 2)))[0]
-    assert line.noise_multiplier == 2.905
+        exact = pytest.approx(gaussian_epsilon(z, 1e-3), rel=1e-9)
+        assert profile["epsilon_low"] == profile["epsilon_high"] == exact
+    assert profiles["image_level"]["epsilon_high"] > gaussian_epsilon(2.0, 1e-3)

@@ -15,51 +15,37 @@ from dpfedbench.training.processes import Processes
 from dpsum.clipping import Constant
 
 
-class Quadratic:
-    """Stand-in for gradients of F_k(w) = a_k/2 ||w - b_k||^2, where the labels are k."""
+def make_clients(update, curvatures, optima, records, sums=()):
+    """Return clients k of losses F_k(w) = a_k/2 ||w - b_k||^2, whose labels are k."""
 
-    device = "cpu"
-
-    def __init__(self, curvatures, optima):
-        self.curvatures = curvatures
-        self.optima = optima
-
-    def evaluate(self, theta, images, labels):
-        return SimpleNamespace(loss=0.0, accuracy=0.0)
-
-    def summed_record_gradients(self, theta, images, labels, room):
+    def summed_record_gradients(theta, images, labels, room):
         client = labels[0]
-        gradient = self.curvatures[client] * (theta - self.optima[client])
-        return len(labels) * np.float64(gradient)
+        return len(labels) * np.float64(curvatures[client] * (theta - optima[client]))
 
-
-def quadratic_setup(curvatures, optima, records, run):
-    """Return a `Setup` of clients with `records` records each and quadratic losses."""
-
-    def workers(make):
-        return SimpleNamespace(
-            count=1,
-            running=lambda: ThreadPoolExecutor(1),
-            worker=lambda: contextlib.nullcontext(make(Quadratic(curvatures, optima))),
-        )
-
-    count = len(curvatures)
-    held = SimpleNamespace(
-        images=[np.zeros((records, 1))] * count,
-        labels=[np.full(records, client) for client in range(count)],
+    gradients = SimpleNamespace(
+        device="cpu",
+        evaluate=lambda *_: SimpleNamespace(loss=0.0, accuracy=0.0),
+        summed_record_gradients=summed_record_gradients,
     )
-    net = SimpleNamespace(dimension=len(optima[0]))
-    return SimpleNamespace(
+    held = SimpleNamespace(
+        images=[np.zeros((records, 1))] * len(optima),
+        labels=[np.full(records, client) for client in range(len(optima))],
+    )
+    net = SimpleNamespace(dimension=2)
+    setup = SimpleNamespace(
         held=held,
         net=net,
         shared=SharedCoordinates(net),
-        workers=workers,
-        run=run,
+        workers=lambda make: SimpleNamespace(
+            count=1,
+            running=lambda: ThreadPoolExecutor(1),
+            worker=lambda: contextlib.nullcontext(make(gradients)),
+        ),
+        run=SimpleNamespace(sums=lambda: sums, private=bool(sums), stream_seed=0),
         processes=Processes(),
     )
+    return update.clients(setup)
 
-
-# FedProx: one client of eleven records, which are two chunks
 
 START = np.array([1.0, -2.0], np.float32)
 OPTIMUM = np.array([3.0, 4.0], np.float32)
@@ -67,18 +53,15 @@ CURVATURE = 0.5
 
 
 def difference(update):
-    run = SimpleNamespace(sums=list, private=False, stream_seed=0)
-    setup = quadratic_setup([CURVATURE], [OPTIMUM], 11, run)
-    chunk = update.clients(setup).contributions(START, np.array([0]), 0)
-    ((rows, _),) = chunk
+    """Return what a client of eleven records, which are two chunks, sends."""
+    clients = make_clients(update, [CURVATURE], [OPTIMUM], 11)
+    ((rows, _),) = clients.contributions(START, np.array([0]), 0)
     return rows[0].numpy().copy()
 
 
 @pytest.mark.parametrize(("mu", "steps"), [(0.1, 7), (3.0, 7), (1.0, 200)])
 def test_fedprox_on_a_quadratic_has_the_closed_form(mu, steps):
-    """h has its optimum at (a b + mu w_0) / (a + mu), and each step leaves 1 - r (a +
-    mu) of the distance to it.
-    """
+    """The optimum is (a b + mu w_0) / (a + mu); a step leaves 1 - r (a + mu) to it."""
     rate = 0.2
     centre = (CURVATURE * OPTIMUM + mu * START) / (CURVATURE + mu)
     end = centre + (1 - rate * (CURVATURE + mu)) ** steps * (START - centre)
@@ -94,40 +77,33 @@ def test_fedprox_without_the_term_is_the_model_difference_to_the_bit(optimizer):
     assert difference(Proximal.read({"mu": 0.5, **values})).tolist() != plain
 
 
-# SCAFFOLD: three clients, of which FedAvg finds another optimum than their mean's
-
 CURVATURES = np.array([0.2, 1.0, 3.0])
 OPTIMA = np.array([[3.0, 4.0], [-1.0, 0.5], [0.5, -2.0]])
 BEST = (CURVATURES[:, None] * OPTIMA).sum(axis=0) / CURVATURES.sum()
-"""Where the gradients of all clients' F_k add up to zero."""
+"""Where the gradients of all F_k add up to zero: FedAvg finds another optimum."""
 RATE = 0.1
 STEPS = 5
-SCAFFOLD = Scaffold(inner_steps=STEPS, inner_rate=RATE)
 EVERYONE = [[0, 1, 2]] * 12
 COHORTS = [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
 
 
-def make_clients(update, threshold=None):
+def scaffold_clients(threshold=None):
     rule = None if threshold is None else Constant(threshold=threshold)
     control = SimpleNamespace(name=CONTROL, clipping=rule)
-    run = SimpleNamespace(sums=lambda: [control], private=True, stream_seed=0)
-    setup = quadratic_setup(CURVATURES, OPTIMA, 4, run)
-    return update.clients(setup)
+    update = Scaffold(inner_steps=STEPS, inner_rate=RATE)
+    return make_clients(update, CURVATURES, OPTIMA, 4, [control])
 
 
-def server_control(clients):
-    return clients.state()["public"]["control"]
+def controls_of(clients):
+    """Return the control variates of the server and of the three clients."""
+    state = clients.state()
+    controls = [state["clients"][client]["control"] for client in range(3)]
+    return state["public"]["control"], torch.stack(controls)
 
 
-def client_controls(clients):
-    """Return the control variate of each client that has one."""
-    states = clients.state()["clients"]
-    return {client: state["control"] for client, state in states.items()}
-
-
-def train(update, cohorts):
+def train(cohorts):
     """Return the model and the clients after these rounds. The server averages."""
-    clients = make_clients(update)
+    clients = scaffold_clients()
     theta = np.zeros(2, np.float32)
     for cohort in cohorts:
         ((rows, _),) = clients.contributions(theta, np.array(cohort), 0)
@@ -138,10 +114,7 @@ def train(update, cohorts):
 
 
 def train_by_hand(cohorts):
-    """Compute Algorithm 1 with option II and server rate 1 in double precision.
-
-    Names are those of the paper.
-    """
+    """Compute Algorithm 1 with option II and server rate 1, in the paper's names."""
     x = np.zeros(2)
     c = np.zeros(2)
     c_i = np.zeros((3, 2))
@@ -163,33 +136,30 @@ def train_by_hand(cohorts):
 
 @pytest.mark.parametrize("cohorts", [EVERYONE, COHORTS])
 def test_scaffold_rounds_are_those_of_the_algorithm(cohorts):
-    theta, clients = train(SCAFFOLD, cohorts)
+    theta, clients = train(cohorts)
     x, c, controls = train_by_hand(cohorts)
     assert np.allclose(theta, x, atol=1e-5)
-    assert np.allclose(server_control(clients), c, atol=1e-5)
-    by_client = client_controls(clients)
-    variates = [by_client[client] for client in range(3)]
+    server, variates = controls_of(clients)
+    assert np.allclose(server, c, atol=1e-5)
     assert np.allclose(variates, controls, atol=1e-5)
     assert np.allclose(c, controls.mean(axis=0))
 
 
 def test_scaffold_without_its_correction_misses_the_optimum(monkeypatch):
     """The planted fault: clients step along their own gradients, as FedAvg's do."""
-    assert np.allclose(train(SCAFFOLD, EVERYONE * 40)[0], BEST, atol=1e-4)
+    assert np.allclose(train(EVERYONE * 40)[0], BEST, atol=1e-4)
     steps = Scaffold.corrected_steps
 
     def uncorrected(self, model, client, correction):
         return steps(self, model, client, torch.zeros_like(correction))
 
     monkeypatch.setattr(Scaffold, "corrected_steps", uncorrected)
-    assert np.linalg.norm(train(SCAFFOLD, EVERYONE * 40)[0] - BEST) > 0.1
+    assert np.linalg.norm(train(EVERYONE * 40)[0] - BEST) > 0.1
 
 
 def test_scaffold_client_keeps_the_clipped_message():
-    """So the mean of all control variates is the server's sum of messages of norm at
-    most C.
-    """
-    clients = make_clients(SCAFFOLD, threshold=0.05)
+    """So the mean of all control variates is the server's sum of clipped messages."""
+    clients = scaffold_clients(threshold=0.05)
     total = np.zeros(2)
     theta = np.array([5.0, 5.0], np.float32)
     for _ in range(3):
@@ -198,6 +168,6 @@ def test_scaffold_client_keeps_the_clipped_message():
         assert np.allclose(np.linalg.norm(messages, axis=1), 0.05, rtol=1e-5)
         total += messages.sum(axis=0) / 3
         clients.receive_broadcast([messages.sum(axis=0, dtype=np.float64) / 3])
-    variates = torch.stack(list(client_controls(clients).values()))
+    server, variates = controls_of(clients)
     assert np.allclose(variates.mean(dim=0), total, atol=1e-6)
-    assert np.allclose(server_control(clients), total, atol=1e-6)
+    assert np.allclose(server, total, atol=1e-6)

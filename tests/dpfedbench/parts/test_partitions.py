@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.config.part import kinds_of
 from dpfedbench.config.sections import PartitionScheme
-from dpfedbench.data.images import ImageDataset, RawImages
+from dpfedbench.data.images import ImageDataset
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
 from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, make_config
 from tests.partitions import made_clients
@@ -30,14 +30,14 @@ def draw(clients, ways=3, seed=0, **options):
 
 def test_partition_folders_do_not_change():
     dirichlet = {"partition": "dirichlet", "concentration": 0.3}
+    disjoint = {"clients": {"partition": "disjoint"}}
+    difference = {"method": "dp-fedavg", "clients": dirichlet}
     runs = {
         "glyphs/3way-48clients-4examples-shared-seed0": make_config(),
-        "glyphs/3way-48clients-4examples-disjoint-seed0": make_config(
-            {"clients": {"partition": "disjoint"}}
-        ),
+        "glyphs/3way-48clients-4examples-disjoint-seed0": make_config(disjoint),
         "digits/4clients-20fragments-seed0": make_config(general=LOTS),
         "digits/4clients-dirichlet0.3-least10-seed0": make_config(
-            {"method": "dp-fedavg", "clients": dirichlet}, general=DIFFERENCE
+            difference, general=DIFFERENCE
         ),
     }
     assert [run.clients_folder for run in runs.values()] == list(runs)
@@ -64,20 +64,16 @@ def test_alphabet_clients_hold_distinct_classes_and_depend_on_the_seed_alone():
     assert not np.array_equal(draw(5000, seed=1)[0], classes)
 
 
-def share_of_one_group(concentration):
-    """Return the share of 4,096 clients whose two classes are of one group."""
-    classes, _ = draw(4096, ways=2, concentration=concentration)
-    groups = np.repeat([0, 1, 2], list(GROUPS.values()))[classes]
-    return float((groups[:, 0] == groups[:, 1]).mean())
-
-
 def test_alphabet_concentration_goes_from_one_alphabet_to_all():
-    """A client's two classes are of one group: nearly always, or as often as two of the
-    forty classes, (24 x 23 + 12 x 11 + 4 x 3) / (40 x 39) = 0.446.
-
-    Four standard errors of 4,096 clients are 0.031.
+    """Two of the forty classes are of one group with probability 0.446 = (24 x 23 + 12 x
+    11 + 4 x 3) / (40 x 39). Four standard errors of 4,096 clients are 0.031.
     """
-    low, middle, high = map(share_of_one_group, (1e-3, 1.0, 1e6))
+    shares = []
+    for concentration in (1e-3, 1.0, 1e6):
+        classes, _ = draw(4096, ways=2, concentration=concentration)
+        groups = np.array(LETTERS.groups)[classes]
+        shares.append((groups[:, 0] == groups[:, 1]).mean())
+    low, middle, high = shares
     assert low > 0.99
     assert low > middle > high
     assert abs(high - 0.4462) < 0.031
@@ -96,31 +92,20 @@ def test_log_dirichlet_has_the_moments_of_the_distribution():
 
 
 def test_groups_of_classes_follow_from_their_names():
-    """Groups are Omniglot's alphabets or the scripts of drawn letters; others have
-    none.
-    """
+    """Groups are Omniglot's alphabets or the scripts of drawn letters."""
     letter = "U+0416 CYRILLIC CAPITAL LETTER ZHE"
     names = ("background/Greek/character01", letter, "U+1F600", "dog")
-    images = np.zeros((4, 2, 1, 1, 1), np.uint8)
-    dataset = ImageDataset(
-        name="some", images=images, splits={}, class_names=names, summary={}
-    )
+    values = {"name": "some", "splits": {}, "summary": {}}
+    dataset = ImageDataset(images=np.zeros((4, 2, 1)), class_names=names, **values)
     assert dataset.groups == ("background/Greek", "CYRILLIC", "", "")
 
 
-def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(tmp_path):
-    """Only the folder's name and the turns differ. One training class has four images."""
-    raw = RawImages(
-        images=np.arange(3 * 4 * 2 * 2).reshape(3, 4, 2, 2, 1).astype(np.uint8),
-        class_names=("a", "b", "c"),
-        splits=("train", "validation", "test"),
-        versions={},
-    )
-    raw.save(tmp_path, {"name": "small"})
+def test_rotations_keep_classes_and_images_and_count_a_turned_image_once(federation):
+    """Only the folder's name and the turns differ."""
     plain_part = made_clients("shared", count=500)
     turned_part = made_clients("shared", count=500, rotations="quarter-turns")
-    plain = plain_part.make(tmp_path, ways=1, seed=0)
-    turned = turned_part.make(tmp_path, ways=1, seed=0)
+    plain = plain_part.make(federation[0], ways=1, seed=0)
+    turned = turned_part.make(federation[0], ways=1, seed=0)
     assert plain.quarter_turns is None
     assert set(turned.quarter_turns.ravel()) == {0, 1, 2, 3}
     assert np.array_equal(plain.classes, turned.classes)

@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from dpfedbench.parts.transforms.automatic import Automatic
-from tests.dpfedbench.training.conftest import (
-    fixed_rounds,
-    lots_config,
-    make_config,
-    rounds_of,
-    train,
-)
+from tests.dpfedbench.training import conftest
+from tests.dpfedbench.training.conftest import lots_config, make_config, train
 from tests.dpsum.helpers import NO_NOISE
 
 CLIPPING = {"clipping": {"kind": "constant", "threshold": 1.0}}
@@ -22,10 +17,11 @@ def release(total):
     return torch.from_numpy(total.sum.release(NO_NOISE))
 
 
-@pytest.fixture
-def total():
-    """Open a sum of automatically clipped contributions of seven coordinates."""
-    return fixed_rounds(make_config(AUTOMATIC), np.ones((48, 7))).server.begin_round(0)
+def begin_sum():
+    """Begin a sum of automatically clipped contributions of seven coordinates."""
+    return conftest.fixed_rounds(
+        make_config(AUTOMATIC), np.ones((48, 7))
+    ).server.begin_round(0)
 
 
 def test_automatic_divides_a_contribution_by_its_norm_and_gamma():
@@ -38,12 +34,11 @@ def test_automatic_divides_a_contribution_by_its_norm_and_gamma():
 @pytest.mark.parametrize("scale", [1e-38, 1e-3, 1.0, 1e3, 1e30])
 def test_automatic_contribution_moves_the_sum_by_at_most_the_threshold(scale):
     """Neighbours differ in one contribution of any size."""
-    run = make_config(AUTOMATIC)
     rows = np.random.default_rng(0).standard_normal((12, 7)).astype(np.float32)
     rows[0] *= np.float32(scale)
     sums = []
     for contributions in (rows, rows[1:]):
-        total = fixed_rounds(run, np.ones((48, 7))).server.begin_round(0)
+        total = begin_sum()
         total.add(torch.from_numpy(contributions))
         sums.append(release(total))
     moved = float((sums[0] - sums[1]).norm())
@@ -53,7 +48,8 @@ def test_automatic_contribution_moves_the_sum_by_at_most_the_threshold(scale):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_automatic_contribution_that_is_not_finite_counts_as_zero(total, value):
+def test_automatic_contribution_that_is_not_finite_counts_as_zero(value):
+    total = begin_sum()
     rows = torch.ones((3, 7))
     rows[1, 2] = value
     total.add(rows)
@@ -62,17 +58,15 @@ def test_automatic_contribution_that_is_not_finite_counts_as_zero(total, value):
     torch.testing.assert_close(release(total), expected)
 
 
-def test_automatic_sum_refuses_compiled_loops_that_pass_by_the_transform(total):
+def test_automatic_sum_refuses_compiled_loops_that_pass_by_the_transform():
     with pytest.raises(RuntimeError, match="transformed before they are clipped"):
-        total.add_by(lambda limit, total, norms: None, 1)
+        begin_sum().add_by(lambda limit, total, norms: None, 1)
 
 
 def test_automatic_transforms_records_too(silos, tmp_path):
-    """A lot's release without noise is the sum of g / (|g| + gamma) over gradients of
-    single records.
-    """
+    """A lot's sum without noise is that of g / (|g| + gamma) of single records."""
     run = lots_config({"method": "dp-fl", **AUTOMATIC})
-    rounds = rounds_of(run, silos, tmp_path)
+    rounds = conftest.rounds_of(run, silos, tmp_path)
     images = rounds.clients._held.images[0][:9]
     labels = rounds.clients._held.labels[0][:9]
     theta = rounds.theta.numpy()

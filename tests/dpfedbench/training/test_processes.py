@@ -14,20 +14,14 @@ from torch import distributed
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_text
-from dpfedbench.training import engine, together
+from dpfedbench.training import together
 from dpfedbench.training.processes import Lost, Processes, joined
 from workflow_jobs import launch
 
-from .conftest import (
-    forking,
-    history_in,
-    lots_config,
-    personal_in,
-    train_model,
-    training_in,
-)
+from . import conftest
+from .conftest import forking, lots_config, personal_in, train_model, training_in
 from .test_restart import CASES as RUNS
-from .test_restart import with_rounds
+from .test_restart import slow_down, wait_for_write, with_rounds, write_time
 
 CASES = {
     name: (RUNS[name][0], with_rounds(RUNS[name][1], 4))
@@ -50,17 +44,17 @@ CASES = {
 }
 
 
-def take_part(rank, count, port, jobs, refusal=None):
-    """Train all jobs as one process of `start_processes` does.
+def join_group(rank, count, port):
+    """Set the variables that torchrun sets for a process of a group."""
+    numbers = {"RANK": rank, "WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ.update({name: str(number) for name, number in numbers.items()})
 
-    The first process writes a refusal to the file `refusal`.
-    """
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+
+def take_part(rank, count, port, jobs, round_seconds):
+    """Train all jobs as one process. The first one writes a refusal to a file."""
+    join_group(rank, count, port)
+    slow_down(round_seconds)
     with joined() as processes:
         for configs, folders, run_dir, seconds in jobs:
             config = configs[rank] if isinstance(configs, tuple) else configs
@@ -68,21 +62,19 @@ def take_part(rank, count, port, jobs, refusal=None):
             try:
                 train_model(config, folders, run_dir, **options)
             except BenchError as error:
-                if processes.first and refusal:
-                    refusal.write_text(str(error))
+                if processes.first:
+                    run_dir.with_name("refusal").write_text(str(error))
                 raise SystemExit(1) from error
 
 
-def start_processes(count, jobs, refusal=None, target=take_part):
+def start_processes(count, jobs, round_seconds=0.0):
     """Start processes that train these jobs together."""
-    context = forking()
     port = launch._free_port()
-    processes = [
-        context.Process(target=target, args=(rank, count, port, jobs, refusal))
-        for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
+    processes = []
+    for rank in range(count):
+        arguments = (rank, count, port, jobs, round_seconds)
+        processes.append(forking().Process(target=take_part, args=arguments))
+        processes[-1].start()
     return processes
 
 
@@ -100,7 +92,7 @@ def exit_codes(processes, seconds=120):
 def results_in(run_dir):
     """Return model, ledger, and the history without the times."""
     names = ("model.safetensors", "ledger.jsonl")
-    history = history_in(run_dir).drop(columns="seconds").to_csv()
+    history = conftest.history_in(run_dir).drop(columns="seconds").to_csv()
     return [(run_dir / name).read_bytes() for name in names], history
 
 
@@ -110,105 +102,75 @@ def train_alone(config, folders, run_dir):
 
 
 @pytest.fixture(scope="module")
-def by_two(federation, silos, tmp_path_factory):
-    """Train all cases with two processes; return the folder and the data."""
+def by_two(request, tmp_path_factory):
+    """Train all cases with two processes: (folder, job of each case)."""
     root = tmp_path_factory.mktemp("two")
-    fixtures = {"federation": federation, "silos": silos}
-    folders = {name: fixtures[fixture] for name, (fixture, _) in CASES.items()}
-    jobs = [
-        (config, folders[name], root / name, 1e9) for name, (_, config) in CASES.items()
-    ]
-    assert exit_codes(start_processes(2, jobs)) == [0, 0]
-    return root, folders
+    jobs = {
+        name: (config, request.getfixturevalue(fixture), root / name, 1e9)
+        for name, (fixture, config) in CASES.items()
+    }
+    assert exit_codes(start_processes(2, list(jobs.values()))) == [0, 0]
+    return root, jobs
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_with_the_bits_of_one(name, by_two, tmp_path):
-    root, folders = by_two
-    alone = train_alone(CASES[name][1], folders[name], tmp_path)
-    assert alone == results_in(root / name)
+    root, jobs = by_two
+    config, folders, *_ = jobs[name]
+    assert train_alone(config, folders, tmp_path) == results_in(root / name)
     assert personal_in(root / name) == personal_in(tmp_path)
     assert training_in(root / name)["processes"] == 2
-
-
-def take_part_slowly(*args):
-    take_round = engine._Training._round
-
-    def slow(self, index):
-        time.sleep(0.05)
-        return take_round(self, index)
-
-    engine._Training._round = slow
-    take_part(*args)
-
-
-def wait_for_checkpoint(state, before, is_alive):
-    """Wait until a checkpoint was written after the time `before` (None: ever)."""
-    deadline = time.monotonic() + 120
-    while not state.exists() or state.stat().st_mtime_ns == before:
-        assert time.monotonic() < deadline
-        assert is_alive()
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("name", ["dp-agr", "personal heads", "dp-fnas"])
 def test_killed_processes_are_followed_by_others_to_the_same_bits(
     name, by_two, tmp_path
 ):
-    """The second of two processes is killed at a random moment, then the first of
-    three. One process ends the run.
-    """
-    root, folders = by_two
+    """The second of two processes is killed, then the first of three."""
+    root, jobs = by_two
+    config, folders, *_ = jobs[name]
     run_dir = tmp_path / "run"
     moments = random.Random(name)
     state = run_dir / "checkpoint" / "state.pt"
-    job = CASES[name][1], folders[name], run_dir, 0
-    before = None
     for count, victim in ((2, 1), (3, 0)):
-        processes = start_processes(count, [job], target=take_part_slowly)
-        wait_for_checkpoint(state, before, processes[0].is_alive)
+        before = write_time(state)
+        processes = start_processes(count, [(config, folders, run_dir, 0)], 0.05)
+        wait_for_write(state, before, processes[0].is_alive)
         time.sleep(moments.uniform(0, 0.06))
-        os.kill(processes[victim].pid, signal.SIGKILL)
+        processes[victim].kill()
         codes = exit_codes(processes)
         assert codes[victim] == -signal.SIGKILL
         assert all(codes)
-        before = state.stat().st_mtime_ns
-    alone = train_alone(CASES[name][1], folders[name], run_dir)
-    assert alone == results_in(root / name)
+    assert train_alone(config, folders, run_dir) == results_in(root / name)
     assert training_in(run_dir)["resumed"] == 2
 
 
 def test_process_that_lost_another_does_not_leave_the_group(monkeypatch):
     """Leaving the group can wait for a process that is gone; exiting does not."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(launch._free_port()))
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    join_group(0, 1, launch._free_port())
     with pytest.raises(Lost), joined():
         raise Lost
     assert distributed.is_initialized()
     distributed.destroy_process_group()
 
 
-def test_processes_with_other_configurations_are_refused(federation, tmp_path):
+def test_processes_with_other_configurations_data_or_code_are_refused(
+    federation, tmp_path, monkeypatch
+):
     config = CASES["dp-agr"][1]
     job = (config, config.replace(seed=1)), federation, tmp_path / "run", 1e9
-    refusal = tmp_path / "refusal"
-    assert exit_codes(start_processes(2, [job], refusal)) == [1, 1]
-    assert "another configuration than process 0" in refusal.read_text()
+    assert exit_codes(start_processes(2, [job])) == [1, 1]
+    refusal = (tmp_path / "refusal").read_text()
+    assert "another configuration than process 0" in refusal
     assert not (tmp_path / "run").exists()
-
-
-def test_processes_with_other_data_or_code_are_refused(federation):
-    class TwoHosts(Processes):
-        def gather(self, value):
-            changed = value[1] | {str(federation[0]): "other", "torch": "0"}
-            return [value, ("far", changed)]
-
-    config = CASES["dp-agr"][1]
-    with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
-        together.check_agree(TwoHosts(0, 2), config, "cpu", federation)
     together.check_agree(Processes(), config, "cpu", federation)
+    other = {str(federation[0]): "other", "torch": "0"}
+    monkeypatch.setattr(
+        Processes, "gather", lambda self, value: [value, ("far", value[1] | other)]
+    )
+    with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
+        together.check_agree(Processes(0, 2), config, "cpu", federation)
 
 
 JOB = """
@@ -221,64 +183,50 @@ with job(Path(sys.argv[2], "train.log"), "train"):
 """
 
 
-class Job:
-    """Job of the workflow that trains with two processes."""
+def start_job(config, folders, run_dir):
+    """Start a job of the workflow that trains with two processes."""
+    write_text(run_dir / "config.yaml", config.to_yaml())
+    arguments = {
+        "data_dir": folders[0],
+        "clients_dir": folders[1],
+        "run_dir": run_dir,
+        "threads": 1,
+        "checkpoint_seconds": 0.01,
+        "device": "cpu",
+        "kernels": True,
+        "references": [],
+        "config": run_dir / "config.yaml",
+    }
+    command = [sys.executable, "-c", JOB, json.dumps(arguments, default=str)]
+    command.append(str(run_dir.parent))
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
-    def __init__(self, config, folders, folder):
-        self.run_dir = folder / "results" / "runs" / config.folder
-        self.state = self.run_dir / "checkpoint" / "state.pt"
-        write_text(self.run_dir / "config.yaml", config.to_yaml())
-        arguments = {
-            "data_dir": str(folders[0]),
-            "clients_dir": str(folders[1]),
-            "run_dir": str(self.run_dir),
-            "threads": 1,
-            "checkpoint_seconds": 0.01,
-            "device": "cpu",
-            "kernels": True,
-            "references": [],
-            "config": str(self.run_dir / "config.yaml"),
-        }
-        command = [sys.executable, "-c", JOB, json.dumps(arguments), str(folder)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
-    def members(self):
-        """Return the training's processes by rank, once they wrote a checkpoint."""
-        before = self.state.stat().st_mtime_ns if self.state.exists() else None
-        wait_for_checkpoint(self.state, before, lambda: self.process.poll() is None)
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return {
-            int(child.environ()["RANK"]): child
-            for child in children
-            if "RANK" in child.environ()
-        }
-
-    def end(self):
-        """Return the exit code and the error lines."""
-        lines = self.process.communicate(timeout=120)[1].splitlines()
-        return self.process.returncode, lines
+def members_of(job, run_dir):
+    """Return the training's processes by rank, once they wrote a checkpoint."""
+    state = run_dir / "checkpoint" / "state.pt"
+    wait_for_write(state, write_time(state), lambda: job.poll() is None)
+    children = psutil.Process(job.pid).children(recursive=True)
+    ranks = {child: child.environ().get("RANK") for child in children}
+    return {int(rank): child for child, rank in ranks.items() if rank}
 
 
 def test_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
-    """torchrun starts the processes. A killed process ends the job with one line, and a
-    killed job ends all processes.
-    """
+    """torchrun starts the processes. A killed job ends all of them."""
     config = lots_config({"participation": {"rounds": 200}, "validation": {"every": 0}})
-    job = Job(config, silos, tmp_path)
-    members = job.members()
-    members[1].kill()
-    code, lines = job.end()
-    assert code == 1
-    assert lines[-1].startswith("train: one of the 2 processes was killed or lost (")
-    assert psutil.wait_procs(members.values(), timeout=10)[1] == []
-    job = Job(config, silos, tmp_path)
-    members = job.members()
-    job.process.kill()
-    assert psutil.wait_procs(members.values(), timeout=20)[1] == []
-    job.end()
-    job = Job(config, silos, tmp_path)
-    code, lines = job.end()
-    assert code == 0, lines
-    alone = train_alone(config, silos, tmp_path / "one")
-    assert results_in(job.run_dir) == alone
-    assert training_in(job.run_dir)["resumed"] == 2
+    run_dir = tmp_path / config.folder
+    for victim in ("member", "job"):
+        job = start_job(config, silos, run_dir)
+        members = members_of(job, run_dir)
+        (members[1] if victim == "member" else job).kill()
+        assert psutil.wait_procs(members.values(), timeout=20)[1] == []
+        errors = job.communicate(timeout=120)[1].splitlines()
+        if victim == "member":
+            assert job.returncode == 1
+            lost = "train: one of the 2 processes was killed or lost ("
+            assert errors[-1].startswith(lost)
+    job = start_job(config, silos, run_dir)
+    errors = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, errors
+    assert results_in(run_dir) == train_alone(config, silos, tmp_path / "one")
+    assert training_in(run_dir)["resumed"] == 2

@@ -24,33 +24,30 @@ RELEASED = {
     "clipping": {"kind": "by-kernel", "kernel_norm": C, "threshold": None},
 }
 KERNELS = 42
-"""Of the network of `SEARCH`, counted by hand: 6 of the stem, the scale of its
-normalisation, 11 of the last layer (10 rows and its bias), and 24 of depthwise 3 x 3
-convolutions: cell 0 has 2 channels and 2 edges, cell 1 has 4 channels and 2 edges, each
-edge two such convolutions.
+"""By hand: 6 of the stem, the scale of its normalisation, 11 of the last layer (10 rows
+and its bias), and of depthwise convolutions 2 x (2 + 4) channels x 2 edges.
 """
+
+
+RATES = (0.5, 3.0)
+"""Of the weights and of the architecture."""
 
 
 def make_config(*overlays):
     return lots_config(SEARCH, RELEASED, *overlays)
 
 
-def reference_round(
-    net, theta, training, validation, *, rates, kernels, velocity, length
-):
-    """Compute a round of the released code without noise, in double precision.
-
-    Plain gradient descent; the weights have momentum 0.9. Returns the weights after the
-    round, and the norm of the gradient before it is cut to 5.
-    """
+def reference_round(net, theta, training, validation, velocity, length):
+    """Return the weights after a noiseless round, and the norm before the cut."""
     weights = net.blocks["weights"]
     architecture = net.blocks["architecture"]
     theta = torch.from_numpy(theta).double()
 
     def gradient(model, lot):
         model = model.clone().requires_grad_()
+        images, labels = lot
         loss = functional.cross_entropy(
-            net.logits(model, lot[0]), torch.from_numpy(lot[1])
+            net.logits(model, images), torch.from_numpy(labels)
         )
         return torch.autograd.grad(loss, model)[0]
 
@@ -61,39 +58,41 @@ def reference_round(
 
     decay = 0.9 * velocity + 0.1 * theta[weights]
     step = gradient(theta, training)[weights] + decay
-    virtual = moved(theta, weights, -rates[0] * step)
+    virtual = moved(theta, weights, -RATES[0] * step)
     validation_gradient = gradient(virtual, validation)
     direction = validation_gradient[weights]
     epsilon = length / direction.norm()
     plus = gradient(moved(theta, weights, epsilon * direction), training)
     minus = gradient(moved(theta, weights, -epsilon * direction), training)
     second = (plus - minus)[architecture]
-    along = validation_gradient[architecture] - rates[0] * epsilon / 2 * second
-    model = moved(theta, architecture, -rates[1] * along)
+    along = validation_gradient[architecture] - RATES[0] * epsilon / 2 * second
+    model = moved(theta, architecture, -RATES[1] * along)
     step = gradient(model, training)[weights]
     norm = float(step.norm())
     step = step * min(1.0, 5 / norm)
-    for begin, end, size in kernels:
-        for first in range(begin, end, size):
-            kernel = step[first : first + size]
-            kernel *= C / max(C, float(kernel.norm()))
-    return moved(model, weights, -rates[0] * (step + decay)), norm
+    for kernel in hand_kernels(net):
+        step[kernel] *= C / max(C, float(step[kernel].norm()))
+    return moved(model, weights, -RATES[0] * (step + decay)), norm
 
 
 def hand_kernels(net):
-    """Return (begin, end, size) of the clipped kernels, by the tensors' shapes."""
+    """Return the coordinates of the clipped kernels, by the tensors' shapes."""
     start = 0
     kernels = []
     for name in net.named_blocks["weights"]:
         shape = net.shapes[name]
-        size = math.prod(shape)
+        end = start + math.prod(shape)
+        size = None
         if name in ("stem_norm.scale", "classifier.bias"):
-            kernels.append((start, start + size, size))
+            size = end - start
         elif name == "classifier.weight":
-            kernels.append((start, start + size, shape[1]))
+            size = shape[1]
         elif name == "stem.weight" or "depthwise" in name:
-            kernels.append((start, start + size, 9))
-        start += size
+            size = 9
+        if size:
+            kernels += np.split(np.arange(start, end), (end - start) // size)
+        start = end
+    assert len(kernels) == KERNELS
     return kernels
 
 
@@ -103,15 +102,13 @@ def hand_kernels(net):
 def test_released_search_without_noise_is_the_released_code(
     silos, tmp_path, monkeypatch, head, length, cut
 ):
-    """Two rounds, the second with momentum. A large last layer has a gradient above 5.
-    Where the two ends are far apart, the difference of gradients counts.
-    """
+    """A large last layer has a gradient above 5, which the code cuts."""
     monkeypatch.setattr(released_search, "DIFFERENCE", length)
     momentum = {"kind": "sgd", "momentum": 0.9}
     overlay = {
         "client_update": {
-            "weights": {"rate": 0.5, "optimizer": momentum, "decay": 0.1},
-            "architecture": {"rate": 3.0, "optimizer": "sgd"},
+            "weights": {"rate": RATES[0], "optimizer": momentum, "decay": 0.1},
+            "architecture": {"rate": RATES[1], "optimizer": "sgd"},
         },
         "architecture_noise": {"multiplier": 1e-3},
         "architecture_clipping": {"threshold": 1e-6},
@@ -130,16 +127,9 @@ def test_released_search_without_noise_is_the_released_code(
     labels = clients._held.labels[0].astype(np.int64)
     norms = []
     for index in range(2):
-        records = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
-        model, norm = reference_round(
-            net,
-            theta,
-            *((images[lot], labels[lot]) for lot in records),
-            rates=(0.5, 3.0),
-            kernels=hand_kernels(net),
-            velocity=velocity,
-            length=length,
-        )
+        lots = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
+        records = [(images[lot], labels[lot]) for lot in lots]
+        model, norm = reference_round(net, theta, *records, velocity, length)
         norms.append(norm)
         ((row, _),) = list(clients.contributions(theta, np.arange(1), index))
         moved = row[0].double() - torch.from_numpy(theta)
@@ -154,24 +144,21 @@ def test_released_search_without_noise_is_the_released_code(
 
 def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     """Kolmogorov-Smirnov over 40 rounds of 326 coordinates, false-alarm rate 1e-4. It
-    refuses z C, which is twice as much.
+    refuses z C, which is twice as much. An empty lot releases noise too.
     """
     z = 1.5
     run = make_config({"noise": {"multiplier": z}, "participation": {"rounds": 40}})
     rounds = rounds_of(run, silos, tmp_path)
     clients = rounds.clients
     theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
-    model = torch.from_numpy(theta)
     training = clients._lot(WEIGHTS, 0)
-    released = np.stack(
-        [
-            clients._release_weights(model, training, index).numpy().copy()
-            for index in range(40)
-        ]
-    )
-    noised = np.concatenate(
-        [np.arange(begin, end) for begin, end, _ in hand_kernels(rounds.net)]
-    )
+
+    def release(index):
+        model = torch.from_numpy(theta)
+        return clients._release_weights(model, training, index).numpy().copy()
+
+    released = np.stack([release(index) for index in range(40)])
+    noised = np.concatenate(hand_kernels(rounds.net))
     assert len(noised) == 326
     exact = np.delete(released, noised, axis=1)
     assert (exact == exact[0]).all()
@@ -180,6 +167,11 @@ def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     assert np.std(differences) == pytest.approx(z * C**2, rel=0.1)
     assert stats.kstest(differences[0], "norm", (0, z * C**2)).pvalue > 1e-4
     assert stats.kstest(differences[0], "norm", (0, z * C)).pvalue < 1e-4
+    clients._lot = lambda name, index: np.zeros(0, np.int64)
+    ((row, _),) = list(clients.contributions(theta, np.arange(1), 0))
+    moved = row[0].numpy() - theta
+    assert np.isfinite(moved).all()
+    assert np.count_nonzero(moved) == 326
 
 
 def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
@@ -190,14 +182,19 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
     train(run, silos, tmp_path)
     lines = ledger_in(tmp_path)
     assert len(lines) == 4
+    expected = {
+        "name": WEIGHTS,
+        "unit": "record",
+        "part": "training half",
+        "dimension": 326,
+        "threshold": [pytest.approx(math.sqrt(KERNELS))],
+        "noise_std": [pytest.approx(0.25)],
+        "noise_multiplier": pytest.approx(0.25 / math.sqrt(KERNELS)),
+        "claimed_multiplier": pytest.approx(1.0),
+        "data_dependent_threshold": True,
+    }
     for line in lines:
-        assert (line.name, line.unit, line.part) == (WEIGHTS, "record", "training half")
-        assert line.dimension == 326
-        assert line.threshold == pytest.approx([math.sqrt(KERNELS)])
-        assert line.noise_std == pytest.approx([0.25])
-        assert line.noise_multiplier == pytest.approx(0.25 / math.sqrt(KERNELS))
-        assert line.claimed_multiplier == pytest.approx(1.0)
-        assert line.data_dependent_threshold
+        assert {name: getattr(line, name) for name in expected} == expected
     profiles = accounted(run, tmp_path, silos[1])["profiles"]
     claim = profiles["claimed"]
     proof = profiles["proven"]
@@ -207,15 +204,3 @@ def test_released_search_writes_its_noise_and_proves_nothing(silos, tmp_path):
     expected = sampled_gaussian_epsilon(1 / mu, 1, 1e-4)
     assert claim["epsilon_high"] == pytest.approx(expected, rel=1e-6)
     assert audit(run, lines)["status"] == "nothing to audit"
-
-
-def test_released_search_releases_noise_for_an_empty_lot(silos, tmp_path):
-    run = make_config()
-    rounds = rounds_of(run, silos, tmp_path)
-    clients = rounds.clients
-    clients._lot = lambda name, index: np.zeros(0, np.int64)
-    theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
-    ((row, _),) = list(clients.contributions(theta, np.arange(1), 0))
-    moved = row[0].numpy() - theta
-    assert np.isfinite(moved).all()
-    assert np.count_nonzero(moved) == 326

@@ -1,31 +1,16 @@
 """Interrupted trainings end with the bits of an undisturbed training."""
 
 import dataclasses
-import os
 import random
 import re
-import signal
 import time
 
 import pytest
 
 from dpfedbench.training import engine
 
-from .conftest import (
-    PLAIN,
-    UNEQUAL,
-    difference_config,
-    files_in,
-    forking,
-    history_in,
-    ledger_in,
-    lots_config,
-    make_config,
-    personal_in,
-    stop_before,
-    train,
-    training_in,
-)
+from . import conftest
+from .conftest import difference_config, lots_config, make_config, personal_in, train
 from .test_batch_steps import CELLS as BATCH_STEPS
 from .test_clipping_rules import RECORD_QUANTILE
 from .test_cohort_clients import FEDREP
@@ -45,6 +30,7 @@ COSINE = {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
 SCAFFOLD = {"client_update": {"kind": "scaffold"}}
 FORGETFUL = {"client_update": {"keep_state": False, "inner_steps": 2}}
 FEDAVG = {"method": "fedavg"}
+UNEQUAL_CLIENTS = {"method": "dp-fl", "clients": conftest.UNEQUAL}
 SPENT_EARLY = {
     "budget": {"epsilon": 2.0, "profile": "proven"},
     "participation": {"rounds": 60},
@@ -60,7 +46,7 @@ CASES = {
     "dp-agr, quantile": ("federation", make_config(QUANTILE)),
     "dp-agr, poisson": ("federation", make_config(QUANTILE, POISSON)),
     "dp-agr, quantile by layer": ("federation", make_config(QUANTILE, BY_LAYER, FOUR)),
-    "maml": ("federation", make_config(PLAIN)),
+    "maml": ("federation", make_config(conftest.PLAIN)),
     "dp-agrlr": ("federation", make_config(AGRLR, FOUR)),
     "dp-maml-sample": ("federation", make_config(SAMPLE, FOUR)),
     "dp-reptile": ("federation", make_config(REPTILE, FOUR)),
@@ -71,10 +57,7 @@ CASES = {
     "adap-dp-fl, raw norms": ("silos", lots_config(RAW)),
     "adap-dp-fl, quantile": ("silos", lots_config(RECORD_QUANTILE, DECAY)),
     "dp-fl, fresh optimisers": ("silos", lots_config({"method": "dp-fl"}, FORGETFUL)),
-    "dp-fl, unequal clients": (
-        "unequal",
-        lots_config({"method": "dp-fl", "clients": UNEQUAL}),
-    ),
+    "dp-fl, unequal clients": ("unequal", lots_config(UNEQUAL_CLIENTS)),
     "fedavg": ("silos", lots_config(FEDAVG)),
     "dp-fedavg": ("silos", difference_config()),
     "dp-scaffold": ("silos", difference_config({"method": "dp-scaffold"}, SCAFFOLD)),
@@ -109,43 +92,57 @@ def test_restart_keeps_bits_also_with_other_threads(
     folders = request.getfixturevalue(fixture)
     whole = train(config, folders, tmp_path / "whole")
     stop = 5 if config.participation.rounds > 6 else 2
-    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, stop)):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(conftest.stop_before(patch, stop)),
+    ):
         train(config, folders, tmp_path / "resumed", checkpoint_seconds=0)
     if config.private:
         append_torn_lines(tmp_path / "resumed" / "checkpoint" / "ledger.jsonl")
     assert train(config, folders, tmp_path / "resumed", threads=2) == whole
-    training = training_in(tmp_path / "resumed")
+    training = conftest.training_in(tmp_path / "resumed")
     assert training["resumed"] == 1
     assert (training["stopped_by"] == "budget") == name.startswith("budget")
     personal = personal_in(tmp_path / "whole")
     assert personal == personal_in(tmp_path / "resumed")
     assert bool(personal) == (name == "personal heads")
-
-    history = history_in(tmp_path / "whole").drop(columns="seconds")
-    assert history.equals(history_in(tmp_path / "resumed").drop(columns="seconds"))
+    history = conftest.history_in(tmp_path / "whole").drop(columns="seconds")
+    assert history.equals(
+        conftest.history_in(tmp_path / "resumed").drop(columns="seconds")
+    )
+    losses = history["loss"]
+    assert losses.isna().all() if config.private else losses.notna().all()
     if config.private:
-        assert history["loss"].isna().all()
         assert not any(column.startswith("norm_") for column in history)
-    else:
-        assert history["loss"].notna().all()
-    assert bool(ledger_in(tmp_path / "whole")) == config.private
+    assert bool(conftest.ledger_in(tmp_path / "whole")) == config.private
 
 
-def train_slowly(config, folders, run_dir):
-    """Train with a checkpoint after every round, in rounds long enough for a kill."""
+def slow_down(seconds):
+    """Make the rounds of this process long enough for a kill."""
     take_round = engine._Training._round
 
-    def slow(self, index):
-        time.sleep(0.06)
-        return take_round(self, index)
+    def slow(*args):
+        time.sleep(seconds)
+        return take_round(*args)
 
     engine._Training._round = slow
-    train(config, folders, run_dir, checkpoint_seconds=0.05)
 
 
-def lock_time(run_dir):
-    lock = run_dir / "checkpoint" / "lock"
-    return lock.stat().st_mtime_ns if lock.exists() else 0
+def train_slowly(*args):
+    slow_down(0.06)
+    train(*args, checkpoint_seconds=0.05)
+
+
+def write_time(path):
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def wait_for_write(path, before, is_alive):
+    """Wait until a file was written after the time `before`, or a process ended."""
+    deadline = time.monotonic() + 120
+    while write_time(path) == before and is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def with_rounds(config, rounds):
@@ -161,28 +158,28 @@ def test_training_killed_at_random_moments_ends_with_the_same_bits(
     folders = request.getfixturevalue(fixture)
     config = with_rounds(config, 12)
     whole = train(config, folders, tmp_path / "undisturbed")
-    context = forking()
     moments = random.Random(1)
     run_dir = tmp_path / "killed"
+    lock = run_dir / "checkpoint" / "lock"
     kills = 0
     for _ in range(60):
-        before = lock_time(run_dir)
-        process = context.Process(target=train_slowly, args=(config, folders, run_dir))
+        before = write_time(lock)
+        process = conftest.forking().Process(
+            target=train_slowly, args=(config, folders, run_dir)
+        )
         process.start()
         # Kills count from the moment that the training holds its lock.
-        deadline = time.monotonic() + 60
-        while lock_time(run_dir) == before and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_for_write(lock, before, process.is_alive)
         if kills < 6:
             time.sleep(moments.uniform(0.0, 0.12))
             if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+                process.kill()
                 kills += 1
         process.join()
         if process.exitcode == 0:
             break
     assert process.exitcode == 0
     assert kills >= 5
-    assert files_in(run_dir) == whole
+    assert conftest.files_in(run_dir) == whole
     assert not (run_dir / "checkpoint").exists()
     assert [path for path in run_dir.rglob("*") if ".part" in path.name] == []

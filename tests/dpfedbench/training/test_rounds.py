@@ -13,37 +13,18 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.training.rounds import Rounds
 from dpsum.clipping import PrivateQuantile
-from dpsum.participation import OnePass
 from tests.dpfedbench.papers.test_refusals import RUNS
 
-from .conftest import (
-    DIFFERENCE,
-    LOTS,
-    RUN,
-    fixed_rounds,
-    make_config,
-    releases_of,
-    remove_noise,
-    rounds_without_data,
-    watch_releases,
-    watch_streams,
-)
+from . import conftest
+from .conftest import LOTS, RUN, fixed_rounds, make_config, rounds_without_data
 from .test_sums_together import private_sum
-
-# Streams of noise
 
 
 def test_mechanism_with_the_noise_stream_of_another_is_refused():
     """Two sums, or the counts of two rules: their difference would have no noise."""
-    plan = OnePass(cohort=4, rounds=12).plan(clients=48, seed=0)
-    create = functools.partial(
-        dpsum.Mechanism,
-        composition=dpsum.Composition(),
-        ledger=[],
-        seed=0,
-        participation=plan,
-        dimension=3,
-    )
+    plan = dpsum.OnePass(units=48, cohort=4, rounds=12, seed=0)
+    shared = {"composition": dpsum.Composition(), "ledger": [], "participation": plan}
+    create = functools.partial(dpsum.Mechanism, **shared, seed=0, dimension=3)
     rule = PrivateQuantile(count_noise=3.0)
     create(private_sum("first", stream="noise"))
     with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
@@ -64,34 +45,25 @@ TWO_STEPS = {"client_update": {"inner_steps": 2}}
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}
 POISSON = {"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}}
-TRANSFER = {
-    "participation": {"cohort": 8, "rounds": ROUNDS},
-    "budget": {"profile": "proven"},
-}
+TRANSFER = {"participation": {"cohort": 8, "rounds": ROUNDS}}
 NOISY = {
-    "dp-agr": [MANY, QUANTILE],
-    "dp-maml": [MANY],
-    "dp-agrlr": [MANY, TWO_STEPS],
-    "dp-maml-sample": [MANY],
-    "dp-reptile": [MANY, {"client_update": {"inner_steps": 3}}],
-    "local-reptile": [MANY],
-    "dp-fedavg": [POISSON | QUIET],
-    "dp-fl": [MANY_LOTS, TWO_STEPS],
-    "adap-dp-fl": [MANY_LOTS, TWO_STEPS, NORM_QUERY],
-    "dp-transfer": [TRANSFER],
-    "dp-fnas": [MANY_LOTS],
-    "dp-cells": [MANY_LOTS],
-}
-GENERAL = {
-    **dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS),
-    "dp-fedavg": DIFFERENCE,
+    "dp-agr": (RUN, MANY | QUANTILE),
+    "dp-maml": (RUN, MANY),
+    "dp-agrlr": (RUN, MANY | TWO_STEPS),
+    "dp-maml-sample": (RUN, MANY),
+    "dp-reptile": (RUN, MANY | {"client_update": {"inner_steps": 3}}),
+    "local-reptile": (RUN, MANY),
+    "dp-fedavg": (conftest.DIFFERENCE, POISSON | QUIET),
+    "dp-fl": (LOTS, MANY_LOTS | TWO_STEPS),
+    "adap-dp-fl": (LOTS, MANY_LOTS | TWO_STEPS | NORM_QUERY),
+    "dp-transfer": (RUN, TRANSFER | {"budget": {"profile": "proven"}}),
+    "dp-fnas": (LOTS, MANY_LOTS),
+    "dp-cells": (LOTS, MANY_LOTS),
 }
 WITHIN = {"clients": {"count": 300}, "participation": {"cohort": 150, "rounds": 2}}
 SILOS = {"clients": {"count": 80, "fragments": 80}, "participation": {"rounds": 2}}
-WIDE = {
-    **dict.fromkeys(("dp-agrlr", "dp-maml-sample", "local-reptile"), WITHIN),
-    "adap-dp-fl": SILOS,
-}
+WIDE = {"dp-agrlr": WITHIN, "dp-maml-sample": WITHIN, "local-reptile": WITHIN}
+WIDE["adap-dp-fl"] = SILOS
 """Many clients in a round, each with sums of its own."""
 
 
@@ -103,16 +75,12 @@ def test_noise_stream_cases_are_all_private_methods():
 
 
 def ledger_names(streams, mechanisms, by_step):
-    """Group drawn streams by their name in the ledger.
-
-    A ledger line of several clients and steps has words in place of their numbers.
-    """
+    """Group streams by their ledger name, with words for clients and steps."""
+    private = [mechanism for mechanism in mechanisms if mechanism.spec.private]
     words_of = {
-        mechanism.spec.stream: mechanism._stream_indices
-        for mechanism in mechanisms
-        if mechanism.spec.private
+        mechanism.spec.stream: mechanism._stream_indices for mechanism in private
     }
-    words_of_rules = next(iter(words_of.values()))  # a rule's release: those of its sum
+    words_of_rules = private[0]._stream_indices  # a rule's release: those of its sum
     numbered = {"round", "step"} if by_step else {"round"}
     by_name = {}
     for seed, purpose, *numbers in streams:
@@ -132,15 +100,13 @@ def ledger_names(streams, mechanisms, by_step):
 def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     method, wide, monkeypatch
 ):
-    """Properties 2 and 6, over 300 rounds, or 150 clients in one: each release has a
-    stream of its own, and its threshold, noise and dimension are in the ledger.
-    """
-    general = GENERAL.get(method, RUN)
-    config = make_config({"method": method}, *NOISY[method], wide, general=general)
+    """Properties 2 and 6, over 300 rounds, or 150 clients in one."""
+    general, overlay = NOISY[method]
+    config = make_config({"method": method}, overlay, wide, general=general)
     # The threshold of noise alone grows without end, and the model with it.
     monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
-    streams = watch_streams(monkeypatch)
-    releases = watch_releases(monkeypatch)
+    streams = conftest.watch_streams(monkeypatch)
+    releases = conftest.watch_releases(monkeypatch)
     rounds = rounds_without_data(config)
     mechanisms = rounds.composition.mechanisms
     for index in range(config.participation.rounds):
@@ -178,32 +144,27 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
 def test_noise_of_a_rules_release_is_not_that_of_the_sum(rule, general, stream):
     """Otherwise an observer could subtract the count's noise from the sum."""
     rounds = rounds_without_data(make_config(rule, general=general))
-    for index in range(3):
-        rounds.round(index)
-    streams = {line.noise_stream.split("/")[1] for line, _, _ in rounds.log}
-    assert streams == {"noise", stream}
-    noises = [
-        means[0, 0] / np.ravel(line.noise_std)[0] for line, _, means in rounds.log
-    ]
-    for sum_noise, rule_noise in zip(noises[::2], noises[1::2], strict=True):
+    for lines, means in conftest.releases_by_round(rounds, 3):
+        assert {line.noise_stream.split("/")[1] for line in lines} == {"noise", stream}
+        stds = [np.ravel(line.noise_std)[0] for line in lines]
+        sum_noise, rule_noise = (
+            mean[0, 0] / std for mean, std in zip(means, stds, strict=True)
+        )
         assert sum_noise != pytest.approx(rule_noise, rel=1e-3)
-
-
-# Use of the released sums
 
 
 @pytest.mark.parametrize("form", ["mean", "sum"])
 def test_percentile_threshold_follows_from_what_everyone_saw(form):
-    """Property 9: C is the median of the last three rounds' releases, whatever the
-    gradients were.
-    """
+    """Property 9: C is the median of the last three rounds' releases."""
     rule = {"kind": "percentile-of-releases", "form": form, "percentile": 50}
     config = make_config({"clipping": rule})
     rng = np.random.default_rng(4)
     for scale in (0.01, 1.0, 100.0):
         norms = []
         expected = 0.5
-        for (line,), (mean,) in releases_of(config, scale * rng.normal(size=(48, 3))):
+        for (line,), (mean,) in conftest.releases_of(
+            config, scale * rng.normal(size=(48, 3))
+        ):
             assert line.threshold == pytest.approx(expected, rel=1e-12)
             factor = 1.0 if form == "mean" else line.denominator
             norms.append(factor * float(np.linalg.norm(mean)))
@@ -212,10 +173,8 @@ def test_percentile_threshold_follows_from_what_everyone_saw(form):
 
 
 def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
-    """Property 8: Poisson cohorts differ in size, the denominator does not, and an
-    empty cohort releases noise. Adam hides a factor, so the test watches its input.
-
-    Without noise the mean of a cohort of four is the clients' 0.1, not clipped.
+    """Property 8: the denominator of Poisson cohorts is their mean size, and an empty
+    cohort releases noise. Adam hides a factor, so the test watches its input.
     """
     gradients = []
     step = Adam.step
@@ -225,7 +184,7 @@ def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
         return step(self, weights, gradient, *rest)
 
     monkeypatch.setattr(Adam, "step", watched)
-    releases = watch_releases(monkeypatch)
+    releases = conftest.watch_releases(monkeypatch)
     plan = {"participation": {"kind": "poisson", "cohort": 2, "rounds": 12}}
     rounds = fixed_rounds(make_config(plan), np.full((48, 3), 0.1))
     for index in range(12):
@@ -236,16 +195,14 @@ def test_optimiser_receives_the_mean_and_not_the_sum(monkeypatch):
     for gradient, (_, released) in zip(gradients, releases, strict=True):
         assert np.array_equal(gradient, (released / 2.0).astype(np.float32))
         assert np.abs(released).min() > 0
-    remove_noise(monkeypatch)
+    conftest.remove_noise(monkeypatch)
     fixed_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
     assert gradients[-1].tolist() == pytest.approx([0.1] * 3)
 
 
 @pytest.mark.parametrize(("method", "sums"), [("dp-agr", 1), ("dp-agrlr", 3)])
 def test_round_without_clients_has_its_lines_and_its_step(method, sums):
-    """Property 8: some rounds of balls-and-bins are empty, and neither ledger nor step
-    shows which.
-    """
+    """Property 8: neither ledger nor step shows which rounds are empty."""
     plan = {"participation": {"kind": "balls-and-bins", "cohort": 1, "rounds": 48}}
     config = make_config({"method": method, "clipping": {"kind": "constant"}}, plan)
     rounds = rounds_without_data(config)
@@ -256,12 +213,12 @@ def test_round_without_clients_has_its_lines_and_its_step(method, sums):
         row, served = rounds.round(index)
         assert served == row["clients"] == 1
         assert not torch.equal(rounds.theta, before)
-    by_round = [[] for _ in range(48)]
-    for line in rounds.ledger:
-        values = line.name, line.noise_multiplier, line.threshold, line.denominator
-        by_round[line.round].append(values)
-    assert len(by_round[0]) == sums
-    assert all(lines == by_round[0] for lines in by_round)
+    values = [
+        (line.name, line.noise_multiplier, line.threshold, line.denominator)
+        for line in rounds.ledger
+    ]
+    assert values == values[:sums] * 48
+    assert [line.round for line in rounds.ledger] == [*np.repeat(range(48), sums)]
 
 
 def test_not_finite_contributions_are_counted_anew_each_round():

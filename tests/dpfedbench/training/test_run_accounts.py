@@ -1,12 +1,9 @@
 """The account of a finished run is that of the mechanism that ran.
 
-The values follow by hand from the configuration: releases in known rounds are one
-Gaussian of the joint multiplier, and Poisson lots are composed at the stated rate.
-Together with `test_rounds`, which compares the ledger with the releases, a wrong
-multiplier, rate, number of releases or unit in the ledger is noticed.
+Values follow by hand from the configuration: releases in known rounds are one Gaussian
+of the joint multiplier, and Poisson lots are composed at the stated rate.
 """
 
-import dataclasses
 import math
 
 import pytest
@@ -19,60 +16,35 @@ from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.claims import WHOLE_ORDERS
 from tests.dpfedbench.audit import conftest as audits
 
-from .conftest import (
-    UNEQUAL,
-    accounted,
-    difference_config,
-    history_in,
-    ledger_in,
-    lots_config,
-    make_config,
-    train,
-)
+from . import conftest
+from .conftest import accounted, difference_config, lots_config, make_config, train
 from .test_clipping_rules import QUANTILE, RECORD_QUANTILE
 from .test_groups_of_coordinates import BY_TENSOR, QUANTILE_BY_LAYER, WITHIN_TASK
 from .test_linear_head import HEAD
 from .test_lots import DECAY, RAW, SCALAR, TRANSFER
+from .test_restart import UNEQUAL_CLIENTS
 from .test_search import CELLS, SEARCH
-from .test_sums_together import SUPPORT_AND_QUERY, sample_level_config, two_sums_config
+from .test_sums_together import SUPPORT_AND_QUERY, two_sums_config
 from .test_within_task import AGRLR, REPTILE
 
 TWO_STEPS = {"client_update": {"inner_steps": 2}}
 FIVE_ROUNDS = {"participation": {"rounds": 5}}
 SIX_ROUNDS = {"participation": {"rounds": 6}}
-JOINT = {"within_task": {"noise_by_group": "joint"}}
-PER_GROUP = {"within_task": {"noise_by_group": "per-group"}}
+DECAYS = tuple((2.0 * 0.9**decays, 2) for decays in range(6))
 CONSTANT = {"clipping": {"kind": "constant"}, "noise": {"multiplier": 2.0}}
-VOID = math.inf
 
 
-@dataclasses.dataclass
-class Expected:
-    """A run, the fixture of its data, and its epsilons by profile.
-
-    A profile whose epsilon is `VOID` is void; of those in `void` this alone is tested.
-    """
-
-    run: object
-    fixture: str = "federation"
-    unit: str = "client"
-    epsilons: dict = dataclasses.field(default_factory=dict)
-    void: tuple = ()
+def clients(*overlays, **epsilons):
+    return make_config(*overlays), "federation", "client", epsilons
 
 
-def clients(*overlays, void=(), **epsilons):
-    return Expected(make_config(*overlays), epsilons=epsilons, void=void)
-
-
-def examples(*overlays, void=(), **epsilons):
+def examples(*overlays, **epsilons):
     """Return a few-shot run whose clients take sums over their own examples."""
-    run = make_config(*overlays)
-    return Expected(run, unit="record", epsilons=epsilons, void=void)
+    return make_config(*overlays), "federation", "record", epsilons
 
 
-def records(*overlays, fixture="silos", void=(), **epsilons):
-    run = lots_config(*overlays)
-    return Expected(run, fixture, "record", epsilons, void)
+def records(*overlays, fixture="silos", **epsilons):
+    return lots_config(*overlays), fixture, "record", epsilons
 
 
 def lots(rounds, rate=8 / 100, z=2.0):
@@ -98,55 +70,47 @@ def quantile(kind):
     return clients(overlay, proven=epsilon)
 
 
+SIX_LOTS = (((2.0, 6),), 8 / 40, 1e-5)
+JOINT = {"proven": gaussian_epsilon((1 + 1 / 4) ** -0.5, 1e-6)}
+PRETRAINING = {
+    "proven": upper_epsilon(*SIX_LOTS),
+    "claimed": renyi_epsilon(*SIX_LOTS, WHOLE_ORDERS.orders),
+}
 CASES = {
     # z of both releases of a lot counts, though the paper leaves one out.
     "norm query": records(
-        SCALAR,
-        TWO_STEPS,
-        FIVE_ROUNDS,
-        void=("claimed",),
-        proven=lots(10, z=2.0 / math.sqrt(2)),
+        SCALAR, TWO_STEPS, FIVE_ROUNDS, claimed=None, proven=lots(10, z=2**0.5)
     ),
-    "raw norms": records(RAW, proven=VOID),
+    "raw norms": records(RAW, proven=math.inf),
     # At most one decay in two lots, whatever the losses are.
     "decaying noise at its floor": records(
-        DECAY,
-        TWO_STEPS,
-        SIX_ROUNDS,
-        proven=upper_epsilon(
-            tuple((2.0 * 0.9**decays, 2) for decays in range(6)), 8 / 100, 1e-4
-        ),
+        DECAY, TWO_STEPS, SIX_ROUNDS, proven=upper_epsilon(DECAYS, 8 / 100, 1e-4)
     ),
     # z_sum^-2 + (2 sigma_b)^-2 = z^-2.
     "quantile of records": records(
         RECORD_QUANTILE, TWO_STEPS, FIVE_ROUNDS, proven=lots(10)
     ),
     "unequal clients": records(
-        {"method": "dp-fl", "clients": UNEQUAL},
-        fixture="unequal",
-        proven=lots(12, rate=4 * 8 / 400),
+        UNEQUAL_CLIENTS, fixture="unequal", proven=lots(12, rate=4 * 8 / 400)
     ),
     # Features are no release.
     "linear head": records(HEAD, proven=lots(20, rate=20 / 100, z=0.5)),
     # Each half of the records has a sum of its own. Its records are in one lot of four.
     "search": records(SEARCH, proven=lots(4, rate=8 / 50, z=1.0)),
     "cells": records(CELLS, proven=lots(4, z=1.0)),
-    "quantile, one pass": quantile("one-pass"),
-    "quantile, balls and bins": quantile("balls-and-bins"),
-    "quantile, poisson": quantile("poisson"),
+    **{kind: quantile(kind) for kind in ("one-pass", "balls-and-bins", "poisson")},
     "by tensor": clients(BY_TENSOR, proven=of_one_gaussian(14**-0.5)),
     "quantile by layer": clients(QUANTILE_BY_LAYER, proven=of_one_gaussian(1.0)),
     "within tasks by tensor": examples(
         WITHIN_TASK,
-        PER_GROUP,
-        void=("claimed",),
+        {"within_task": {"noise_by_group": "per-group"}},
+        claimed=None,
         proven=gaussian_epsilon(2.0 * 14**-0.5, 1e-5),
     ),
     "within tasks by tensor, joint": examples(
         WITHIN_TASK,
-        JOINT,
-        proven=gaussian_epsilon(2.0, 1e-5),
-        claimed=gaussian_epsilon(2.0, 1e-5),
+        {"within_task": {"noise_by_group": "joint"}},
+        **dict.fromkeys(("proven", "claimed"), gaussian_epsilon(2.0, 1e-5)),
     ),
     # The server's noise protects a client, the client's noise protects each example.
     "two-fold, clients": clients(AGRLR, proven=of_one_gaussian(1.0)),
@@ -176,78 +140,63 @@ CASES = {
         passes("min-separation", "dp-agr-ftrl"), proven=of_one_gaussian(2.0)
     ),
     # 5.55, where the sum of z = 1 alone has 4.89.
-    "two sums": Expected(
-        two_sums_config(1.0, 2.0, {"epsilon": 6.0}),
-        "silos",
-        epsilons={"proven": gaussian_epsilon((1 + 1 / 4) ** -0.5, 1e-6)},
-    ),
+    "two sums": (two_sums_config(1.0, 2.0, {"epsilon": 6.0}), "silos", "client", JOINT),
     # A support example has 3.976 at 1e-6, and a query example 1.934.
-    "support and query": Expected(
-        sample_level_config(SUPPORT_AND_QUERY, {"budget": {"delta": 1e-6}}),
-        unit="record",
-        epsilons={"proven": gaussian_epsilon(1.2, 1e-6)},
+    "support and query": examples(
+        {"method": "dp-maml-sample", "budget": {"delta": 1e-6}},
+        SUPPORT_AND_QUERY,
+        proven=gaussian_epsilon(1.2, 1e-6),
     ),
-    "pre-training": Expected(
-        make_config(TRANSFER),
-        "holder",
-        "record",
-        {
-            "proven": upper_epsilon(((2.0, 6),), 8 / 40, 1e-5),
-            "claimed": renyi_epsilon(((2.0, 6),), 8 / 40, 1e-5, WHOLE_ORDERS.orders),
-        },
-    ),
+    "pre-training": (make_config(TRANSFER), "holder", "record", PRETRAINING),
 }
+"""A run, the fixture of its data, a unit, and that unit's epsilons by profile.
+
+A profile is void if its epsilon is infinite, or None where that alone is tested.
+"""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_account_of_a_run_is_that_of_its_mechanism(name, request, tmp_path):
     """Calibrated noise has four digits."""
-    case = CASES[name]
-    folders = request.getfixturevalue(case.fixture)
-    train(case.run, folders, tmp_path)
-    account = accounted(case.run, tmp_path, folders[1])
-    profiles, *_ = (
-        entry["profiles"]
-        for entry in (account, *account.get("also", ()))
-        if entry["unit"] == case.unit
-    )
-    calibrated = case.unit == "record" and case.run.method in ("dp-agrlr", "dp-reptile")
-    for profile, epsilon in case.epsilons.items():
+    run, fixture, unit, epsilons = CASES[name]
+    folders = request.getfixturevalue(fixture)
+    train(run, folders, tmp_path)
+    account = accounted(run, tmp_path, folders[1])
+    entries = (account, *account.get("also", ()))
+    profiles, *_ = (entry["profiles"] for entry in entries if entry["unit"] == unit)
+    calibrated = unit == "record" and run.method in ("dp-agrlr", "dp-reptile")
+    tolerance = 2e-3 if calibrated else 1e-6
+    for profile, epsilon in epsilons.items():
         entry = profiles[profile]
-        assert entry["status"] == ("void" if epsilon == VOID else "proved")
-        tolerance = 2e-3 if calibrated else 1e-6
-        assert float(entry["epsilon_high"]) == pytest.approx(epsilon, rel=tolerance)
-    assert all(profiles[profile]["status"] == "void" for profile in case.void)
-    if case.unit == account["unit"] == "client":
-        spent = history_in(tmp_path)["epsilon_proven"].iloc[-1]
-        assert spent == pytest.approx(case.epsilons["proven"], rel=1e-3)
+        is_void = epsilon in (None, math.inf)
+        assert entry["status"] == ("void" if is_void else "proved")
+        if epsilon is not None:
+            assert float(entry["epsilon_high"]) == pytest.approx(epsilon, rel=tolerance)
+    if unit == account["unit"] == "client":
+        spent = conftest.history_in(tmp_path)["epsilon_proven"].iloc[-1]
+        assert spent == pytest.approx(epsilons["proven"], rel=1e-3)
 
 
-AUDITED = {
-    "unequal clients": (
-        "unequal",
-        lots_config(
-            {"method": "dp-fl", "clients": UNEQUAL},
-            {
-                "noise": {"multiplier": 1.0},
-                "participation": {"rounds": 6, "cohort": 40},
-            },
-        ),
-        200,
-    ),
-    "two sums": ("silos", difference_config({"method": "dp-scaffold"}), 60),
-    "one holder": ("holder", make_config(TRANSFER, {"noise": {"multiplier": 0.7}}), 30),
+LARGE_LOTS = {
+    "noise": {"multiplier": 1.0},
+    "participation": {"rounds": 6, "cohort": 40},
 }
+AUDITED = {
+    "unequal": (lots_config(UNEQUAL_CLIENTS, LARGE_LOTS), 200),
+    "silos": (difference_config({"method": "dp-scaffold"}), 60),
+    "holder": (make_config(TRANSFER, {"noise": {"multiplier": 0.7}}), 30),
+}
+"""A run and its number of canaries, by the fixture of its data."""
 
 
-@pytest.mark.parametrize("name", AUDITED)
-def test_audit_of_a_run_is_not_above_what_is_proven(name, request, tmp_path):
+@pytest.mark.parametrize("fixture", AUDITED)
+def test_audit_of_a_run_is_not_above_what_is_proven(fixture, request, tmp_path):
     """The bound at 95 % confidence is above the proven epsilon in at most one of twenty
     seeds; the seed is fixed.
     """
-    fixture, run, canaries = AUDITED[name]
+    run, canaries = AUDITED[fixture]
     train(run, request.getfixturevalue(fixture), tmp_path)
-    report = audit(run, ledger_in(tmp_path), canaries=canaries)
+    report = audit(run, conftest.ledger_in(tmp_path), canaries=canaries)
     assert 0 <= report["epsilon"] <= report["epsilon_proven"]
     assert report["status"].startswith("not above")
     assert not report["another_mechanism"]
@@ -263,9 +212,8 @@ def test_audit_of_several_passes_is_below_what_is_proven(kind):
     for seed in range(20):
         experiment = audits.experiment(config, seed=seed)
         family = family_of(experiment.releases)
-        bound, *_ = bounds_of(
-            experiment, family, delta=1e-6, confidence=0.95, seed=seed
-        )
+        options = {"delta": 1e-6, "confidence": 0.95, "seed": seed}
+        bound, *_ = bounds_of(experiment, family, **options)
         lower_bounds.append(bound.epsilon)
     epsilon = family.epsilon(1.0, 1e-6)
     assert sum(bound > epsilon for bound in lower_bounds) <= 6

@@ -19,22 +19,15 @@ from tests.dpsum.helpers import make_releases
 from .conftest import RUN, make_config, rounds_of, train
 
 CLIENTS = 1000
-ROUNDS = 100
-RATE = 0.01
-RUNS = 12
-BLOCKS = {
-    "kind": "one-pass",
-    "clients": CLIENTS,
-    "cohort": 10,
-    "rounds": ROUNDS,
-    "rate": RATE,
-}
-SEARCHED = Search(runs=RUNS, data="private")
+POISSON = {"kind": "poisson", "cohort": 10, "rounds": 100}
 
 
-def tuning_account(*, own_streams: bool, search: Search = SEARCHED):
+def tuning_account(*, own_streams, number="fixed", runs=12):
+    """Return the account of a search on private data."""
+    search = Search(runs=runs, data="private", number=number)
     context = AccountContext(search=search, own_streams=own_streams)
-    ledger = make_releases(ROUNDS, z=1.3, sampler=BLOCKS | {"kind": "poisson"})
+    sampler = POISSON | {"clients": CLIENTS, "rate": 0.01}
+    ledger = make_releases(100, z=1.3, sampler=sampler)
     return account(ledger, delta=1e-5, claims={}, context=context).profiles["tuning"]
 
 
@@ -48,37 +41,31 @@ def test_search_with_shared_streams_has_no_finite_epsilon():
     separate = tuning_account(own_streams=True)
     assert separate.status == "proved"
     assert separate.epsilon_high == pytest.approx(1.382, abs=5e-4)
-    single = tuning_account(own_streams=False, search=Search(runs=1, data="private"))
+    single = tuning_account(own_streams=False, runs=1)
     assert single.status == "proved"
     assert single.epsilon_high < 1.382
-    geometric = Search(runs=1, data="private", number="geometric")
-    assert tuning_account(own_streams=False, search=geometric).status == "void"
+    geometric = tuning_account(own_streams=False, runs=1, number="geometric")
+    assert geometric.status == "void"
 
 
-def plan_of(*, search: bool = True, tuning=None, method="dp-agr"):
+def plan_of(*, search=True, tuning=None, method="dp-agr"):
     """Return the plan of a table with a search, and of one with one of its settings."""
-    table = {"method": method}
-    if search:
-        table["search"] = {"values": {"server.rate": [0.01, 0.02, 0.04]}}
+    search_values = {"values": {"server.rate": [0.01, 0.02, 0.04]}}
+    table = {"method": method} | ({"search": search_values} if search else {})
     chosen = {"method": method, "run": {"server": {"rate": 0.02}}}
     tables = {
         name: {"title": "t", "tasks": ["a"], "series": {"it": series}}
         for name, series in (("one", table), ("two", chosen))
     }
-    run = {key: value for key, value in RUN.items() if key not in ("method", "seed")}
-    run |= {
+    run = RUN | {
         "clients": RUN["clients"] | {"count": CLIENTS},
-        "participation": {"kind": "poisson", "cohort": 10, "rounds": 20},
+        "participation": POISSON | {"rounds": 20},
         "validation": {"every": 4, "tasks": 4},
     }
+    del run["method"], run["seed"]
     paper = {"title": "m", "tasks": {"a": {}}, "tables": tables}
-    values = {
-        "seeds": [0, 1],
-        "run": run,
-        "tuning": tuning or {},
-        "experiments": {"mine": paper},
-    }
-    return make_plan(Configuration.read(values))
+    values = {"seeds": [0, 1], "run": run, "experiments": {"mine": paper}}
+    return make_plan(Configuration.read(values | {"tuning": tuning or {}}))
 
 
 def runs_of(plan, name="one"):
@@ -109,11 +96,8 @@ def test_search_on_private_data_alone_gives_its_runs_streams_of_their_own():
 
 
 def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
-    """In 20,000 pairs of round and client two runs of q = 0.01 share Binomial(20,000,
-    1e-4): more than 16 has probability 4e-11.
-
-    Runs with shared streams would share about 200. Fifteen pairs of runs: false alarms
-    below 1e-9; the seed is fixed.
+    """Two runs of q = 0.01 share Binomial(20,000, 1e-4): more than 16 has probability
+    4e-11, and in fifteen pairs 1e-9. Shared streams would share about 200.
     """
     participations = []
     for run in runs_of(plan_of()):
@@ -129,11 +113,8 @@ def test_search_runs_share_cohorts_as_seldom_as_chance_has_it():
 
 
 def test_search_runs_have_independent_noise(federation, tmp_path):
-    """Noise of z = 1000 hides the contributions: releases of two runs correlate as their
-    noise does.
-
-    Over d coordinates independent noise correlates by N(0, 1/d): six deviations have a
-    false-alarm rate of 2e-9.
+    """Noise of z = 1000 hides the contributions. Independent noise correlates by N(0,
+    1/d): six deviations have a false-alarm rate of 2e-9.
     """
     correlations = {}
     for streams in ("shared", "own"):

@@ -1,8 +1,5 @@
-"""Methods whose clients share some coordinates of the model: clipping, noise, ledger,
-audit and the server's step are of those alone.
-"""
+"""Methods whose clients share some coordinates of the model."""
 
-import types
 from typing import ClassVar
 
 import numpy as np
@@ -18,16 +15,7 @@ from dpfedbench.papers.federated_averaging import DpFedAvg, DpScaffold
 from dpsum.group_clipping import CoordinateGroups
 
 from . import conftest
-from .conftest import (
-    DIFFERENCE,
-    FlatNet,
-    fixed_rounds,
-    ledger_in,
-    proven,
-    rounds_of,
-    train,
-    training_in,
-)
+from .conftest import DIFFERENCE, FlatNet, fixed_rounds, proven, rounds_of, train
 
 
 class BodyFedAvg(DpFedAvg):
@@ -41,8 +29,6 @@ class BodyScaffold(DpScaffold):
 
 
 class OddFedAvg(DpFedAvg):
-    """FedAvg whose clients share every other coordinate."""
-
     name: ClassVar[str] = "odd-fed-avg"
 
     def shared_mask(self, net):
@@ -56,10 +42,15 @@ def config_of(method, *overlays):
 
 
 @pytest.mark.parametrize(
-    "overlay", [{}, {"clipping": {"groups": "layers", "noise_by_group": "joint"}}]
+    ("method", "clipping"),
+    [
+        (BodyFedAvg, {}),
+        (BodyFedAvg, {"groups": "layers", "noise_by_group": "joint"}),
+        (BodyScaffold, {}),
+    ],
 )
-def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, overlay):
-    run = config_of(BodyFedAvg, overlay)
+def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, method, clipping):
+    run = config_of(method, {"clipping": clipping})
     train(run, silos, tmp_path / "run")
     rounds = rounds_of(run, silos, tmp_path / "rounds")
     initial = rounds.theta.clone()
@@ -69,18 +60,23 @@ def test_shared_body_has_noise_and_the_head_has_none(silos, tmp_path, overlay):
     head = rounds.net.mask("head")
     assert not moved[head].any()
     assert moved[~head].mean() > 0.99
+    if method is BodyScaffold:
+        state = rounds.clients.state()
+        controls = [client["control"] for client in state["clients"].values()]
+        assert controls
+        for control in (state["public"]["control"], *controls):
+            assert not control.numpy()[head].any()
     shared = int((~head).sum())
-    assert {line.dimension for line in ledger_in(tmp_path / "run")} == {shared}
-    assert training_in(tmp_path / "run")["shared_parameters"] == shared
-    whole = conftest.make_config(overlay, general=DIFFERENCE)
+    lines = conftest.ledger_in(tmp_path / "run")
+    assert {line.dimension for line in lines} == {shared}
+    assert conftest.training_in(tmp_path / "run")["shared_parameters"] == shared
+    whole = config_of(method.__base__, {"clipping": clipping})
     train(whole, silos, tmp_path / "whole")
     assert proven(run, tmp_path / "run") == proven(whole, tmp_path / "whole")
 
 
 def check_shared_coordinates_alone_are_clipped():
-    """Check that four clients with 3 and 4 in the two shared coordinates are clipped to
-    (0.3, 0.4), C = 0.5, whatever the other two coordinates have.
-    """
+    """Check that shared coordinates 3 and 4 are clipped to 0.3 and 0.4, C = 0.5."""
     overlay = {
         "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
         "noise": {"multiplier": 1e-3},
@@ -95,16 +91,13 @@ def check_shared_coordinates_alone_are_clipped():
 
 
 def test_shared_coordinates_alone_are_clipped(monkeypatch):
-    """The planted fault: contributions are clipped before the shared coordinates are
-    taken.
-    """
+    """The planted fault: clipping before the shared coordinates are taken."""
     check_shared_coordinates_alone_are_clipped()
     select = SharedCoordinates.select
 
     def clipped_as_a_whole(self, vectors):
         if vectors.ndim == 2:
-            norms = vectors.norm(dim=1, keepdim=True)
-            vectors = vectors * torch.clamp(0.5 / norms, max=1.0)
+            vectors = torch.renorm(vectors, p=2, dim=0, maxnorm=0.5)
         return select(self, vectors)
 
     monkeypatch.setattr(SharedCoordinates, "select", clipped_as_a_whole)
@@ -114,10 +107,7 @@ def test_shared_coordinates_alone_are_clipped(monkeypatch):
 
 
 def audit_of_body(**overlay):
-    """Audit a run of 400 clients that share three of four coordinates.
-
-    Its ledger is the same whatever the clients send.
-    """
+    """Audit a run of 400 clients that share three of four coordinates."""
     audited = {
         "clients": {"count": 400, "fragments": 400},
         "participation": {"kind": "one-pass", "cohort": 40, "rounds": 10},
@@ -134,21 +124,15 @@ def audit_of_body(**overlay):
     "overlay", [{}, {"clipping": {"groups": "tensors", "noise_by_group": "joint"}}]
 )
 def test_audit_has_its_canaries_in_shared_coordinates(overlay, monkeypatch):
-    monkeypatch.setattr(
-        FlatNet,
-        "coordinate_groups",
-        lambda self, kind, noise: CoordinateGroups((0, 1, 3, 4), noise),
-        raising=False,
-    )
+    groups = CoordinateGroups((0, 1, 3, 4), "joint")
+    monkeypatch.setattr(FlatNet, "coordinate_groups", lambda *_: groups, raising=False)
     report = audit_of_body(**overlay)
     assert 0 < report["epsilon"] <= report["epsilon_proven"]
     assert not report["another_mechanism"]
 
 
 def test_canary_in_the_head_is_noticed(monkeypatch):
-    """The planted fault: canaries are in coordinates that no client sends, so no
-    release shows them.
-    """
+    """The planted fault: canaries are in coordinates that no client sends."""
     spread = units.Coordinates.spread
 
     def into_the_head(self, rows):
@@ -162,31 +146,12 @@ def test_canary_in_the_head_is_noticed(monkeypatch):
     assert report["another_mechanism"]
 
 
-def test_control_variates_of_a_shared_body_leave_the_head_alone(silos, tmp_path):
-    run = config_of(BodyScaffold, {"participation": {"cohort": 4, "rounds": 3}})
-    rounds = rounds_of(run, silos, tmp_path)
-    head = rounds.net.mask("head")
-    initial = rounds.theta.clone()
-    for index in range(3):
-        rounds.round(index)
-    state = rounds.clients.state()
-    controls = [client["control"] for client in state["clients"].values()]
-    assert controls
-    for control in (state["public"]["control"], *controls):
-        assert not control.numpy()[head].any()
-    assert torch.equal(rounds.theta[head], initial[head])
-    assert {line.dimension for line in ledger_in(tmp_path)} == {int((~head).sum())}
-
-
 def test_groups_are_cut_to_the_shared_coordinates():
     mask = np.array([False, True, False, False, True, True])
-    shared = SharedCoordinates(types.SimpleNamespace(dimension=6), mask)
-    groups = CoordinateGroups((0, 2, 4, 6), names=("a", "b", "c"))
-    shared_groups = shared.groups(groups)
-    assert shared_groups.boundaries == (0, 1, 3)
-    assert shared_groups.names == ("a", "c")
-    values = np.arange(6.0)
-    assert shared.select(values).tolist() == [1, 4, 5]
+    shared = SharedCoordinates(FlatNet(6), mask)
+    groups = shared.groups(CoordinateGroups((0, 2, 4, 6), names=("a", "b", "c")))
+    assert (groups.boundaries, groups.names) == ((0, 1, 3), ("a", "c"))
+    assert shared.select(np.arange(6.0)).tolist() == [1, 4, 5]
     assert shared.expanded(np.ones(3)).tolist() == [0, 1, 0, 0, 1, 1]
 
 

@@ -1,19 +1,13 @@
 """Two private sums of one unit have one budget, one history and one account.
 
-SCAFFOLD's server takes two sums over the same cohort. Expected values are the Gaussian
-mechanism's trade-off (Balle and Wang 2018, Theorem 8), with mu^2 = z_1^-2 + z_2^-2, or
-dp-accounting's.
+Expected values are the Gaussian's trade-off (Balle and Wang 2018, Theorem 8), with
+mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
 """
 
 import dataclasses
 
+import dp_accounting
 import pytest
-from dp_accounting import (
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
 from dp_accounting.pld import PLDAccountant
 
 from dpfedbench.errors import BenchError
@@ -29,16 +23,8 @@ from dpsum.sums import SumSpec, composition_groups
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
 from tests.dpsum.accounting.test_within_task import release
 
-from .conftest import (
-    difference_config,
-    history_in,
-    ledger_in,
-    make_config,
-    proven,
-    rounds_without_data,
-    train,
-    training_in,
-)
+from . import conftest
+from .conftest import ledger_in, make_config, rounds_without_data, train, training_in
 
 DELTA = 1e-6
 
@@ -62,7 +48,7 @@ def two_sums_config(z, control_z, budget, **sections):
         "control_noise": {"multiplier": control_z},
         "budget": {"delta": DELTA, "profile": "proven"} | budget,
     }
-    return difference_config(overlay, sections)
+    return conftest.difference_config(overlay, sections)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +61,7 @@ def two_sums_config(z, control_z, budget, **sections):
 def test_two_sums_that_exceed_a_budget_are_refused(
     silos, tmp_path, z, control_z, message
 ):
-    """A budget of 5 is enough for z = 1 and for z = 2 alone. z = 0.5 leaves nothing for
-    the other sum.
-    """
+    """A budget of 5 is enough for z = 1 and z = 2 alone, not for z = 0.5."""
     with pytest.raises(BenchError, match=message):
         train(two_sums_config(z, control_z, {"epsilon": 5.0}), silos, tmp_path)
 
@@ -86,25 +70,23 @@ def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(silos, tm
     """Reference: dp_accounting's composition of one Gaussian of the joint multiplier."""
 
     def spent(rounds):
-        accountant = PLDAccountant(
-            NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4
-        )
-        event = PoissonSampledDpEvent(1 / 4, GaussianDpEvent(joint(1.0, 1.5)))
-        return accountant.compose(SelfComposedDpEvent(event, rounds)).get_epsilon(1e-3)
+        accountant = PLDAccountant(value_discretization_interval=1e-4)
+        gaussian_event = dp_accounting.GaussianDpEvent(joint(1.0, 1.5))
+        event = dp_accounting.PoissonSampledDpEvent(1 / 4, gaussian_event)
+        return accountant.compose(event, rounds).get_epsilon(1e-3)
 
     plan = {"kind": "poisson", "cohort": 1, "rounds": 12}
     budget = {"epsilon": 4.0, "delta": 1e-3}
     config = two_sums_config(1.0, 1.5, budget, participation=plan)
     train(config, silos, tmp_path)
     count = training_in(tmp_path)["rounds_run"]
-    last = history_in(tmp_path)["epsilon_proven"].iloc[-1]
+    last = conftest.history_in(tmp_path)["epsilon_proven"].iloc[-1]
     assert 0 < count < 12
     assert spent(count) <= 4.0 + 1e-3 < spent(count + 1)
     assert last == pytest.approx(spent(count), abs=2e-3)
-    assert proven(config, tmp_path)["epsilon_high"] == pytest.approx(last, rel=1e-9)
-
-
-# Composition groups
+    assert conftest.proven(config, tmp_path)["epsilon_high"] == pytest.approx(
+        last, rel=1e-9
+    )
 
 
 def private_sum(name, **fields):
@@ -126,24 +108,23 @@ WITHIN = {
 }
 HALF = {"unit": "record", "part": "half"}
 SERVER = {"observer": "server"}
-NOT_COMPOSED = [
-    ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
-    ({}, {"budget": BudgetSettings(delta=1e-4, profile="proven")}, "have two budgets"),
-    ({}, {"noise": Factorised()}, "but have gaussian and correlated-gaussian noise"),
-    ({}, {"adjacency": "replace-one"}, "but are for zero-out and replace-one adj"),
-    ({"noise": Decaying()}, {"noise": Decaying()}, "but their costs are both known"),
-    (
-        {"unit": "record"},
-        HALF,
-        "b reads a subset of the records and other sums read all",
-    ),
-    (HALF, WITHIN | {"part": "half"}, r"read the same records \(the half\) but"),
-    ({}, WITHIN | {"observer": "everyone"}, "from everyone and a clients from every"),
-    (SERVER, WITHIN | SERVER, "records from server and a clients from s"),
-]
+BUDGET = BudgetSettings(delta=1e-4, profile="proven")
 
 
-@pytest.mark.parametrize(("first", "second", "message"), NOT_COMPOSED)
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({}, {"unit": "record"}, "a .of clients. and b .of records. have two budgets"),
+        ({}, {"budget": BUDGET}, "have two budgets"),
+        ({}, {"noise": Factorised()}, "have gaussian and correlated-gaussian noise"),
+        ({}, {"adjacency": "replace-one"}, "are for zero-out and replace-one adj"),
+        ({"noise": Decaying()}, {"noise": Decaying()}, "their costs are both known"),
+        ({"unit": "record"}, HALF, "b reads a subset of the records and other sums re"),
+        (HALF, WITHIN | {"part": "half"}, r"read the same records \(the half\) but"),
+        ({}, WITHIN | {"observer": "everyone"}, "from everyone and a clients from ev"),
+        (SERVER, WITHIN | SERVER, "records from server and a clients from s"),
+    ],
+)
 def test_composition_groups_refuse_sums_that_no_analysis_composes(
     first, second, message
 ):
@@ -152,9 +133,7 @@ def test_composition_groups_refuse_sums_that_no_analysis_composes(
 
 
 def test_composition_groups_separate_disjoint_records_alone():
-    """A guarantee for a client's records against the server is another one than that
-    for clients against everyone.
-    """
+    """Guarantees of records and of clients have different observers."""
     a = private_sum("a")
     half = private_sum("a", **HALF)
     plain = SumSpec(name="c", unit="client", observer="everyone")
@@ -183,14 +162,7 @@ def test_two_sums_of_which_the_server_sees_one_count_against_it(silos, tmp_path)
     assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
 
 
-# Sample-level DP-MAML: support and query examples
-
-
-def sample_level_config(*overlays):
-    base = {"method": "dp-maml-sample", "validation": {"every": 0}}
-    return make_config(base, *overlays)
-
-
+SAMPLE_LEVEL = {"method": "dp-maml-sample", "validation": {"every": 0}}
 SUPPORT_AND_QUERY = {
     "within_task": {"multiplier": 1.2, "delta": 1e-2},
     "noise": {"multiplier": 2.3},
@@ -202,22 +174,20 @@ def test_sample_level_budget_is_for_support_examples_too():
     budget = {"budget": {"delta": DELTA, "epsilon": 3.0}}
     message = r"^support-gradient-sum costs .* epsilon 3\.9"
     with pytest.raises(BenchError, match=message):
-        rounds_without_data(sample_level_config(SUPPORT_AND_QUERY, budget))
+        rounds_without_data(make_config(SAMPLE_LEVEL, SUPPORT_AND_QUERY, budget))
     budget["budget"]["epsilon"] = 4.0
-    rounds = rounds_without_data(sample_level_config(SUPPORT_AND_QUERY, budget))
+    rounds = rounds_without_data(make_config(SAMPLE_LEVEL, SUPPORT_AND_QUERY, budget))
     assert rounds.composition.allows(12)
 
 
 def test_sample_level_releases_of_secret_rounds_are_refused(federation, tmp_path):
-    """Everyone sees the releases, and so the clients that took part. By balls-and-bins
-    the server's sum would have 2.652 at z = 1, and 4.887 where rounds are known.
-    """
+    """By balls-and-bins z = 1 would have 2.652, and 4.887 in known rounds."""
     secret = {"participation": {"kind": "balls-and-bins"}}
     message = "is seen by everyone, which reveals the rounds that balls-and-bins"
     with pytest.raises(BenchError, match=message):
-        sample_level_config(secret)
+        make_config(SAMPLE_LEVEL, secret)
     make_config({"method": "dp-agrlr"}, secret)  # whose own releases the server sees
-    train(sample_level_config(), federation, tmp_path)
+    train(make_config(SAMPLE_LEVEL), federation, tmp_path)
     lines = ledger_in(tmp_path)
     for index, line in enumerate(lines):
         if line.name != SUPPORT:

@@ -1,5 +1,7 @@
 """Clients with tasks: MAML, Reptile, and record-level sums within a task."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -23,8 +25,22 @@ PLAIN_MAML = {
     "model": {"normalisation": "record"},
     "client_update": {"order": 1, "inner_steps": 2},
 }
+TWO_STEPS = {"client_update": {"inner_steps": 2}}
 POISSON = {"client_update": {"inner_steps": 3, "batches": "poisson"}}
 COHORT = np.array([3, 7, 11])
+
+
+@pytest.fixture
+def make_rounds(federation, tmp_path):
+    """Return a function that makes (rounds, weights near the initial ones)."""
+
+    def make(*overlays):
+        rounds = rounds_of(make_config(*overlays), federation, tmp_path)
+        rng = np.random.default_rng(0)
+        noise = 0.1 * rng.standard_normal(rounds.net.dimension)
+        return rounds, (rounds.net.initial(rng) + noise).astype(np.float32)
+
+    return make
 
 
 def contributions(rounds, theta, index=0):
@@ -32,19 +48,19 @@ def contributions(rounds, theta, index=0):
     return torch.cat([rows.clone() for rows, _ in chunks])
 
 
-def theta_of(rounds):
-    rng = np.random.default_rng(0)
-    noise = 0.1 * rng.standard_normal(rounds.net.dimension)
-    return (rounds.net.initial(rng) + noise).astype(np.float32)
-
-
 def gradient(net, weights, x, y):
     """Return the gradient of the mean loss, by autodiff in double precision."""
     weights = weights.clone().requires_grad_()
     logits = net.logits(weights, torch.from_numpy(x).double())
-    return torch.autograd.grad(
-        functional.cross_entropy(logits, torch.tensor(y)), weights
-    )[0]
+    loss = functional.cross_entropy(logits, torch.tensor(y))
+    return torch.autograd.grad(loss, weights)[0]
+
+
+def moved(net, weights, x, y, steps):
+    """Return weights after steps of rate 0.1 along the mean gradient."""
+    for _ in range(steps):
+        weights = weights - 0.1 * gradient(net, weights, x, y)
+    return weights
 
 
 def held_of(rounds):
@@ -55,54 +71,43 @@ def assert_close(row, expected):
     assert torch.linalg.norm(row - expected) < 1e-4 * torch.linalg.norm(expected)
 
 
-def watch_means(monkeypatch, replacement=None):
-    """Return a list that receives (client, images, labels) of each sum within a task.
-
-    A `replacement` replaces the result of each sum.
-    """
-    calls = []
-    mean = Client.mean
-
-    def watched(self, name, theta, examples, *args, **options):
-        calls.append((self, *examples))
-        if replacement is not None:
-            return replacement
-        return mean(self, name, theta, examples, *args, **options)
-
-    monkeypatch.setattr(Client, "mean", watched)
-    return calls
-
-
-def test_maml_without_privacy_is_first_order_maml_by_autodiff(federation, tmp_path):
-    rounds = rounds_of(make_config(PLAIN_MAML), federation, tmp_path)
-    theta = theta_of(rounds)
-    rows = contributions(rounds, theta)
+def mean_of(rounds, theta, count):
+    """Return what a client's sum over its first examples releases."""
+    client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
-    for i in range(len(COHORT)):
-        weights = torch.from_numpy(theta).double()
+    batch = tasks.support_x[0][:count], tasks.support_y[0][:count]
+    with rounds.clients._workers.worker() as worker:
+        return client.mean(TASK, theta, batch, worker)[0].copy()
+
+
+def watch_means(monkeypatch, **options):
+    """Return the list of calls of `Client.mean`; the options are those of a mock."""
+    spy = mock.create_autospec(Client.mean, **options)
+    monkeypatch.setattr(Client, "mean", spy)
+    return spy.call_args_list
+
+
+def test_maml_without_privacy_is_first_order_maml_by_autodiff(make_rounds):
+    rounds, theta = make_rounds(PLAIN_MAML)
+    tasks = held_of(rounds).gather(COHORT)
+    for i, row in enumerate(contributions(rounds, theta)):
+        start = torch.from_numpy(theta).double()
         support = tasks.support_x[i], tasks.support_y[i]
-        for _ in range(2):
-            weights = weights - 0.1 * gradient(rounds.net, weights, *support)
+        weights = moved(rounds.net, start, *support, steps=2)
         query = gradient(rounds.net, weights, tasks.query_x[i], tasks.query_y[i])
-        assert_close(rows[i], query)
+        assert_close(row, query)
 
 
-def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
+def test_reptile_sends_the_difference_after_its_steps(make_rounds):
     """Reference: three plain steps along the mean gradient of all nine examples."""
     update = {"inner_steps": 3, "inner_rate": 0.1, "optimizer": "sgd"}
-    config = make_config(PLAIN_REPTILE, {"client_update": update})
-    rounds = rounds_of(config, federation, tmp_path)
-    theta = theta_of(rounds)
-    rows = contributions(rounds, theta)
+    rounds, theta = make_rounds(PLAIN_REPTILE, {"client_update": update})
     tasks = held_of(rounds).gather(COHORT)
-    for i in range(len(COHORT)):
+    for i, row in enumerate(contributions(rounds, theta)):
         x = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
         y = np.concatenate([tasks.support_y[i], tasks.query_y[i]])
         start = torch.from_numpy(theta).double()
-        weights = start
-        for _ in range(3):
-            weights = weights - 0.1 * gradient(rounds.net, weights, x, y)
-        assert_close(rows[i], start - weights)
+        assert_close(row, start - moved(rounds.net, start, x, y, steps=3))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +119,10 @@ def test_reptile_sends_the_difference_after_its_steps(federation, tmp_path):
     ],
 )
 def test_ledger_has_every_release_within_tasks(
-    overlay, rows, steps, observer, federation, tmp_path
+    overlay, rows, steps, observer, make_rounds, tmp_path
 ):
-    config = make_config(overlay, {"client_update": {"inner_steps": 2}})
-    rounds = rounds_of(config, federation, tmp_path)
-    sent = contributions(rounds, theta_of(rounds))
-    assert len(sent) == 3 * rows
+    rounds, theta = make_rounds(overlay, TWO_STEPS)
+    assert len(contributions(rounds, theta)) == 3 * rows
     assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     assert ledger_in(tmp_path) == [line for line, _, _ in rounds.log]
     assert {line.name: line.sampler["steps"] for line, _, _ in rounds.log} == steps
@@ -131,31 +134,22 @@ def test_ledger_has_every_release_within_tasks(
 
 
 @pytest.mark.parametrize(
-    ("overlay", "noise", "releases"),
-    [
-        (
-            AGRLR | {"client_update": {"inner_steps": 2}},
-            {"within_task": {"threshold": 1e-6, "multiplier": 3e6}},
-            3,
-        ),
-        (LOCAL, {"own_update": {"threshold": 1e-6, "multiplier": 1.5e6}}, 1),
-    ],
+    ("overlay", "section", "multiplier", "releases"),
+    [(AGRLR | TWO_STEPS, "within_task", 3e6, 3), (LOCAL, "own_update", 1.5e6, 1)],
 )
 def test_noise_within_tasks_has_the_stated_size_and_is_never_used_twice(
-    overlay, noise, releases, federation, tmp_path
+    overlay, section, multiplier, releases, make_rounds
 ):
-    """The standard deviation is within 5 % over 15,000 draws (five deviations are 3 %).
-
-    A client's update of its own always takes part, so its noise is 2 z C.
+    """15,000 draws: five deviations are 3 %. A client's update of its own always takes
+    part, so its noise is 2 z C.
     """
-    rounds = rounds_of(make_config(overlay, noise), federation, tmp_path)
-    theta = theta_of(rounds)
+    noise = {section: {"threshold": 1e-6, "multiplier": multiplier}}
+    rounds, theta = make_rounds(overlay, noise)
     contributions(rounds, theta, 0)
     contributions(rounds, theta, 1)
     # [2 rounds x 3 clients x releases, d], deviation 3
-    vectors = np.concatenate(
-        [line.denominator * means for line, _, means in rounds.log]
-    )
+    sums = [line.denominator * means for line, _, means in rounds.log]
+    vectors = np.concatenate(sums)
     assert len(vectors) == 6 * releases
     assert vectors.std() == pytest.approx(3.0, rel=0.05)
     correlations = np.corrcoef(vectors) - np.eye(len(vectors))
@@ -164,13 +158,10 @@ def test_noise_within_tasks_has_the_stated_size_and_is_never_used_twice(
 
 @pytest.mark.parametrize("overlay", [AGRLR, SAMPLE])
 def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
-    overlay, federation, tmp_path, monkeypatch
+    overlay, make_rounds, monkeypatch
 ):
-    """Property 11: with the support's release held fixed, other support images change
-    nothing.
-    """
-    rounds = rounds_of(make_config(overlay), federation, tmp_path)
-    theta = theta_of(rounds)
+    """Property 11: with the support's release fixed, its images change nothing."""
+    rounds, theta = make_rounds(overlay)
     free = contributions(rounds, theta)
     release = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros(3)
     mean = Client.mean
@@ -193,17 +184,14 @@ def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     assert torch.equal(before, contributions(rounds, theta))
 
 
-# Batches of a client's steps
-
-
-def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypatch):
+def test_disjoint_batches_read_each_example_once(make_rounds, monkeypatch, tmp_path):
     batches = {"client_update": {"inner_steps": 3, "batches": "disjoint"}}
-    rounds = rounds_of(make_config(REPTILE, batches), federation, tmp_path)
-    calls = watch_means(monkeypatch)
-    contributions(rounds, theta_of(rounds))
+    rounds, theta = make_rounds(REPTILE, batches)
+    calls = watch_means(monkeypatch, side_effect=Client.mean)
+    contributions(rounds, theta)
     tasks = held_of(rounds).gather(COHORT)
     for i, number in enumerate(COHORT):
-        read = [images for client, images, _ in calls if client.client == number]
+        read = [call.args[3][0] for call in calls if call.args[0].client == number]
         assert [len(images) for images in read] == [3, 3, 3]
         examples = np.concatenate([tasks.support_x[i], tasks.query_x[i]])
         assert sorted(map(bytes, np.concatenate(read))) == sorted(map(bytes, examples))
@@ -212,65 +200,50 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
     assert line.denominator == 3.0
 
 
-def test_poisson_batches_are_divided_by_their_mean_size(federation, tmp_path):
-    rounds = rounds_of(make_config(PLAIN_REPTILE, POISSON), federation, tmp_path)
-    theta = theta_of(rounds)
-    client = Client(rounds.clients, 0, int(COHORT[0]))
+def test_poisson_batches_are_divided_by_their_mean_size(make_rounds):
+    rounds, theta = make_rounds(PLAIN_REPTILE, POISSON)
     tasks = held_of(rounds).gather(COHORT)
-    x = tasks.support_x[0]
-    y = tasks.support_y[0]
+    gradients = torch.empty((3, rounds.net.dimension))
     with rounds.clients._workers.worker() as worker:
-        gradients = torch.empty((len(y), rounds.net.dimension))
-        worker.record_gradients(theta, x, y, gradients)
-        for count in (0, 1, 2):
-            batch = x[:count], y[:count]
-            mean = client.mean(TASK, theta, batch, worker)[0]
-            expected = gradients[:count].sum(0).numpy() / 3
-            np.testing.assert_allclose(mean, expected, atol=1e-6)
+        worker.record_gradients(
+            theta, tasks.support_x[0], tasks.support_y[0], gradients
+        )
+    for count in (0, 1, 2):
+        expected = gradients[:count].sum(0).numpy() / 3
+        np.testing.assert_allclose(mean_of(rounds, theta, count), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("overlay", [REPTILE, PLAIN_REPTILE])
 def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(
-    overlay, federation, tmp_path, monkeypatch
+    overlay, make_rounds, monkeypatch
 ):
     """Five rounds of 48 clients of nine examples, three steps of chance 1/3."""
-    rounds = rounds_of(make_config(overlay, POISSON), federation, tmp_path)
-    zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros(1)
+    rounds, theta = make_rounds(overlay, POISSON)
     numbers = np.arange(9)
 
     def gather(ids):
         """Return the numbers of the examples as images and labels."""
-        tiled = np.tile(numbers, (len(ids), 1))
-        support = tiled[:, :3]
-        query = tiled[:, 3:]
-        return TaskBatch(
-            support_x=support, support_y=support, query_x=query, query_y=query
-        )
+        support, query = np.split(np.tile(numbers, (len(ids), 1)), [3], axis=1)
+        labels = {"support_y": support, "query_y": query}
+        return TaskBatch(support_x=support, query_x=query, **labels)
 
-    calls = watch_means(monkeypatch, replacement=zeros)
+    zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros(1)
+    calls = watch_means(monkeypatch, return_value=zeros)
     monkeypatch.setattr(held_of(rounds), "gather", gather)
-    theta = theta_of(rounds)
     for index in range(5):
         list(rounds.clients.contributions(theta, np.arange(48), index))
-    calls.sort(key=lambda call: (call[0].round, call[0].client))
-    drawn = np.array([np.isin(numbers, images) for _, images, _ in calls])
+    calls = sorted(calls, key=lambda call: (call.args[0].round, call.args[0].client))
+    drawn = np.array([np.isin(numbers, call.args[3][0]) for call in calls])
     assert_drawn_anew(drawn.reshape(5, 48, 3, 9), 1 / 3)
 
 
 def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
-    federation, tmp_path
+    make_rounds, tmp_path
 ):
-    config = make_config(REPTILE, POISSON)
-    rounds = rounds_of(config, federation, tmp_path)
-    theta = theta_of(rounds)
-    client = Client(rounds.clients, 0, int(COHORT[0]))
-    tasks = held_of(rounds).gather(COHORT)
-    empty = tasks.support_x[0][:0], tasks.support_y[0][:0]
-    with rounds.clients._workers.worker() as worker:
-        noise, _ = client.mean(TASK, theta, empty, worker)
-    multiplier = rounds.clients.mechanisms[TASK].noise_multiplier
-    deviation = multiplier * config.within_task.threshold / 3
-    assert np.std(noise) == pytest.approx(deviation, rel=0.2)
+    rounds, theta = make_rounds(REPTILE, POISSON)
+    mechanism = rounds.clients.mechanisms[TASK]
+    deviation = mechanism.noise_multiplier * rounds.run.within_task.threshold / 3
+    assert np.std(mean_of(rounds, theta, 0)) == pytest.approx(deviation, rel=0.2)
     contributions(rounds, theta)
     line = ledger_in(tmp_path)[-1]
     stated = {"kind": "within-task-poisson", "rate": 1 / 3, "steps": 3}
@@ -278,10 +251,8 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     assert line.denominator == 3.0
 
 
-def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
-    federation, tmp_path
-):
-    rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
+def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(make_rounds):
+    rounds, _ = make_rounds(AGRLR)
     rows = torch.zeros((2, rounds.net.dimension))
     rows[0, 0] = float("nan")
     mechanism = rounds.clients.mechanisms[SUPPORT]
@@ -291,7 +262,6 @@ def test_not_finite_gradient_within_a_task_counts_as_zero_and_is_counted(
     assert rounds.non_finite == 1
 
 
-# MAML++'s weights of steps, and learnt rates
 def test_maml_step_weights_are_those_of_the_authors_code():
     """K = 5 over 10 rounds: 1/5 each at first, 0.1 and 0.6 half-way, at least 3 % of
     1/5, and the last weight alone at the end.
@@ -305,21 +275,16 @@ def test_maml_step_weights_are_those_of_the_authors_code():
     np.testing.assert_allclose(late[0], 0.006)
 
 
-def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_path):
-    """One client. The release less the noise of the ledger's stream is the client's
-    vector cut to C, and the model moves by the release, rates included.
-    """
-    config = make_config(
-        {
-            "client_update": {"learnable_rates": True, "inner_steps": 2},
-            "participation": {"cohort": 1, "rounds": 3},
-            "clipping": {"kind": "constant", "threshold": 0.01},
-            "server": {"rate": 1.0, "optimizer": "sgd"},
-        }
-    )
-    rounds = rounds_of(config, federation, tmp_path)
+def test_learnt_rates_are_clipped_and_noised_with_the_weights(make_rounds):
+    """One client: its vector cut to C is the release less the noise of the stream."""
+    overlay = {
+        "client_update": {"learnable_rates": True, "inner_steps": 2},
+        "participation": {"cohort": 1, "rounds": 3},
+        "clipping": {"kind": "constant", "threshold": 0.01},
+        "server": {"rate": 1.0, "optimizer": "sgd"},
+    }
+    rounds, _ = make_rounds(overlay)
     net = rounds.net
-    rates = slice(net.weights, None)
     assert net.dimension - net.weights == 2 * len(net.tensor_names)
     for index in range(2):
         before = rounds.theta.clone()
@@ -333,8 +298,8 @@ def test_learnt_rates_are_clipped_and_noised_with_the_weights(federation, tmp_pa
         noise = stream(0, "noise", index).standard_normal(net.dimension)
         norm = np.linalg.norm(contribution)
         assert norm > 0.01
-        assert np.abs(contribution[rates]).max() > 0
+        assert contribution[net.weights :].any()
         clipped = contribution * 0.01 / norm
         assert mean - 1.0 * 0.01 * noise == pytest.approx(clipped, abs=1e-8)
-        moved = before - rounds.theta
-        assert torch.allclose(moved, torch.from_numpy(mean).float(), rtol=0, atol=1e-6)
+        moved_by = (before - rounds.theta).numpy()
+        np.testing.assert_allclose(moved_by, mean, rtol=0, atol=1e-6)
