@@ -6,36 +6,18 @@ from pathlib import Path
 from typing import Any
 
 # Durations, the machine and interruptions: values that no table or figure shows.
+SPEEDS = {"seconds", "clients_per_second", "records_per_second"}
+SPEEDS |= {"milliseconds_per_client", "milliseconds_per_record"}
 CLOCK = {
-    "training.json": {
-        "seconds",
-        "clients_per_second",
-        "records_per_second",
-        "milliseconds_per_client",
-        "milliseconds_per_record",
-        "resumed",
-        "threads",
-        "processes",
-        "machine",
-    },
+    "training.json": SPEEDS | {"resumed", "threads", "processes", "machine"},
     "history.csv": {"seconds"},
     "audit.json": {"seconds"},
 }
 # Logs and costs, provenance, the state of a training under way, and the page and the
 # frame that show all three; audits as one job made them, whose copies in the runs'
 # folders are compared; and checksums, which are of a clock's values too.
-LEFT_OUT = {
-    "logs",
-    "benchmark",
-    "checkpoint",
-    "provenance.json",
-    "index.html",
-    "runs.parquet",
-    "runs.csv",
-    "audits",
-    "manifest",
-    "results.zip",
-}
+LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html"}
+LEFT_OUT |= {"runs.parquet", "runs.csv", "audits", "manifest", "results.zip"}
 
 
 def files(root: Path) -> dict[str, Path]:

@@ -4,20 +4,18 @@ an undisturbed call.
     uv run python tests/cluster/kill_workflow.py RESULTS [SEED]
 
 RESULTS is the results folder of a finished local run of the smoke preset. A part of
-that preset (runs of all papers, with data, tests, accounts, audits, tables and figures)
-is made anew in a temporary folder. Each of `EVENTS` disturbs it, and the same command is
-called again, for one more target; nothing else is done in between:
+that preset is made anew in a temporary folder. Each of `EVENTS` disturbs it, and the
+same command is called again, for one more target:
 
 - the whole process group, or Snakemake alone, so that its jobs outlive it, or a single
   training, meta-test or audit, or the warm process, of which the jobs at work are
   forks, are killed (-9), at a random moment;
-- the disk is filled at a random moment (a small tmpfs, which needs root; left out
-  elsewhere, and said);
+- the disk is filled at a random moment (a small tmpfs, which needs root);
 - two calls of one command run at once.
 
-In the end every file but logs, costs and the columns of the clock
-(tests/cluster/compare.py) must have the bits it has in RESULTS, and no temporary file
-and no process may be left. The moments are drawn from SEED (0).
+In the end every compared file (tests/cluster/compare.py) must have the bits it has in
+RESULTS, and no temporary file and no process may be left. The moments are drawn from
+SEED (0).
 """
 
 import contextlib

@@ -1,33 +1,30 @@
-"""python -m dpwatch: numbers, tables, JSON, exit codes and one-line errors."""
+"""python -m dpwatch and its reports: numbers, JSON, exit codes and one-line errors."""
 
+import dataclasses
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
+import dp_accounting
 import jsonschema
 import pytest
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 import dpsum
+from dpsum import DpsumError
 from dpwatch import export
 from dpwatch.__main__ import main
+from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
+from tests.dpwatch.audit.test_anything import audit_at_z_1, mechanism
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 ONE_PASS = ["--kind", "one-pass"]
 SIZES = ["--units", 1000, "--cohort", 50, "--rounds", 20]
 
 
-def gaussian_epsilon(z, delta):
-    """Return epsilon of one Gaussian (Balle and Wang 2018, Theorem 8)."""
-
-    def excess(epsilon):
-        second = math.exp(epsilon) * ndtr(-0.5 / z - epsilon * z)
-        return ndtr(0.5 / z - epsilon * z) - second - delta
-
-    return brentq(excess, 0, 50)
+def gaussian_epsilon(z, delta=1e-5):
+    return sampled_gaussian_epsilon(z, 1.0, delta)
 
 
 @pytest.fixture
@@ -57,31 +54,26 @@ def plans_of(report):
     return {row["participation"]: row for row in report["plans"]}
 
 
-def test_account_prints_a_table_and_writes_json(write_ledger, run, tmp_path):
+def test_account_writes_epsilon_and_exits_with_3_above_a_limit(
+    write_ledger, run, tmp_path
+):
+    """Epsilon at z = 1 is 4.377 at delta = 1e-5."""
     path = write_ledger("one.jsonl")
     file = tmp_path / "report.json"
     code, out, _ = run("account", path, "--delta", 1e-6, "--json", file)
     assert code == 0
-    for profile in ("proven", "replace_one", "claimed", "image_level", "tuning"):
-        assert profile in out
     report = json.loads(file.read_text(encoding="utf-8"))
     jsonschema.validate(report, SCHEMA)
     exact = gaussian_epsilon(1.0, 1e-6)
     epsilon = report["account"]["profiles"]["proven"]["epsilon_high"]
     assert epsilon == pytest.approx(exact, rel=1e-9)
     assert f"{exact:.4g}" in out
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(4.5, 0), (4.3, 3)])
-def test_account_exits_with_3_above_a_limit(write_ledger, run, limit, expected):
-    """Epsilon at z = 1 is 4.377."""
-    code, _, _ = run("account", write_ledger("one.jsonl"), "--at-most", limit)
-    assert code == expected
+    for limit, code in ((4.5, 0), (4.3, 3)):
+        assert run("account", path, "--at-most", limit)[0] == code
 
 
 def poisson_epsilon(z):
     """Return dp_accounting's epsilon of 20 rounds at a rate of 1/20."""
-    dp_accounting = pytest.importorskip("dp_accounting")
     gaussian = dp_accounting.GaussianDpEvent(z)
     event = dp_accounting.PoissonSampledDpEvent(0.05, gaussian)
     return dp_accounting.pld.PLDAccountant().compose(event, 20).get_epsilon(1e-5)
@@ -93,7 +85,7 @@ def test_plan_finds_epsilon_by_participation(run_json):
     assert code == 0
     assert {"balls-and-bins", "poisson-lots"} <= set(plans)
     one_pass = plans["one-pass"]["epsilon_high"]
-    assert one_pass == pytest.approx(gaussian_epsilon(1.1, 1e-5), rel=1e-9)
+    assert one_pass == pytest.approx(gaussian_epsilon(1.1), rel=1e-9)
     poisson = plans["poisson"]["epsilon_high"]
     assert poisson == pytest.approx(poisson_epsilon(1.1), abs=1e-3)
 
@@ -101,24 +93,22 @@ def test_plan_finds_epsilon_by_participation(run_json):
 def test_plan_finds_noise_by_participation(run_json):
     kinds = [*ONE_PASS, "--kind", "poisson"]
     _, report = run_json("plan", *SIZES, "--epsilon", 2.0, *kinds)
-    multipliers = {
-        name: row["noise_multiplier"] for name, row in plans_of(report).items()
-    }
+    plans = plans_of(report)
+    multipliers = {name: row["noise_multiplier"] for name, row in plans.items()}
     assert set(multipliers) == {"one-pass", "poisson"}
     z = multipliers["one-pass"]
-    assert gaussian_epsilon(z, 1e-5) <= 2.0 < gaussian_epsilon(z * 0.999, 1e-5)
+    assert gaussian_epsilon(z) <= 2.0 < gaussian_epsilon(z * 0.999)
     epsilon = poisson_epsilon(multipliers["poisson"])
     assert epsilon == pytest.approx(2.0, abs=2e-3)
 
 
 def test_plan_takes_settings_of_a_participation(run_json):
     """Two known rounds 20 apart are one Gaussian of z / sqrt(2)."""
-    words = ["--noise-multiplier", 1.0, "--kind", "min-separation"]
+    words = ["--noise-multiplier", 1.0, "--kind", "min-separation", "--rounds", 30]
     words += ["--set", "separation=20", "--set", "participations=2"]
-    sizes = ["--units", 1000, "--cohort", 50, "--rounds", 30]
-    _, report = run_json("plan", *sizes, *words)
+    _, report = run_json("plan", "--units", 1000, "--cohort", 50, *words)
     epsilon = report["plans"][0]["epsilon_high"]
-    assert epsilon == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6)
+    assert epsilon == pytest.approx(gaussian_epsilon(2**-0.5), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -172,33 +162,29 @@ def test_audit_as_a_process_passes_right_code_and_refutes_half_the_noise(release
         assert done.returncode == code, done.stderr
         report = json.loads(release_file.read_text())
         jsonschema.validate(report, SCHEMA)
-        assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+        assert report["audit"]["claimed"] == pytest.approx(gaussian_epsilon(1.0))
         assert report["audit"]["refuted"] == (code == 3)
 
 
 def test_audit_takes_rounds_or_a_participation(release_file, run):
-    rounds = ["--kind", "poisson", "--units", 1000, "--cohort", 100, "--rounds", 10]
     words = ["audit", "of_mine:right", *AUDIT]
+    rounds = ["--kind", "poisson", "--units", 1000, "--cohort", 100, "--rounds", 10]
     code, out, _ = run(*words, *rounds, "--at-most", 0.1)
-    assert code == 3
-    assert "not refuted" in out
-    words += ["--participation", "of_mine:plan", "--calls", 100]
-    code, out, plan = run(*words)
-    assert code == 0
-    assert "over rounds" in out
+    assert (code, "not refuted" in out) == (3, True)
+    code, out, plan = run(*words, "--participation", "of_mine:plan", "--calls", 100)
+    assert (code, "over rounds" in out) == (0, True)
     assert "as the participation draws them" in plan
 
 
-@pytest.mark.parametrize("content", ["", '{"loss": 1.0}\n', "cut"])
+@pytest.mark.parametrize("content", ['{"loss": 1.0}\n', "cut"])
 def test_account_refuses_a_ledger_that_is_not_whole(write_ledger, run, content):
     path = Path(write_ledger("ledger.jsonl"))
     if content == "cut":
         content = path.read_text(encoding="utf-8")[:-40]
     path.write_text(content, encoding="utf-8")
     code, out, errors = run("account", path)
-    assert (code, out) == (1, "")
+    assert (code, out, errors.count("\n")) == (1, "", 1)
     assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "", "-1"])
@@ -209,3 +195,46 @@ def test_account_refuses_a_number_out_of_range(capsys, option, value):
         main(["account", "a", f"{option}={value}"])
     assert ended.value.code == 2
     assert capsys.readouterr().out == ""
+
+
+# Reports
+
+
+@pytest.fixture(scope="module")
+def audit():
+    return audit_at_z_1(mechanism())
+
+
+@pytest.fixture
+def report(write_ledger, audit):
+    path = write_ledger("ledger.jsonl")
+    account = dpsum.account(path, delta=1e-5)
+    return export.report(account=account, audit=audit, ledger=path)
+
+
+def test_schema_accepts_every_report(report, audit):
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    unclaimed_audit = dataclasses.replace(audit, claimed=None, little=math.nan)
+    no_account = export.report(account=dpsum.account([], delta=1e-5))
+    for values in (report, no_account, export.report(audit=unclaimed_audit)):
+        jsonschema.validate(values, SCHEMA)
+
+
+def test_report_writes_an_infinite_epsilon_as_text(write_ledger):
+    releases = [
+        dataclasses.replace(release, data_dependent_threshold=True, reason="raw norms")
+        for release in dpsum.read_ledger(write_ledger("ledger.jsonl"))
+    ]
+    values = export.report(account=dpsum.account(releases, delta=1e-5))
+    jsonschema.validate(values, SCHEMA)
+    assert values["account"]["profiles"]["proven"]["epsilon_high"] == "inf"
+    assert export.metrics(values)["privacy/epsilon_proven"] == math.inf
+
+
+def test_report_has_an_audit_that_was_read_again(report, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    assert export.report(audit=export.read_audit(path))["audit"] == report["audit"]
+    path.write_text(json.dumps(report | {"version": 7}))
+    with pytest.raises(DpsumError, match="version 1"):
+        export.read_audit(path)

@@ -1,8 +1,4 @@
-"""Checks before a submission to Slurm.
-
-Scripts stand in for Slurm's commands and print the answers of Slurm 22.05;
-tests/cluster/slurm.py asks a real one.
-"""
+"""Checks before a submission to Slurm; scripts print the answers of Slurm 22.05."""
 
 import os
 
@@ -52,9 +48,7 @@ def test_check_slurm_accepts_partitions_accounts_and_gpus(slurm):
         ({"sinfo": DOWN}, (None, None), "Slurm does not answer: .*connect failure"),
     ],
 )
-def test_check_slurm_refuses_what_slurm_does_not_have(
-    slurm, answers, arguments, message
-):
+def test_check_slurm_refuses_what_is_not_there(slurm, answers, arguments, message):
     slurm(**answers)
     with pytest.raises(BenchError, match=message):
         check_slurm(*arguments)

@@ -14,8 +14,6 @@ import pytest
 from dpfedbench.errors import BenchError
 from workflow_jobs.jobs import job
 
-HERE = Path(__file__).resolve()
-
 
 @pytest.fixture
 def log(tmp_path):
@@ -24,24 +22,14 @@ def log(tmp_path):
 
 @pytest.fixture
 def fail(log, capsys):
-    """Run a job that fails; return its lines on standard error."""
+    """Run a job that raises an error from another; return its lines for the user."""
 
-    def run_job(work):
-        with pytest.raises(SystemExit) as ended, job(log, "test"):
-            work()
-        assert ended.value.code == 1
+    def run_job(error):
+        with pytest.raises(SystemExit, match=r"^1$"), job(log, "test"):
+            raise error from KeyError("its cause")
         return capsys.readouterr().err.splitlines()
 
     return run_job
-
-
-def raising(error):
-    """Return work that raises an error, from another."""
-
-    def work():
-        raise error from KeyError("its cause")
-
-    return work
 
 
 def test_job_shows_and_logs_its_messages(log, capsys):
@@ -55,14 +43,15 @@ def test_job_shows_and_logs_its_messages(log, capsys):
 
 
 def test_job_reports_a_user_error_in_one_line_and_logs_its_cause(log, fail):
-    lines = fail(raising(BenchError("no data:\nput it there")))
+    lines = fail(BenchError("no data:\nput it there"))
     assert lines == ["test: no data: put it there"]
     assert "KeyError: 'its cause'" in log.read_text(encoding="utf-8")
 
 
 def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail):
-    location, message = fail(raising(OSError(errno.EIO, "odd")))
-    assert re.fullmatch(rf'test: File "{HERE}", line \d+, in work.*', location)
+    location, message = fail(OSError(errno.EIO, "odd"))
+    file = Path(__file__).resolve()
+    assert re.fullmatch(rf'test: File "{file}", line \d+, in run_job.*', location)
     assert message == f"test: OSError: [Errno 5] odd (the traceback is in {log})"
     assert "Traceback" in log.read_text(encoding="utf-8")
 
@@ -76,7 +65,7 @@ def test_job_logs_a_traceback_and_shows_its_last_lines(log, fail):
     ],
 )
 def test_job_reports_a_fault_of_the_machine_in_one_line(fail, fault, message):
-    (line,) = fail(raising(fault))
+    (line,) = fail(fault)
     assert message in line
 
 
@@ -85,14 +74,14 @@ WORKFLOW = """
 import subprocess, sys
 from workflow_jobs.jobs import mark_workflow
 mark_workflow()
-subprocess.run(["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"])
+subprocess.run(["sh", "-c", f"{sys.executable} job.py {sys.argv[1]}; true"])
 """
 JOB = """
-import pathlib, time
-pathlib.Path("STARTED").touch()
-time.sleep(SECONDS)
+import pathlib, sys, time
+pathlib.Path("started").touch()
+time.sleep(int(sys.argv[1]))
 from workflow_jobs.jobs import job
-with job("LOG", "test") as logger:
+with job(pathlib.Path("job.log"), "test") as logger:
     logger.info("at work")
     time.sleep(120)
 """
@@ -100,28 +89,20 @@ with job("LOG", "test") as logger:
 
 @pytest.mark.parametrize("before_import", [False, True])
 def test_job_ends_when_its_workflow_is_killed(tmp_path, before_import):
-    """Snakemake, killed with -9, does not end its jobs, and a running job would disturb
-    the next call.
-
-    The job ends although it has not yet imported the code that watches.
+    """Snakemake, killed with -9, does not end its jobs. One of them has not yet imported
+    the code that watches.
     """
     log = tmp_path / "job.log"
-    started = tmp_path / "started"
-    code = JOB.replace("LOG", str(log)).replace("STARTED", str(started))
-    code = code.replace("SECONDS", "2" if before_import else "0")
-    workflow_file = tmp_path / "workflow.py"
-    job_file = tmp_path / "job.py"
-    workflow_file.write_text(WORKFLOW, encoding="utf-8")
-    job_file.write_text(code, encoding="utf-8")
-    workflow = subprocess.Popen([sys.executable, workflow_file, job_file])
-
-    def is_at_work():
-        return log.exists() and "at work" in log.read_text(encoding="utf-8")
-
+    (tmp_path / "workflow.py").write_text(WORKFLOW, encoding="utf-8")
+    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
+    command = [sys.executable, "workflow.py", "2" if before_import else "0"]
+    workflow = subprocess.Popen(command, cwd=tmp_path)
     try:
-        wait_until(started.exists if before_import else is_at_work)
+        wait_until((tmp_path / "started").exists)
+        if not before_import:
+            wait_until(lambda: log.exists() and "at work" in log.read_text("utf-8"))
         children = psutil.Process(workflow.pid).children(recursive=True)
-        jobs = [child for child in children if "job.py" in child.cmdline()[-1]]
+        jobs = [child for child in children if "job.py" in child.cmdline()]
         assert jobs
     finally:
         workflow.kill()

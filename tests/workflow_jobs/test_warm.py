@@ -1,9 +1,7 @@
-"""Jobs that a fork of one warm process runs are as jobs of their own, whatever is
-killed.
-"""
+"""Jobs in forks of one warm process are as jobs of their own, whatever is killed."""
 
 import contextlib
-import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -12,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from pathlib import Path
 
 import psutil
@@ -42,26 +41,12 @@ with rule_job(snakemake, "test") as logger:
     (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), results_format.VERSION]))
     (place / f"{name}.part").rename(place / f"{name}.json")
 """
+# Finished job: `worker` and `parent` are processes; the parent is the warm one.
+Result = namedtuple("Result", "code output errors worker parent version")
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Finished job. `worker` and `parent` are processes; the parent is the warm one."""
-
-    code: int
-    output: str
-    errors: str
-    worker: int
-    parent: int
-    version: str
-
-
-@dataclasses.dataclass(frozen=True)
-class StartedJob:
+class StartedJob(namedtuple("StartedJob", "process file")):
     """The process that waits for a job, and the file of its numbers."""
-
-    process: subprocess.Popen
-    file: Path
 
     def numbers(self):
         """Wait for the numbers of the worker, its parent, and the format's version."""
@@ -85,21 +70,16 @@ class Workflow:
         script = self.folder / f"job{len(self.jobs) + 1}.py"
         body = "".join(f"    {line}\n" for line in lines)
         script.write_text(SCRIPT + body, encoding="utf-8")
-        values = {key: value for key, value in os.environ.items() if key != WARM}
-        values[WORKFLOW] = self.mark
-        values["PYTHONPATH"] = str(self.package.parent)
-        values["OMP_NUM_THREADS"] = "1"
-        if warm:
-            values[WARM] = "yes"
+        values = {WARM: "yes" if warm else "", WORKFLOW: self.mark}
+        values |= {"PYTHONPATH": str(self.package.parent), "OMP_NUM_THREADS": "1"}
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = subprocess.Popen(
             [sys.executable, str(script)],
-            env=values | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            env=os.environ | values | environment,
             text=True,
             cwd=self.folder,
             start_new_session=True,
+            **pipes,
         )
         self.jobs.append(StartedJob(process, script.with_suffix(".json")))
         return self.jobs[-1]
@@ -151,16 +131,14 @@ def has_ended(process):
 def light_package(tmp_path_factory):
     """Write the parts of the packages that a job without computation needs."""
     sources = tmp_path_factory.mktemp("light")
-    for package, names in (
-        (
-            "dpfedbench",
-            ("errors", "files", "manifests", "plugins", "results_format"),
-        ),
-        ("dpsum", ("errors", "files")),
-        ("workflow_jobs", ("jobs", "manifests", "warm")),
-    ):
+    names = {
+        "dpfedbench": ("errors", "files", "manifests", "plugins", "results_format"),
+        "dpsum": ("errors", "files"),
+        "workflow_jobs": ("jobs", "manifests", "warm"),
+    }
+    for package in names:
         (sources / package).mkdir()
-        for name in ("__init__", *names):
+        for name in ("__init__", *names[package]):
             shutil.copy(PACKAGE.parent / package / f"{name}.py", sources / package)
     return sources / "dpfedbench"
 
@@ -207,30 +185,25 @@ def test_warm_job_has_output_log_and_code_of_a_job_of_its_own(workflow):
     parents = set()
     codes = {}
     for name, line in ENDS.items():
-        results = []
-        logs = []
-        for warm in (False, True):
-            results.append(workflow.run(line, stdin="in", warm=warm, MINE=name))
-            logs.append(workflow.log().splitlines()[1:2])
-        separate, fork = results
+        separate = workflow.run(line, stdin="in", warm=False, MINE=name)
+        log = workflow.log().splitlines()[1:2]
+        fork = workflow.run(line, stdin="in", MINE=name)
         assert (fork.code, fork.output) == (separate.code, separate.output), name
         start = -1 if name == "interrupted" else 0
         errors = separate.errors.splitlines()[start:]
         assert fork.errors.splitlines()[start:] == errors, name
-        assert logs[0] == logs[1], name
+        assert workflow.log().splitlines()[1:2] == log, name
         parents.add(fork.parent)
         codes[name] = fork.code
     assert len(parents) == 1
-    assert codes["code"] == 7
-    assert codes["killed"] == -9
+    assert (codes["code"], codes["killed"]) == (7, -9)
 
 
 def test_warm_process_is_started_once_for_jobs_at_the_same_time(workflow):
     jobs = [workflow.start("time.sleep(1)") for _ in range(4)]
-    numbers = [job.numbers() for job in jobs]
+    workers, parents, _ = zip(*(job.numbers() for job in jobs), strict=True)
     assert [job.process.wait(60) for job in jobs] == [0] * 4
-    assert len({parent for _, parent, _ in numbers}) == 1
-    assert len({worker for worker, _, _ in numbers}) == 4
+    assert (len(set(workers)), len(set(parents))) == (4, 1)
 
 
 @pytest.mark.parametrize("at_work", [True, False])
@@ -245,8 +218,7 @@ def test_warm_process_ends_with_the_workflow(workflow, at_work):
     if at_work:
         workflow.end()
         assert job.process.returncode == 1
-        message = "the workflow that started this job has ended"
-        assert message in workflow.log()
+        assert "the workflow that started this job has ended" in workflow.log()
 
 
 def test_warm_process_ends_with_a_workflow_that_is_killed_before_it_is_ready(
@@ -283,9 +255,8 @@ def test_fork_is_killed_with_the_script_that_waits_for_it(workflow):
 
 def test_interrupt_of_a_terminal_ends_the_job_and_not_the_warm_process(workflow):
     """On a terminal both processes are of one group."""
-    lines = ("try: time.sleep(120)", "finally: (place / 'cleaned').touch()")
     parent = workflow.run("pass").parent
-    job = workflow.start(*lines)
+    job = workflow.start("try: time.sleep(120)", "finally: (place / 'cleaned').touch()")
     fork, second_parent, _ = job.numbers()
     assert second_parent == parent
     for process in (fork, job.process.pid):
@@ -302,9 +273,8 @@ def test_warm_process_never_runs_old_code(make_workflow, light_package, tmp_path
     before = workflow.run("pass")
     assert workflow.run("pass").parent == before.parent
     source = workflow.package / "results_format.py"
-    version = f'VERSION = "{before.version}"'
-    text = source.read_text("utf-8").replace(version, 'VERSION = "edited"')
-    source.write_text(text, "utf-8")
+    text = source.read_text("utf-8")
+    source.write_text(text.replace(f'"{before.version}"', '"edited"'), "utf-8")
     after = workflow.run("pass")
     assert after.version == "edited"
     assert after.parent != before.parent
@@ -315,13 +285,12 @@ def test_warm_process_never_runs_old_code(make_workflow, light_package, tmp_path
 
 
 def test_warm_process_refuses_the_process_of_another_user(monkeypatch):
-    ends = socket.socketpair()
-    _refuse_others(ends[0])
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(PermissionError):
-        _refuse_others(ends[0])
-    for end in ends:
-        end.close()
+    first, second = socket.socketpair()
+    with first, second:
+        _refuse_others(first)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(PermissionError):
+            _refuse_others(first)
 
 
 def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
@@ -343,28 +312,24 @@ def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
             OMP_NUM_THREADS=count,
             OPENBLAS_NUM_THREADS=count,
         )
-        assert result.code == 0
-        assert result.errors == ""
-        assert result.output == f"True 1 False {count}\n64000000.0 64000000.0\n"
+        output = f"True 1 False {count}\n64000000.0 64000000.0\n"
+        assert (result.code, result.errors, result.output) == (0, "", output)
 
 
 def test_warm_job_has_the_bits_of_one_thread_of_openblas(make_workflow):
     """The last bits of a product of this size depend on the number of threads."""
     workflow = make_workflow()
+    lines = (
+        "import hashlib, numpy; rng = numpy.random.default_rng(0)",
+        "left = rng.standard_normal((256, 1000))",
+        "product = left @ rng.standard_normal((10, 1000)).T",
+        "threads = os.environ['OPENBLAS_NUM_THREADS']",
+        "print(threads, hashlib.sha256(product).hexdigest())",
+    )
     outputs = set()
-    for warm in (False, True):
-        for count in ("1", "2"):
-            result = workflow.run(
-                "import hashlib, numpy; rng = numpy.random.default_rng(0)",
-                "left = rng.standard_normal((256, 1000))",
-                "product = left @ rng.standard_normal((10, 1000)).T",
-                "threads = os.environ['OPENBLAS_NUM_THREADS']",
-                "print(threads, hashlib.sha256(product).hexdigest())",
-                warm=warm,
-                OMP_NUM_THREADS=count,
-                OPENBLAS_NUM_THREADS=count,
-            )
-            outputs.add(result.output)
+    for warm, count in itertools.product((False, True), ("1", "2")):
+        threads = {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
+        outputs.add(workflow.run(*lines, warm=warm, **threads).output)
     assert len(outputs) == 1
     assert outputs.pop().startswith("1 ")
 

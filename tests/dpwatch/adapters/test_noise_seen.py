@@ -1,5 +1,7 @@
 """Noise as the adapters of Flower and pfl measure it: right draws and faults."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -21,31 +23,14 @@ def faults_of(draw_release, releases=3, seed=0):
     return [seen.faults(draw_release(rng), STD) for _ in range(releases)][-1]
 
 
-def half_noise(rng):
-    return [array / 2 for array in draw(rng)]
-
-
-def noise_shared_among_arrays(rng):
-    return [array / len(SHAPES) ** 0.5 for array in draw(rng)]
-
-
-def too_much_noise_on_an_array(rng):
-    *arrays, last = draw(rng)
-    return [*arrays, 10 * last]
-
-
-def slightly_too_little_noise(rng):
-    """Less by a tenth: it shows over all releases so far, not in one."""
-    return [0.9 * array for array in draw(rng)]
-
-
-def repeated_noise(rng):
-    return draw(np.random.default_rng(7))
+def scaled(*factors):
+    """Return draws whose arrays are multiplied by factors."""
+    return lambda rng: list(map(operator.mul, factors, draw(rng)))
 
 
 def same_noise_for_two_arrays(rng):
-    arrays = draw(rng)
-    return [*arrays[:2], arrays[1].copy(), arrays[3]]
+    first, second, _, last = draw(rng)
+    return [first, second, second.copy(), last]
 
 
 def no_noise_on_some_coordinates(rng):
@@ -57,10 +42,10 @@ def no_noise_on_some_coordinates(rng):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (half_noise, "has deviation 0.3"),
-        (noise_shared_among_arrays, "has deviation 0.3"),
-        (too_much_noise_on_an_array, "the noise of array 3 has deviation"),
-        (repeated_noise, "was used before: in an earlier release"),
+        # Half of it is also the noise of one sum that four arrays share.
+        (scaled(0.5, 0.5, 0.5, 0.5), "has deviation 0.3"),
+        (scaled(1, 1, 1, 10), "the noise of array 3 has deviation"),
+        (lambda _: draw(np.random.default_rng(7)), "before: in an earlier release"),
         (same_noise_for_two_arrays, "was used before: in this release"),
         (no_noise_on_some_coordinates, "20 of 605 coordinates have no noise"),
     ],
@@ -71,8 +56,9 @@ def test_noise_seen_reports_a_fault(fault, message):
 
 
 def test_noise_seen_adds_up_the_noise_of_all_releases():
-    assert faults_of(slightly_too_little_noise, releases=1) == []
-    (fault,) = faults_of(slightly_too_little_noise, releases=10)
+    """Less by a tenth does not show in one release."""
+    assert faults_of(scaled(0.9, 0.9, 0.9, 0.9), releases=1) == []
+    (fault,) = faults_of(scaled(0.9, 0.9, 0.9, 0.9), releases=10)
     assert "has deviation 0.6" in fault
 
 

@@ -18,11 +18,8 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import ModelHyperParams
 from pfl.internal.ops import numpy_ops
 from pfl.metrics import Metrics
-from pfl.privacy import (
-    CentrallyAppliedPrivacyMechanism,
-    GaussianMechanism,
-    PLDPrivacyAccountant,
-)
+from pfl.privacy import CentrallyAppliedPrivacyMechanism as Central
+from pfl.privacy import GaussianMechanism, PLDPrivacyAccountant
 from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
 from pfl.privacy.ftrl_mechanism import (
     BandedMatrixFactorizationMechanism,
@@ -43,70 +40,53 @@ SHAPES = {"w": (40, 10), "b": (100,)}
 IN_TURN = {"sampler": "minimize_reuse"}
 
 
-class UnchangedModel:
-    """Model that ignores updates."""
-
-    def apply_model_update(self, statistics):
-        return self, Metrics()
-
-
 class RandomUpdates(FederatedAveraging):
     """Users whose updates are normal draws, of norm far above the bound."""
+
+    value = None  # which half of the users send instead
 
     def simulate_one_user(self, model, user_dataset, central_context):
         rng = np.random.default_rng(user_dataset.user_id)
         arrays = {key: rng.normal(size=shape) for key, shape in SHAPES.items()}
+        if self.value is not None and user_dataset.user_id < USERS / 2:
+            arrays = {key: np.full(shape, self.value) for key, shape in SHAPES.items()}
         return MappedVectorStatistics(arrays), Metrics()
-
-
-def central(mechanism=None):
-    mechanism = mechanism or GaussianMechanism(0.5, 1.5)
-    return CentrallyAppliedPrivacyMechanism(mechanism)
 
 
 def make_backend(
     mechanism=None, *further, sampler="random", weigh=WeightByUser, users=USERS
 ):
+    """Return a backend; Gaussian noise of z = 1.5 is added centrally by default."""
+
     def dataset_of(user):
         return Dataset((np.zeros(user % 7 + 1),), user_id=user)
 
     if isinstance(sampler, str):
         sampler = get_user_sampler(sampler, list(range(users)))
     data = FederatedDataset(dataset_of, sampler)
-    processors = [weigh(), mechanism or central(), *further]
-    return SimulatedBackend(data, data, postprocessors=processors)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.jsonl"
+    mechanism = mechanism or Central(GaussianMechanism(0.5, 1.5))
+    return SimulatedBackend(data, data, postprocessors=[weigh(), mechanism, *further])
 
 
 @pytest.fixture
 def run(path):
     """Run a watched backend; return its watch."""
 
-    def run_rounds(backend, *, seed=0, **options):
-        np.random.seed(seed)
-        options = {"metrics": "kept"} | options
-        watched = pfl.watch(backend, path, rounds=ROUNDS, **options)
+    def run_rounds(backend, *, metrics="kept", **options):
+        np.random.seed(0)
+        watched = pfl.watch(backend, path, rounds=ROUNDS, metrics=metrics, **options)
         parameters = NNAlgorithmParams(ROUNDS, 100, COHORT, None)
-        RandomUpdates().run(
-            parameters,
-            backend,
-            UnchangedModel(),
-            ModelHyperParams(),
-            send_metrics_to_platform=False,
-        )
+        model = SimpleNamespace()
+        model.apply_model_update = lambda statistics: (model, Metrics())
+        arguments = parameters, backend, model, ModelHyperParams()
+        RandomUpdates().run(*arguments, send_metrics_to_platform=False)
         return watched
 
     return run_rounds
 
 
-@pytest.fixture
-def run_lines(run):
-    """Run a watched backend; return the lines of its ledger."""
-    return lambda backend, **options: read_ledger(run(backend, **options).path)
+def lines_of(watched):
+    return read_ledger(watched.path)
 
 
 def reasons(lines):
@@ -118,14 +98,12 @@ def reasons(lines):
 SAMPLER = {"clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
 
 
-def test_pfl_central_gaussian_has_a_line_a_round(run_lines):
-    for line in run_lines(make_backend()):
+def test_pfl_central_gaussian_has_a_line_a_round(run):
+    for line in lines_of(run(make_backend())):
         assert line.sampler == SAMPLER | {"kind": "fixed-draws"}
         assert line.threshold == line.sensitivity == 0.5
-        assert line.noise_std == 0.75
-        assert line.dimension == 500
-        assert line.denominator == 10
-        assert line.reason == ""
+        values = line.noise_std, line.dimension, line.denominator, line.reason
+        assert values == (0.75, 500, 10, "")
 
 
 def test_pfl_random_sampler_draws_users_with_replacement():
@@ -133,21 +111,13 @@ def test_pfl_random_sampler_draws_users_with_replacement():
     np.random.seed(3)
     sampler = get_user_sampler("random", range(USERS))
     data = FederatedDataset(lambda user: Dataset((np.zeros(1),), user_id=user), sampler)
-    cohorts = [
-        {dataset.user_id for dataset, _ in data.get_cohort(COHORT)} for _ in range(300)
-    ]
-    distinct = sum(len(cohort) == COHORT for cohort in cohorts)
+    distinct = 0
+    for _ in range(300):
+        cohort = {dataset.user_id for dataset, _ in data.get_cohort(COHORT)}
+        distinct += len(cohort) == COHORT
     chance = math.prod((USERS - i) / USERS for i in range(COHORT))
     error = 5 * math.sqrt(300 * chance * (1 - chance))
     assert abs(distinct - 300 * chance) < error
-
-
-def test_pfl_minimize_reuse_is_known_rounds_that_are_apart(run_lines):
-    """Fifty users, ten a round: a user is in each fifth round, so in two of six."""
-    lines = run_lines(make_backend(**IN_TURN), users=USERS)
-    separation = {"separation": 5, "participations": 2}
-    assert lines[0].sampler == SAMPLER | {"kind": "min-separation"} | separation
-    assert reasons(lines) == [""] * ROUNDS
 
 
 def test_pfl_claim_names_noise_that_was_not_added(run):
@@ -161,8 +131,8 @@ def test_pfl_claim_names_noise_that_was_not_added(run):
         6, 0.02, "gaussian", noise_parameter=1.0, delta=DELTA, noise_scale=0.1
     )
     mechanism = GaussianMechanism.from_privacy_accountant(accountant, 0.5)
-    watched = run(make_backend(central(mechanism)))
-    for line in read_ledger(watched.path):
+    watched = run(make_backend(Central(mechanism)))
+    for line in lines_of(watched):
         assert line.noise_multiplier == pytest.approx(0.1)
     claim = watched.claim()
     assert claim.epsilon((), {}, DELTA) == accountant.epsilon
@@ -172,12 +142,12 @@ def test_pfl_claim_names_noise_that_was_not_added(run):
     assert claim.epsilon((), {}, 1e-4) == pytest.approx(expected, abs=1e-3)
 
 
-def test_pfl_adaptive_clipping_is_one_release_of_the_joint_bound(run_lines):
+def test_pfl_adaptive_clipping_is_one_release_of_the_joint_bound(run):
     """C' = C / (1 - (z / z_b)^2)^1/2 bounds update and bit together; noise is z C'."""
     mechanism = AdaptiveClippingGaussianMechanism(
         lambda bound: GaussianMechanism(bound, 1.5), 0.5, 3.0, 0.5
     )
-    lines = run_lines(make_backend(mechanism))
+    lines = lines_of(run(make_backend(mechanism)))
     assert lines[0].threshold == pytest.approx(0.5 / math.sqrt(1 - (1.5 / 3.0) ** 2))
     assert lines[0].dimension == 501
     multipliers = [line.noise_multiplier for line in lines]
@@ -186,15 +156,15 @@ def test_pfl_adaptive_clipping_is_one_release_of_the_joint_bound(run_lines):
     assert reasons(lines) == [""] * ROUNDS
 
 
-def test_pfl_local_mechanism_is_noise_of_each_user(run_lines, tmp_path):
+def test_pfl_local_mechanism_is_noise_of_each_user(run, path):
     """An approximated local mechanism adds the noise of all users once."""
     local = GaussianMechanism(0.5, 4.0)
-    lines = run_lines(make_backend(local, **IN_TURN), users=USERS)
+    lines = lines_of(run(make_backend(local, **IN_TURN), users=USERS))
     for line in lines:
-        assert (line.name, line.observer) == ("own-update", "server")
-        assert (line.noise_std, line.reason) == (2.0, "")
-    (tmp_path / "ledger.jsonl").unlink()
-    lines = run_lines(make_backend(local.approximate_as_central_mechanism()))
+        values = line.name, line.observer, line.noise_std, line.reason
+        assert values == ("own-update", "server", 2.0, "")
+    path.unlink()
+    lines = lines_of(run(make_backend(local.approximate_as_central_mechanism())))
     expected = [2.0 * math.sqrt(COHORT)] * ROUNDS
     assert [line.noise_std for line in lines] == pytest.approx(expected)
     assert reasons(lines) == [""] * ROUNDS
@@ -209,12 +179,12 @@ class FixedEncoder(BandedMatrixFactorizationMechanism):
         self._C_inv_noise = ForwardSubstitution(encoder, 4)
 
 
-def test_pfl_banded_noise_is_read_from_its_query_matrix(run_lines):
+def test_pfl_banded_noise_is_read_from_its_query_matrix(run):
     """Norms of its columns, and rows of its inverse."""
     neighbours = np.eye(ROUNDS, k=1) + np.eye(ROUNDS, k=-1)
     encoder = np.linalg.cholesky(np.eye(ROUNDS) + 0.4 * neighbours)
-    backend = make_backend(central(FixedEncoder(encoder)), **IN_TURN)
-    lines = run_lines(backend, users=USERS)
+    backend = make_backend(Central(FixedEncoder(encoder)), **IN_TURN)
+    lines = lines_of(run(backend, users=USERS))
     largest_norm = np.linalg.norm(encoder, axis=0).max()
     assert largest_norm > 1.01
     weights = np.zeros((ROUNDS, ROUNDS))
@@ -227,29 +197,17 @@ def test_pfl_banded_noise_is_read_from_its_query_matrix(run_lines):
     np.testing.assert_allclose(weights @ encoder, np.eye(ROUNDS), atol=1e-6)
 
 
-def test_pfl_query_matrix_has_columns_longer_than_one(tmp_path, monkeypatch):
-    """pfl takes the lower factor L of X = L L^T for the C of X = C^T C: rows of norm 1
-    in place of columns.
-    """
-    pytest.importorskip("torch")
-    from pfl.internal.ops import pytorch_ops, selector
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(selector, "_framework_module", pytorch_ops)
-    one_cohort = SimpleNamespace(cohort_noise_parameter=1.0)
-    mechanism = BandedMatrixFactorizationMechanism(1.0, 40, 10, lambda _: one_cohort)
-    encoder = mechanism.query_matrix
-    np.testing.assert_allclose(np.linalg.norm(encoder, axis=1), 1.0, atol=1e-5)
-    assert np.linalg.norm(encoder, axis=0).max() > 1.8
-
-
 def test_pfl_account_of_known_cohorts_is_one_gaussian(run):
-    """Users in turn are in two of six rounds, as in pfl's accountant."""
+    """Fifty users in turn, ten a round: a user is in each fifth round, so in two of
+    six, as in pfl's accountant.
+    """
     accountant = PLDPrivacyAccountant(
         2, 1.0, "gaussian", noise_parameter=1.5, delta=DELTA
     )
     mechanism = GaussianMechanism.from_privacy_accountant(accountant, 0.5)
-    watched = run(make_backend(central(mechanism), **IN_TURN), users=USERS)
+    watched = run(make_backend(Central(mechanism), **IN_TURN), users=USERS)
+    turns = {"kind": "min-separation", "separation": 5, "participations": 2}
+    assert lines_of(watched)[0].sampler == SAMPLER | turns
     profiles = watched.account(DELTA).profiles
     proven = profiles["proven"]
     claimed = profiles["claimed"].epsilon_high
@@ -268,10 +226,10 @@ def half_noise(tensors, stddev, seed):
     return ADD_NOISE(tensors, stddev / 2, seed)
 
 
-def test_pfl_reports_half_the_noise(run_lines, monkeypatch):
+def test_pfl_reports_half_the_noise(run, monkeypatch):
     """See `test_noise_seen.py` for further faults of the noise."""
     monkeypatch.setattr(numpy_ops, "add_gaussian_noise", half_noise)
-    assert "has deviation 0.3" in run_lines(make_backend())[-1].reason
+    assert "has deviation 0.3" in lines_of(run(make_backend()))[-1].reason
 
 
 class ClippingByArray(GaussianMechanism):
@@ -285,54 +243,46 @@ class ClippingByArray(GaussianMechanism):
         return statistics.apply_elementwise(clip), metrics
 
 
-def test_pfl_reports_clipping_by_array(run_lines):
-    lines = run_lines(make_backend(central(ClippingByArray(0.5, 1.5))))
-    assert "more than the bound 0.5" in lines[0].reason
-
-
 @pytest.mark.parametrize(
     ("backend", "metrics", "message"),
     [
+        (
+            make_backend(Central(ClippingByArray(0.5, 1.5))),
+            "kept",
+            "than the bound 0.5",
+        ),
         # The sum of weights before clipping is released without noise.
         (make_backend(weigh=WeightByDatapoints), "kept", "weights other than 1"),
         # Weights after clipping.
-        (make_backend(central(), WeightByDatapoints()), "kept", "more than the bound"),
+        (make_backend(None, WeightByDatapoints()), "kept", "more than the bound"),
         (make_backend(), "released", "the users' metrics"),
     ],
 )
-def test_pfl_reports_a_release_without_noise(run_lines, backend, metrics, message):
-    assert message in run_lines(backend, metrics=metrics)[0].reason
+def test_pfl_reports_clipping_and_releases_without_noise(
+    run, backend, metrics, message
+):
+    assert message in lines_of(run(backend, metrics=metrics))[0].reason
 
 
-def test_pfl_reports_a_user_who_returns_too_early(run_lines):
+def test_pfl_reports_a_user_who_returns_too_early(run):
     """Forty users take turns, where fifty are stated."""
-    lines = run_lines(make_backend(users=40, **IN_TURN), users=USERS)
+    lines = lines_of(run(make_backend(users=40, **IN_TURN), users=USERS))
     assert "took part again after 4 rounds" in lines[4].reason
 
 
-def test_pfl_reports_a_cohort_of_varying_size(run_lines):
+def test_pfl_reports_a_cohort_of_varying_size(run):
     """pfl can simulate that more users answer than were asked."""
     backend = make_backend()
     backend._max_overshoot_fraction = 0.9
-    lines = run_lines(backend)
-    assert any("followed one of" in line.reason for line in lines)
+    assert any("followed one of" in text for text in reasons(lines_of(run(backend))))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of pfl's own arithmetic
 @pytest.mark.parametrize("value", [1e308, math.nan, math.inf, 1e-200])
-def test_pfl_writes_a_line_whatever_a_user_sends(run_lines, monkeypatch, value):
+def test_pfl_writes_a_line_whatever_a_user_sends(run, monkeypatch, value):
     """The lines have a reason where pfl itself does not clip."""
-    simulate = RandomUpdates.simulate_one_user
-
-    def send_value(self, model, user_dataset, central_context):
-        statistics, metrics = simulate(self, model, user_dataset, central_context)
-        if user_dataset.user_id < 25:
-            for array in statistics.values():
-                array[:] = value
-        return statistics, metrics
-
-    monkeypatch.setattr(RandomUpdates, "simulate_one_user", send_value)
-    lines = run_lines(make_backend())
+    monkeypatch.setattr(RandomUpdates, "value", value)
+    lines = lines_of(run(make_backend()))
     assert len(lines) == ROUNDS
     assert any(reasons(lines)) == (not math.isfinite(value))
 
@@ -361,6 +311,6 @@ def test_pfl_audit_refutes_planted_faults_alone(run, monkeypatch, fault):
 
 def test_pfl_audit_refuses_correlated_and_local_noise():
     with pytest.raises(DpsumError, match="several rounds"):
-        pfl.release_of(central(FixedEncoder(np.eye(4))))
+        pfl.release_of(Central(FixedEncoder(np.eye(4))))
     with pytest.raises(DpsumError, match="each user's own"):
         pfl.release_of(GaussianMechanism(0.5, 1.0))
