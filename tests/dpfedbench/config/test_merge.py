@@ -5,22 +5,20 @@ from typing import Any
 from dpfedbench.config.merge import check, fit, leaves, merge, set_key
 from dpfedbench.config.part import Settings
 from tests.dpfedbench.config.family import Rule
-from tests.dpfedbench.config.family.still import Still
+from tests.dpfedbench.config.family.rules import Still
 
 
-class Section(Settings):
-    size: int
-    rate: float
-
-
-class ToySection(Settings):
-    section: Section | None
+class AnyRule(Settings):
     rule: Rule | None
     names: dict[str, int]
 
 
 class OnlyStill(Settings):
     rule: Still = Still(threshold=1)
+
+
+STILL = {"kind": "still", "threshold": 0.5}
+MOVING = {"kind": "moving", "threshold": 0.5}
 
 
 def test_merge_lays_groups_key_by_key_and_replaces_values() -> None:
@@ -35,31 +33,27 @@ def test_merge_lays_groups_key_by_key_and_replaces_values() -> None:
 
 
 def test_merge_takes_text_beside_a_group_as_its_kind() -> None:
-    still = {"kind": "still", "threshold": 0.5}
-    moving = {"kind": "moving", "threshold": 0.5}
-    assert merge({"rule": moving}, {"rule": "still"}) == {"rule": still}
-    assert merge({"rule": "still"}, {"rule": {"threshold": 0.5}}) == {"rule": still}
+    assert merge({"rule": MOVING}, {"rule": "still"}) == {"rule": STILL}
+    assert merge({"rule": "still"}, {"rule": {"threshold": 0.5}}) == {"rule": STILL}
     assert merge({"rule": "still"}, {"rule": "odd"}) == {"rule": "odd"}
 
 
 def test_fit_leaves_out_keys_that_the_parts_do_not_have() -> None:
-    still = {"kind": "still", "threshold": 0.5}
-    values = {"rule": still | {"window": 3}, "names": {}, "other": 1}
-    assert fit(ToySection, values) == {"rule": still, "names": {}}
-    moving = {"kind": "moving", "threshold": 0.5, "window": 3}
-    assert fit(OnlyStill, {"rule": moving}) == {"rule": still}
+    values = {"rule": STILL | {"window": 3}, "names": {}, "other": 1}
+    assert fit(AnyRule, values) == {"rule": STILL, "names": {}}
+    assert fit(OnlyStill, {"rule": MOVING | {"window": 3}}) == {"rule": STILL}
 
 
 def test_fit_keeps_the_keys_of_the_run_itself() -> None:
     run = {"rule": {"kind": "still", "window": 4}, "other": 1}
-    assert fit(ToySection, merge({"rule": {"form": "sum"}}, run), run) == run
+    assert fit(AnyRule, merge({"rule": {"form": "sum"}}, run), run) == run
     run = {"rule": {"kind": "moving"}}
     assert fit(OnlyStill, run, run) == run
 
 
 def test_check_accepts_the_key_of_any_kind() -> None:
-    check([OnlyStill, ToySection], {"rule": {"kind": "still", "window": 3}}, "run")
-    check([OnlyStill, ToySection], {"rule": None}, "run")
+    check([OnlyStill, AnyRule], {"rule": {"kind": "still", "window": 3}}, "run")
+    check([OnlyStill, AnyRule], {"rule": None}, "run")
 
 
 def test_leaves_and_set_key_are_inverse() -> None:
