@@ -15,64 +15,55 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
-from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, make_config
 from tests.dpfedbench.training.test_text import RUN as TEXT
 
-from .test_refusals import FILE, RUNS
+from .test_refusals import FILE, RUNS, run_of
 
 
 def kind(name: str, **values: Any) -> dict[str, Any]:
     return {"kind": name} | values
 
 
-def few_shot(method: str = "dp-agr", **sections: Any) -> Method:
-    return make_config({"method": method} | sections)
-
-
-def lots(method: str = "adap-dp-fl", **sections: Any) -> Method:
-    return make_config({"method": method} | sections, general=LOTS)
-
-
 def text(**sections: Any) -> Method:
     return read_run(TEXT | {"method": "reptile"} | sections)
 
 
-def cells(name: str, **values: Any) -> Method:
-    return lots("dp-cells", model={"genotype": kind(name, **values)})
+def cells(genotype: dict[str, Any]) -> Method:
+    return run_of("dp-cells", {"model": {"genotype": genotype}})
 
 
 PAIR = [[["skip_connect", 0], ["skip_connect", 1]]] * 4
-OTHER_DATA = named(make_config({"method": "maml", "dataset": "other"}))
+OTHER_DATA = named(run_of("maml", {"dataset": "other"}))
 MODULE = {"kind": "module", "module": "own.net:Net", "arguments": {"width": 3}}
 DIRICHLET = {"partition": "dirichlet", "concentration": 0.5}
+QUANTILE = kind("private-quantile", count_noise=3.0)
+PRIVATE_WORDS = {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
+EXACT_AGRLR = {
+    "reading": "as-released",
+    "client_update": {"order": 2},
+    "within_task": {"query_gradient": "exact"},
+}
+RELEASED_FNAS = {
+    "reading": "as-released",
+    "clients": {"count": 1},
+    "client_update": kind("released-search-steps"),
+    "clipping": kind("by-kernel", threshold=None),
+}
 BASES: dict[str, Method] = {
     **RUNS,
-    "quantile": few_shot(clipping=kind("private-quantile", count_noise=3.0)),
-    "median": few_shot(clipping=kind("median-of-run", threshold=None)),
-    "own module": few_shot(model=MODULE),
-    "started": few_shot(initial=kind("run", run=OTHER_DATA)),
-    "file": few_shot(initial=FILE),
-    "random": lots("dp-fl", model=kind("linear", features="random")),
-    "dirichlet": make_config({"clients": DIRICHLET}, general=DIFFERENCE),
+    "quantile": run_of("dp-agr", {"clipping": QUANTILE}),
+    "median": run_of("dp-agr", {"clipping": kind("median-of-run", threshold=None)}),
+    "own module": run_of("dp-agr", {"model": MODULE}),
+    "started": run_of("dp-agr", {"initial": kind("run", run=OTHER_DATA)}),
+    "file": run_of("dp-agr", {"initial": FILE}),
+    "random": run_of("dp-fl", {"model": kind("linear", features="random")}),
+    "dirichlet": run_of("dp-fedavg", {"clients": DIRICHLET}),
     "text": text(),
-    "private words": text(
-        task={"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
-    ),
-    "cells, found": cells("found", search=named(RUNS["dp-fnas"])),
-    "cells, stated": cells("stated", normal=PAIR, reduction=PAIR),
-    "dp-agrlr as released": few_shot(
-        "dp-agrlr",
-        reading="as-released",
-        client_update={"order": 2},
-        within_task={"query_gradient": "exact"},
-    ),
-    "dp-fnas as released": lots(
-        "dp-fnas",
-        reading="as-released",
-        clients={"count": 1},
-        client_update=kind("released-search-steps"),
-        clipping=kind("by-kernel", threshold=None),
-    ),
+    "private words": text(task=PRIVATE_WORDS),
+    "cells, found": cells(kind("found", search=named(RUNS["dp-fnas"]))),
+    "cells, stated": cells(kind("stated", normal=PAIR, reduction=PAIR)),
+    "dp-agrlr as released": run_of("dp-agrlr", EXACT_AGRLR),
+    "dp-fnas as released": run_of("dp-fnas", RELEASED_FNAS),
 }
 WORDS = ["batch", "record", "mean", "sum", "full", "disjoint", "quarter-turns", "exact"]
 WORDS += ["prefix", "proven", "claimed", "leaky-relu", "glorot", "private", "layers"]

@@ -60,16 +60,9 @@ def releases(run: Any) -> list[tuple[str, str, bool]]:
 
 def promises(run: Any) -> Any:
     """Return the run's properties that its method's name stands for."""
-    is_private = run.trained and run.server_sum.private
-    deltas = run.delta is None, run.own_delta is None
-    return (
-        releases(run),
-        run.private,
-        is_private,
-        run.client_data,
-        run.pretrains,
-        deltas,
-    )
+    server = run.trained and run.server_sum.private
+    others = run.client_data, run.pretrains, run.delta is None, run.own_delta is None
+    return releases(run), run.private, server, *others
 
 
 RUNS = {name: run_of(name) for name in METHODS}
@@ -121,6 +114,5 @@ def test_privacy_of_methods_follows_from_their_sums() -> None:
         "dp-cells": [server],
     }
     assert {name: releases(run) for name, run in RUNS.items()} == expected
-    assert {name: run.private for name, run in RUNS.items()} == {
-        name: bool(sums) for name, sums in expected.items()
-    }
+    is_private = {name: bool(sums) for name, sums in expected.items()}
+    assert {name: run.private for name, run in RUNS.items()} == is_private
