@@ -1,14 +1,16 @@
-"""Settings: values, kinds of parts, identity, and families of parts."""
+"""Settings: values, kinds of parts, identity, families of parts, merging of overlays,
+and the keys that a method takes of them.
+"""
 
 from typing import Any, ClassVar, Literal
 
 import pytest
 
+from dpfedbench.config.merge import fit, leaves, merge, set_key
 from dpfedbench.config.part import Settings, kind_of, kinds_of, setting
 from dpfedbench.errors import BenchError
 from tests.dpfedbench.config.family import Rule, SharedRule
-from tests.dpfedbench.config.family.moving import Moving, Odd
-from tests.dpfedbench.config.family.still import Still
+from tests.dpfedbench.config.family.rules import Moving, Odd, Still
 
 
 class Server(Settings):
@@ -23,6 +25,7 @@ class Toy(Settings):
     server: Server
     clipping: SharedRule | None
     title: str | None = None
+    kernels: Literal["auto", "off"] = "auto"
     any_rule: Rule = Still(threshold=1)
     two: Still | Odd | None = None
     more: dict[str, Server] = {}  # noqa: RUF012
@@ -35,9 +38,8 @@ def values(**changes: Any) -> dict[str, Any]:
 def test_part_family_is_what_lies_in_its_package() -> None:
     assert kinds_of(Rule) == {"moving": Moving, "odd": Odd, "still": Still}
     assert kinds_of(SharedRule) == {"moving": Moving, "still": Still}
-    assert kind_of(Still) == "still"
-    assert kind_of(SharedRule) is None
-    assert kind_of(Server) is None
+    kinds = [kind_of(cls) for cls in (Still, SharedRule, Server)]
+    assert kinds == ["still", None, None]
 
 
 def test_part_is_chosen_by_its_kind_or_by_text() -> None:
@@ -65,27 +67,19 @@ def test_settings_read_text_as_the_type_of_the_key() -> None:
     assert toy.clipping == Moving()
     assert toy.title is None
     assert Toy.read(values(title="1")).title == "1"
-
-
-def test_settings_read_off_as_a_word_where_a_word_is_wanted() -> None:
-    """YAML reads it as a truth value."""
-
-    class Switch(Settings):
-        kernels: Literal["auto", "off"] = "auto"
-
-    assert Switch.read({"kernels": False}).kernels == "off"
+    # YAML reads the word off as a truth value.
+    assert Toy.read(values(kernels=False)).kernels == "off"
 
 
 def test_settings_of_equal_values_are_equal_and_read_back() -> None:
     whole_rate = Server.read({"rate": 1, "steps": 3.0})
-    whole_steps = Server.read({"rate": 1.0, "steps": 3})
-    assert whole_rate == whole_steps
-    assert repr(whole_rate.plain()) == repr(whole_steps.plain())
+    assert whole_rate == Server(rate=1.0, steps=3)
+    assert repr(whole_rate.plain()) == repr(Server(rate=1.0, steps=3).plain())
     inner = {"kind": "odd", "inner": "moving"}
     toy = Toy.read(values(two=inner, more={"a": {"steps": 2}}))
     assert Toy.read(toy.plain()) == toy
-    server = {"rate": 0.1, "steps": 3, "stop": True, "seeds": [0]}
-    assert toy.plain()["server"] == server
+    expected = {"rate": 0.1, "steps": 3, "stop": True, "seeds": [0]}
+    assert toy.plain()["server"] == expected
 
 
 def test_identity_is_what_differs_from_the_defaults() -> None:
@@ -101,3 +95,58 @@ def test_identity_is_what_differs_from_the_defaults() -> None:
         assert Example.read({"a": 1} | change).identity() == {"a": 1} | change
     for default in {}, {"rate": 7}, {"rule": {"kind": "moving", "window": 5}}:
         assert Example.read({"a": 1} | default).identity() == {"a": 1}
+
+
+# Merging of overlays
+
+
+class AnyRule(Settings):
+    rule: Rule | None
+    names: dict[str, int]
+
+
+class OnlyStill(Settings):
+    rule: Still = Still(threshold=1)
+
+
+STILL = {"kind": "still", "threshold": 0.5}
+MOVING = {"kind": "moving", "threshold": 0.5}
+
+
+def test_merge_lays_groups_key_by_key_and_replaces_values() -> None:
+    lower: dict[str, Any] = {"section": {"size": 1}, "names": {"a": 1}}
+    assert merge(lower, {"section": {"rate": 2}, "names": {"b": 2}}) == {
+        "section": {"size": 1, "rate": 2},
+        "names": {"a": 1, "b": 2},
+    }
+    assert merge(lower, None, {"section": None})["section"] is None
+    assert merge({"section": None}, {"section": {"a": 2}}) == {"section": {"a": 2}}
+    assert lower == {"section": {"size": 1}, "names": {"a": 1}}
+
+
+def test_merge_takes_text_beside_a_group_as_its_kind() -> None:
+    assert merge({"rule": MOVING}, {"rule": "still"}) == {"rule": STILL}
+    assert merge({"rule": "still"}, {"rule": {"threshold": 0.5}}) == {"rule": STILL}
+    assert merge({"rule": "still"}, {"rule": "odd"}) == {"rule": "odd"}
+
+
+def test_fit_leaves_out_keys_that_the_parts_do_not_have() -> None:
+    values = {"rule": STILL | {"window": 3}, "names": {}, "other": 1}
+    assert fit(AnyRule, values) == {"rule": STILL, "names": {}}
+    assert fit(OnlyStill, {"rule": MOVING | {"window": 3}}) == {"rule": STILL}
+
+
+def test_fit_keeps_the_keys_of_the_run_itself() -> None:
+    run = {"rule": {"kind": "still", "window": 4}, "other": 1}
+    assert fit(AnyRule, merge({"rule": {"form": "sum"}}, run), run) == run
+    run = {"rule": {"kind": "moving"}}
+    assert fit(OnlyStill, run, run) == run
+
+
+def test_leaves_and_set_key_are_inverse() -> None:
+    nested = {"a": {"b": 1}, "c": None}
+    rebuilt: dict[str, Any] = {}
+    for key, value in leaves(nested).items():
+        rebuilt = set_key(rebuilt, key, value)
+    assert rebuilt == nested
+    assert set_key({"a": "still"}, "a.b", 1) == {"a": {"kind": "still", "b": 1}}

@@ -13,41 +13,27 @@ ODD = ("010", "1:30", "1:30.5", "0x10", "0b10", "1_000", "0o10", "08", "-010", "
 DIGITS = ("１２", "٣", "1２")
 PLAIN = ("10", "-3", "+5", "0", "0.5", ".5", "5.", "1e-6", "1.5e+3", "1E5", ".inf")
 TEXT = ('"010"', "'1:30'", "1:30 hours", "abc", "0xyz", "v1.2.3", "1-2", '"１２"')
+FILES = ("a:\n  b: {}\n", "a: {{b: [1,\n {}]}}\n", "a: &one\n  b: {}\nc: *one\n")
 
 
 @pytest.mark.parametrize("value", ODD + DIGITS)
-@pytest.mark.parametrize("lines", ["a:\n  b: {}\n", "a: {{b: [1,\n {}]}}\n"])
-def test_yaml_number_that_is_not_plain_decimal_is_refused(tmp_path, value, lines):
-    path = tmp_path / "own.yaml"
-    path.write_text(lines.format(value), encoding="utf-8")
-    with pytest.raises(BenchError) as caught:
-        read_file(path)
-    assert str(caught.value).startswith(f"{path}, line 2: {value} is not a plain")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", PLAIN + TEXT)
-def test_yaml_plain_numbers_and_texts_are_taken(tmp_path, value):
-    path = tmp_path / "own.yaml"
-    path.write_text(f"a:\n  b: {value}\n", encoding="utf-8")
-    read_file(path)
-
-
-def test_yaml_alias_is_looked_at(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text("a: &one\n  b: 010\nc: *one\n", encoding="utf-8")
-    with pytest.raises(BenchError, match="line 2: 010"):
-        read_file(path)
-
-
-@pytest.mark.parametrize("value", ODD + DIGITS)
-def test_config_option_number_that_is_not_plain_decimal_is_refused(value):
+def test_yaml_number_that_is_not_plain_decimal_is_refused(tmp_path, value):
     """Snakemake reads 010 as 10, 1_000 as 1000 and full-width digits by int()."""
+    path = tmp_path / "own.yaml"
+    for text in FILES:
+        path.write_text(text.format(value), encoding="utf-8")
+        with pytest.raises(BenchError) as caught:
+            read_file(path)
+        assert str(caught.value).startswith(f"{path}, line 2: {value} is not a plain")
     for words in ([f"seed={value}"], ["a=1", f"run={{clients: {{count: {value}}}}}"]):
         with pytest.raises(BenchError, match=r"^--config (seed|run): .* not a plain"):
             check_config_option(words)
 
 
-def test_config_option_plain_values_are_taken():
+def test_yaml_plain_numbers_and_texts_are_taken(tmp_path):
+    path = tmp_path / "own.yaml"
+    lines = [f"  - {value}\n" for value in PLAIN + TEXT]
+    path.write_text(f"a:\n{''.join(lines)}", encoding="utf-8")
+    read_file(path)
     check_config_option([f"a={value}" for value in (*PLAIN, *TEXT, "", "{", "no")])
     check_config_option(["a=2026-11-26", "b={public: no, tasks: 5}"])

@@ -17,8 +17,6 @@ from tests.dpfedbench.data.text import tiny_texts
 from tests.dpfedbench.training.test_text import run_of
 
 SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three steps
-
-
 RUN = run_of("reptile", validation={"every": 1, "tasks": 1, "public": True})
 
 
@@ -63,35 +61,33 @@ def test_text_scores_are_of_the_records_after_those_of_the_steps(known, net, the
     assert (after.losses < before.losses).all()
 
 
-def without_others(dataset, split):
-    """Return the data set with random words in all tasks of other splits."""
-    rng = np.random.default_rng(3)
-    tokens = rng.integers(len(dataset.words), size=dataset.tokens.shape, dtype=np.int32)
-    tokens[dataset.splits[split]] = dataset.tokens[dataset.splits[split]]
-    return dataclasses.replace(dataset, tokens=tokens)
-
-
-@pytest.mark.parametrize(
-    ("split", "unread"), [("validation", "test"), ("test", "validation")]
-)
-def test_text_measure_reads_its_own_split_alone(
-    known, net, theta, split, unread, tmp_path, monkeypatch
+def test_text_measures_read_their_own_split_alone(
+    known, net, theta, tmp_path, monkeypatch
 ):
+    dataset = known.dataset
     model = tmp_path / "model.safetensors"
     metrics = tmp_path / "metrics.json"
     save_members(model, net, [theta])
 
-    def measure(dataset):
-        if split == "validation":
-            text = KnownText(dataset, RUN.task.text)
-            measures = next_word.TextMeasures(
-                run=RUN, known=text, choice=choose(net), threads=1
-            )
-            return measures.validate(theta)
-        monkeypatch.setattr(next_word, "load_texts", lambda folder: dataset)
+    def measures(split=None):
+        """Return what validation and test measure, with random words in a split."""
+        tokens = dataset.tokens.copy()
+        tasks = dataset.splits.get(split, [])
+        rng = np.random.default_rng(3)
+        tokens[tasks] = rng.integers(len(dataset.words), size=tokens[tasks].shape)
+        noisy = dataclasses.replace(dataset, tokens=tokens)
+        validation = next_word.TextMeasures(
+            run=RUN,
+            known=KnownText(noisy, RUN.task.text),
+            choice=choose(net),
+            threads=1,
+        )
+        monkeypatch.setattr(next_word, "load_texts", lambda folder: noisy)
         next_word.text_test(RUN, data_dir=tmp_path, model_path=model, out_path=metrics)
-        return json.loads(metrics.read_text())
+        return validation.validate(theta), json.loads(metrics.read_text())
 
-    dataset = known.dataset
-    assert measure(without_others(dataset, split)) == measure(dataset)
-    assert measure(without_others(dataset, unread)) != measure(dataset)
+    validated, tested = measures()
+    assert measures("validation")[1] == tested
+    assert measures("validation")[0] != validated
+    assert measures("test")[0] == validated
+    assert measures("test")[1] != tested

@@ -23,17 +23,18 @@ RELEASED = {
     "reading": "as-released",
     "within_task": {"threshold": 0.2, "multiplier": 1.0, "epsilon": None},
 }
+EXACT = {"within_task": {"query_gradient": "exact"}}
 BREACHES = {
     "second order": {"client_update": {"order": 2}},
     "batch normalisation": {"model": {"normalisation": "batch"}},
-    "exact query gradient": {"within_task": {"query_gradient": "exact"}},
+    "exact query gradient": EXACT,
 }
 
-EXACT = BREACHES["exact query gradient"]
-PUBLISHED = {"method": "dp-agrlr"}
 
-
-STEPS = {"order": 2, "inner_steps": 2, "inner_rate": 0.4}
+def trained_account(run, federation, folder):
+    """Train a run and return its account."""
+    train(run, federation, folder)
+    return accounted(run, folder, federation[1])
 
 
 def reference_gradient(net, theta, sx, sy, qx, qy, *, threshold, groups):
@@ -41,9 +42,8 @@ def reference_gradient(net, theta, sx, sy, qx, qy, *, threshold, groups):
 
     Double precision, with clipping (of all tensors together or of each) and no noise.
     """
-    sizes = [len(theta)]
-    if groups == "tensors":
-        sizes = [math.prod(shape) for shape in net.shapes.values()]
+    shapes = {"tensors": net.shapes.values(), "all": [[len(theta)]]}[groups]
+    sizes = [math.prod(shape) for shape in shapes]
     start = torch.from_numpy(theta).double().requires_grad_()
     weights = start
     for _ in range(2):
@@ -78,16 +78,12 @@ def test_coupled_records_second_order_gradient_is_that_of_autodiff(
     """Without noise. A threshold of 50 clips no example, 0.2 clips all of them, and 0.3
     by tensor clips some.
     """
-    clipping = {"threshold": threshold, "clipping_groups": groups}
-    run = make_config(
-        RELEASED,
-        EXACT,
-        {
-            "model": {"normalisation": normalisation},
-            "client_update": STEPS,
-            "within_task": clipping | {"multiplier": 1e-3},
-        },
-    )
+    settings = {
+        "model": {"normalisation": normalisation},
+        "client_update": {"order": 2, "inner_steps": 2, "inner_rate": 0.4},
+        "within_task": {"threshold": threshold, "clipping_groups": groups},
+    }
+    run = make_config(RELEASED, EXACT, settings)
     rounds = rounds_of(run, federation, tmp_path)
     for mechanism in rounds.clients.mechanisms.values():
         mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
@@ -96,10 +92,8 @@ def test_coupled_records_second_order_gradient_is_that_of_autodiff(
     theta = (theta + 0.1 * rng.standard_normal(len(theta))).astype(np.float32)
     cohort = np.array([3, 7])
     ((rows, _),) = rounds.clients.contributions(theta, cohort, 0)
-    tasks = rounds.clients.setup.held.gather(cohort)
-    support = (tasks.support_x, tasks.support_y)
-    query = (tasks.query_x, tasks.query_y)
-    for row, *task in zip(rows, *support, *query, strict=True):
+    tasks = vars(rounds.clients.setup.held.gather(cohort)).values()
+    for row, *task in zip(rows, *tasks, strict=True):
         expected = reference_gradient(
             rounds.net, theta, *task, threshold=threshold, groups=groups
         )
@@ -115,16 +109,15 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     Gaussian with z = 1.
     """
     run = make_config(RELEASED, CONSTANT, BREACHES[name])
-    train(run, federation, tmp_path)
-    account = accounted(run, tmp_path, federation[1])
+    account = trained_account(run, federation, tmp_path)
     (record_account,) = account["also"]
-    assert account["unit"] == "client"
-    assert record_account["unit"] == "record"
-    records = record_account["profiles"]
-    assert records["claimed"]["status"] == "void"
-    assert records["proven"]["status"] == "void"
-    assert records["proven"]["epsilon_high"] in (math.inf, "inf", "Infinity")
-    assert run.breaches[0].reason in records["proven"]["explanation"]
+    assert (account["unit"], record_account["unit"]) == ("client", "record")
+    claimed, proven = (
+        record_account["profiles"][name] for name in ("claimed", "proven")
+    )
+    assert (claimed["status"], proven["status"]) == ("void", "void")
+    assert proven["epsilon_high"] == "inf"
+    assert run.breaches[0].reason in proven["explanation"]
 
     proven = account["profiles"]["proven"]
     assert proven["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-3))
@@ -135,13 +128,10 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
 
 
 def test_series_as_released_overlays_its_settings_on_the_released_ones():
-    released = PUBLISHED | {"reading": "as-released"}
-    fewer_steps = {"run": {"client_update": {"inner_steps": 1}}}
-    series = {
-        "all": released,
-        "fewer": released | fewer_steps,
-        "published": PUBLISHED,
-    }
+    published = {"method": "dp-agrlr"}
+    released = published | {"reading": "as-released"}
+    fewer = released | {"run": {"client_update": {"inner_steps": 1}}}
+    series = {"all": released, "fewer": fewer, "published": published}
     table = {"title": "x", "tasks": ["t"], "series": series}
     tasks = {"t": {"dataset": "glyphs"}}
     experiment = {"title": "x", "tasks": tasks, "tables": {"rows": table}}
@@ -149,10 +139,9 @@ def test_series_as_released_overlays_its_settings_on_the_released_ones():
     values = overlaid(base, {"experiments": {"x": experiment}})
     cells = make_plan(Configuration.read(values)).items["x", "rows"].cells
     whole, fewer, published = (cell.runs[0] for cell in cells)
-    assert whole.client_update.inner_steps == 5
+    assert [run.client_update.inner_steps for run in (whole, fewer)] == [5, 1]
     assert whole.model.normalisation == "batch"
     assert whole.clipping.kind == "percentile-of-raw-norms"
-    assert fewer.client_update.inner_steps == 1
     for run in whole, fewer:
         assert run.client_update.order == 2
         assert run.within_task.query_gradient == "exact"
@@ -169,19 +158,14 @@ def test_claim_of_released_code_may_count_other_clients(federation, tmp_path):
     """
     run = make_config(RELEASED, CONSTANT, EXACT)
     counted = run.replace(budget=dataclasses.replace(run.budget, counted_clients=600))
-    accounts = []
-    for index, trained_run in enumerate((run, counted)):
-        folder = tmp_path / str(index)
-        train(trained_run, federation, folder)
-        accounts.append(accounted(trained_run, folder, federation[1]))
-    account, counted_account = accounts
+    account = trained_account(run, federation, tmp_path / "run")
+    counted_account = trained_account(counted, federation, tmp_path / "counted")
     claim = counted_account["profiles"]["claimed"]
     accountant = dp_accounting.rdp.RdpAccountant(TF_PRIVACY_ORDERS)
-    rounds = run.participation.rounds
-    cohort = run.participation.cohort
     release = dp_accounting.GaussianDpEvent(run.noise.multiplier)
-    sampled = dp_accounting.PoissonSampledDpEvent(cohort / 600, release)
-    accountant.compose(sampled, rounds)
+    rate = run.participation.cohort / 600
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, release)
+    accountant.compose(sampled, run.participation.rounds)
     orders = np.array(TF_PRIVACY_ORDERS)
     epsilons = accountant._rdp + math.log(1 / run.budget.delta) / (orders - 1)
     assert claim["epsilon_high"] == pytest.approx(epsilons.min(), rel=1e-6)

@@ -1,5 +1,6 @@
 """Identity of runs: each key of each part makes another run, and nothing else does."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,64 +15,55 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
 from dpfedbench.method import Method
 from dpfedbench.papers import read_run
-from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, make_config
 from tests.dpfedbench.training.test_text import RUN as TEXT
 
-from .test_refusals import FILE, RUNS
+from .test_refusals import FILE, RUNS, run_of
 
 
 def kind(name: str, **values: Any) -> dict[str, Any]:
     return {"kind": name} | values
 
 
-def few_shot(method: str = "dp-agr", **sections: Any) -> Method:
-    return make_config({"method": method} | sections)
-
-
-def lots(method: str = "adap-dp-fl", **sections: Any) -> Method:
-    return make_config({"method": method} | sections, general=LOTS)
-
-
 def text(**sections: Any) -> Method:
     return read_run(TEXT | {"method": "reptile"} | sections)
 
 
-def cells(name: str, **values: Any) -> Method:
-    return lots("dp-cells", model={"genotype": kind(name, **values)})
+def cells(genotype: dict[str, Any]) -> Method:
+    return run_of("dp-cells", {"model": {"genotype": genotype}})
 
 
 PAIR = [[["skip_connect", 0], ["skip_connect", 1]]] * 4
-OTHER_DATA = named(make_config({"method": "maml", "dataset": "other"}))
+OTHER_DATA = named(run_of("maml", {"dataset": "other"}))
 MODULE = {"kind": "module", "module": "own.net:Net", "arguments": {"width": 3}}
 DIRICHLET = {"partition": "dirichlet", "concentration": 0.5}
+QUANTILE = kind("private-quantile", count_noise=3.0)
+PRIVATE_WORDS = {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
+EXACT_AGRLR = {
+    "reading": "as-released",
+    "client_update": {"order": 2},
+    "within_task": {"query_gradient": "exact"},
+}
+RELEASED_FNAS = {
+    "reading": "as-released",
+    "clients": {"count": 1},
+    "client_update": kind("released-search-steps"),
+    "clipping": kind("by-kernel", threshold=None),
+}
 BASES: dict[str, Method] = {
     **RUNS,
-    "quantile": few_shot(clipping=kind("private-quantile", count_noise=3.0)),
-    "median": few_shot(clipping=kind("median-of-run", threshold=None)),
-    "own module": few_shot(model=MODULE),
-    "started": few_shot(initial=kind("run", run=OTHER_DATA)),
-    "file": few_shot(initial=FILE),
-    "random": lots("dp-fl", model=kind("linear", features="random")),
-    "dirichlet": make_config({"clients": DIRICHLET}, general=DIFFERENCE),
+    "quantile": run_of("dp-agr", {"clipping": QUANTILE}),
+    "median": run_of("dp-agr", {"clipping": kind("median-of-run", threshold=None)}),
+    "own module": run_of("dp-agr", {"model": MODULE}),
+    "started": run_of("dp-agr", {"initial": kind("run", run=OTHER_DATA)}),
+    "file": run_of("dp-agr", {"initial": FILE}),
+    "random": run_of("dp-fl", {"model": kind("linear", features="random")}),
+    "dirichlet": run_of("dp-fedavg", {"clients": DIRICHLET}),
     "text": text(),
-    "private words": text(
-        task={"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}
-    ),
-    "cells, found": cells("found", search=named(RUNS["dp-fnas"])),
-    "cells, stated": cells("stated", normal=PAIR, reduction=PAIR),
-    "dp-agrlr as released": few_shot(
-        "dp-agrlr",
-        reading="as-released",
-        client_update={"order": 2},
-        within_task={"query_gradient": "exact"},
-    ),
-    "dp-fnas as released": lots(
-        "dp-fnas",
-        reading="as-released",
-        clients={"count": 1},
-        client_update=kind("released-search-steps"),
-        clipping=kind("by-kernel", threshold=None),
-    ),
+    "private words": text(task=PRIVATE_WORDS),
+    "cells, found": cells(kind("found", search=named(RUNS["dp-fnas"]))),
+    "cells, stated": cells(kind("stated", normal=PAIR, reduction=PAIR)),
+    "dp-agrlr as released": run_of("dp-agrlr", EXACT_AGRLR),
+    "dp-fnas as released": run_of("dp-fnas", RELEASED_FNAS),
 }
 WORDS = ["batch", "record", "mean", "sum", "full", "disjoint", "quarter-turns", "exact"]
 WORDS += ["prefix", "proven", "claimed", "leaky-relu", "glorot", "private", "layers"]
@@ -94,51 +86,36 @@ def alternatives(value: Any) -> list[Any]:
     return [f"{value}-other", *WORDS]
 
 
-def other_kinds(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield the part as each other kind of its family, with the values of shared keys."""
-    values = plain(part)
-    for name, cls in kinds_of(root_of(type(part))).items():
-        if cls is not type(part):
-            shared = {key: values[key] for key in values if key in fields_of(cls)}
-            yield shared | {tag_of([cls]): name}
+def changes_of(section: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield each dotted key of a section and of its subsections with other values.
 
-
-def sections(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a section and its subsections, by dotted key with a final dot."""
-    yield prefix, value
-    for key in fields_of(type(value)):
-        if is_section(type(getattr(value, key))):
-            yield from sections(getattr(value, key), f"{prefix}{key}.")
+    A part has each other kind of its family, with the values of the keys they share.
+    """
+    cls = type(section)
+    tag = ""
+    if is_part(cls):
+        tag = tag_of([cls])
+        values = plain(section)
+        for name, other in kinds_of(root_of(cls)).items():
+            if other is not cls:
+                shared = {key: values[key] for key in values if key in fields_of(other)}
+                yield prefix.removesuffix("."), [shared | {tag_of([other]): name}]
+    for key in fields_of(cls):
+        value = getattr(section, key)
+        if is_section(type(value)):
+            yield from changes_of(value, f"{prefix}{key}.")
+        elif prefix + key != "method" and key != tag:
+            yield prefix + key, alternatives(value)
 
 
 def first_accepted(run: Method, key: str, candidates: list[Any]) -> Method | None:
     """Return the run with the first of these values at a dotted key that is accepted."""
     for candidate in candidates:
-        try:
+        with contextlib.suppress(BenchError):
             changed = read_run(set_key(run.plain(), key, candidate))
-        except BenchError:
-            continue
-        if changed != run:
-            return changed
+            if changed != run:
+                return changed
     return None
-
-
-def neighbours(run: Method) -> Iterator[Method]:
-    """Yield the runs that differ in one key, or in the kind of one part."""
-    for prefix, section in sections(run):
-        changes = []
-        if is_part(type(section)):
-            part_key = prefix.removesuffix(".")
-            changes += [(part_key, [part]) for part in other_kinds(section)]
-        for key in fields_of(type(section)):
-            value = getattr(section, key)
-            is_kind = is_part(type(section)) and key == tag_of([type(section)])
-            if not is_section(type(value)) and prefix + key != "method" and not is_kind:
-                changes.append((prefix + key, alternatives(value)))
-        for key, candidates in changes:
-            changed = first_accepted(run, key, candidates)
-            if changed is not None:
-                yield changed
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -147,7 +124,8 @@ def test_run_key_changes_with_any_single_setting(name: str) -> None:
     assert read_run(run.plain()) == run
     assert read_run(run.plain()).key == run.key
     keys = {run.key}
-    for changed in neighbours(run):
+    neighbours = (first_accepted(run, *change) for change in changes_of(run))
+    for changed in filter(None, neighbours):
         if changed.seed != run.seed:
             assert changed.key == run.key
             assert changed.folder != run.folder
@@ -166,8 +144,7 @@ def test_results_version_includes_the_text_of_a_users_module(
     module.parent.mkdir()
     module.write_text("one")
     run = BASES["own module"]
-    first = run.made_by
-    folder = run.folder
+    first, folder = run.made_by, run.folder
     assert first.startswith(f"{run.version} ")
     module.write_text("two")
     assert run.made_by != first

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.config.merge import merge
 from dpfedbench.config.part import plain
 from dpfedbench.config.schema import keys_of
 from dpfedbench.errors import BenchError
@@ -12,14 +11,9 @@ from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, RUN, make_config
 
-GENERAL = {
-    **dict.fromkeys(
-        ("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells"), LOTS
-    ),
-    "dp-fedavg": DIFFERENCE,
-    "dp-scaffold": DIFFERENCE,
-}
-SIZES = {"transfer", "dp-transfer"}
+OF_LOTS = ("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells")
+OF_DIFFERENCES = ("dp-fedavg", "dp-scaffold")
+GENERAL = dict.fromkeys(OF_LOTS, LOTS) | dict.fromkeys(OF_DIFFERENCES, DIFFERENCE)
 FILE = {
     "kind": "file",
     "path": "model.safetensors",
@@ -30,10 +24,13 @@ FILE = {
 
 
 def run_of(method: str, *overlays: Any) -> Any:
-    sizes = {"participation": {"cohort": 8, "rounds": 6}} if method in SIZES else {}
-    start = {"initial": FILE} if method == "public-alone" else {}
-    general = merge(GENERAL.get(method, RUN), start)
-    return make_config({"method": method}, sizes, *overlays, general=general)
+    general = GENERAL.get(method, RUN)
+    values: dict[str, Any] = {"method": method}
+    if method == "public-alone":
+        general = general | {"initial": FILE}
+    if method in ("transfer", "dp-transfer"):
+        values["participation"] = {"cohort": 8, "rounds": 6}
+    return make_config(values, *overlays, general=general)
 
 
 def own(run: Any) -> dict[str, Any]:
@@ -53,25 +50,19 @@ def kinds(run: Any) -> dict[str, Any]:
     }
 
 
-def promises(run: Any) -> Any:
-    """Return the run's properties that its method's name stands for: the units that are
-    protected, their observers, and the data of clients.
+def releases(run: Any) -> list[tuple[str, str, bool]]:
+    """Return the protected units and observers of the run's private sums, and whether
+    each is a sum over clients.
     """
-    private = [
-        (sum_.unit, sum_.observer, sum_.within_task is None)
-        for sum_ in run.sums()
-        if sum_.private
-    ]
+    private = [sum_ for sum_ in run.sums() if sum_.private]
+    return [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in private]
+
+
+def promises(run: Any) -> Any:
+    """Return the run's properties that its method's name stands for."""
     server = run.trained and run.server_sum.private
-    return (
-        private,
-        run.private,
-        server,
-        run.client_data,
-        run.pretrains,
-        run.delta is None,
-        run.own_delta is None,
-    )
+    others = run.client_data, run.pretrains, run.delta is None, run.own_delta is None
+    return releases(run), run.private, server, *others
 
 
 RUNS = {name: run_of(name) for name in METHODS}
@@ -83,11 +74,8 @@ def test_method_with_the_parts_of_another_is_refused_or_keeps_its_promises(
 ) -> None:
     """All parts of another method at once, and one by one."""
     run = RUNS[name]
-    overlays = []
-    for foreign_run in RUNS.values():
-        parts = kinds(foreign_run)
-        overlays.append(parts)
-        overlays.extend({key: value} for key, value in parts.items())
+    overlays = list(map(kinds, RUNS.values()))
+    overlays += [{key: parts[key]} for parts in overlays for key in parts]
     for overlay in overlays:
         try:
             changed = run_of(name, overlay)
@@ -107,9 +95,8 @@ def test_privacy_of_methods_follows_from_their_sums() -> None:
     server = ("record", "server", True)
     within = ("record", "server", False)
     within_everyone = ("record", "everyone", False)
-    plain = ("random", "public-alone", "maml", "reptile", "transfer", "fedavg")
-    expected = {name: [] for name in (*plain, "fnas", "cells")}
-    expected |= {
+    public = ("random", "public-alone", "maml", "reptile", "transfer", "fedavg", "fnas")
+    expected = {name: [] for name in (*public, "cells")} | {
         "dp-agr": [clients],
         "dp-agr-ftrl": [clients],
         "dp-maml": [clients],
@@ -126,7 +113,6 @@ def test_privacy_of_methods_follows_from_their_sums() -> None:
         "dp-fnas": [server, server],
         "dp-cells": [server],
     }
-    assert {name: promises(run)[0] for name, run in RUNS.items()} == expected
-    assert {name for name, run in RUNS.items() if run.private} == {
-        name for name in expected if expected[name]
-    }
+    assert {name: releases(run) for name, run in RUNS.items()} == expected
+    is_private = {name: bool(sums) for name, sums in expected.items()}
+    assert {name: run.private for name, run in RUNS.items()} == is_private

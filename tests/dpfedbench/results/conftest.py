@@ -2,10 +2,9 @@
 
 import dataclasses
 import json
-import math
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json, write_json, write_text
 from dpfedbench.results import formats, page, tables
 from dpfedbench.results.items import Item
-from dpsum.ledger import Release
 from tests.shipped import ROOT, parsed
 from workflow_jobs.provenance import provenance
 
@@ -36,20 +34,6 @@ def runs_of(cells, number=None):
     return [cell["run"] for cell in cells if number is None or cell["cell"] == number]
 
 
-def private_configurations(plan, paper):
-    """Return the cells of each private configuration, in the privacy table's order."""
-    records = plan.cell_records(paper, plan.audited_runs(paper))
-    by_folder = {}
-    for cell in sorted(records, key=lambda cell: not cell["kind"].endswith("table")):
-        if cell["private"]:
-            by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
-    return list(by_folder.values())
-
-
-def name_of(cells):
-    return str(cells[0]["variant"] or cells[0]["label"])
-
-
 def change_json(path, **values):
     write_json(path, read_json(path) | values)
 
@@ -66,44 +50,6 @@ def change_accounts(results, folders, **profiles):
 
 def change_audit(results, cells, **values):
     change_json(results / "runs" / cells[0]["audited_run"] / "audit.json", **values)
-
-
-def make_release(**values):
-    """Return a Gaussian release of one pass."""
-    defaults = {
-        "round": 0,
-        "name": "sum",
-        "mechanism": "gaussian",
-        "unit": "client",
-        "adjacency": "zero-out",
-        "observer": "everyone",
-        "noise_multiplier": 1.0,
-        "threshold": 1.0,
-        "sensitivity": 1.0,
-        "noise_std": 1.0,
-        "dimension": 1,
-        "denominator": 1.0,
-        "sampler": {"kind": "one-pass", "clients": 4, "cohort": 2, "rounds": 2},
-        "noise_stream": "0",
-        "reason": "",
-        "counted_by_paper": True,
-        "data_dependent_threshold": False,
-    }
-    return Release(**defaults | values)
-
-
-LEVELS = {
-    "random": 45.0,
-    "public-alone": 52.0,
-    "maml": 92.0,
-    "dp-agr": 75.0,
-    "dp-agr-ftrl": 76.0,
-    "dp-agr-secagg": 74.5,
-    "dp-maml": 74.0,
-    "dp-agrlr": 60.0,
-    "dp-reptile": 50.0,
-    "dp-maml-sample": 55.0,
-}
 
 
 def make_profile(name, epsilon, **values):
@@ -134,45 +80,41 @@ def write_run(results, run, accuracies):
     At noise z, claimed ε is 1.5 / z, proven ε 4.887 / z and audited ε 0.8 / z.
     """
     values = run.plain()
+    account = {"delta": run.delta, "unit": None, "profiles": {}, "reasons": {}}
     z = 1.0
-    profiles = {}
     if run.private:
         z = values.get("noise", {}).get("multiplier") or 1.0
-        for name, epsilon in (("claimed", 1.5 / z), ("proven", 4.887 / z)):
-            profiles[name] = make_profile(name, epsilon, delta=run.delta)
-    account = {
-        "delta": run.delta,
-        "unit": "client" if profiles else None,
-        "profiles": profiles,
-        "noise_multiplier": z,
-        "reasons": {} if profiles else {"proven": "no release claims privacy"},
-    }
+        account |= {"unit": "client", "noise_multiplier": z}
+        account["profiles"] = {
+            name: make_profile(name, epsilon / z, delta=run.delta)
+            for name, epsilon in (("claimed", 1.5), ("proven", 4.887))
+        }
     audit = {
         "epsilon": 0.8 / z,
         "epsilon_ideal": 0.9 / z,
         "method": "f-DP by ranks",
         "confidence": 0.95,
-        "reason": "",
         "unit": "client",
         "observer": "everyone",
     }
     if run.own_delta and run.server_sum.private:
-        of_record = {"unit": "record", "observer": "the server"}
-        of_records = {name: profile | of_record for name, profile in profiles.items()}
-        own = {"unit": "record", "profiles": of_records, "delta": run.own_delta}
+        record = {"unit": "record", "observer": "the server"}
+        profiles = {
+            name: profile | record for name, profile in account["profiles"].items()
+        }
+        own = {"unit": "record", "profiles": profiles, "delta": run.own_delta}
         account["also"] = [account | own]
-        audit["also"] = [audit | of_record]
+        audit["also"] = [audit | record]
     interval = mean_interval(accuracies)
     metrics = {
         "accuracy": interval.mean,
         "ci_low": interval.low,
         "ci_high": interval.high,
-        "tasks": len(accuracies),
         "per_task": accuracies,
     }
-    participation = values.get("participation") or {"rounds": 0, "cohort": 0}
+    rounds = (values.get("participation") or {}).get("rounds", 0)
     training = {
-        "rounds_run": participation["rounds"],
+        "rounds_run": rounds,
         "seconds": 30.0,
         "milliseconds_per_client": 10.0 + run.seed,
         "notices": list(run.notices),
@@ -182,21 +124,14 @@ def write_run(results, run, accuracies):
     files["training"] = training
     folder = write_files(results, run.folder, run.to_yaml(), **files)
     write_text(folder / "ledger.jsonl", "")
-    make_history(run, **participation).to_csv(folder / "history.csv", index=False)
-
-
-def make_history(run, rounds, cohort, **_):
     numbers = np.arange(1, rounds + 1)
-    history = pd.DataFrame({"round": numbers, "clients": cohort, "seconds": 1.0})
     decay = 2.0 * np.exp(-numbers / 15) + 0.3 + 0.02 * run.seed
+    columns = {"round": numbers, "clients": 20, "seconds": 1.0}
     if run.private:
-        history["threshold"] = np.minimum.accumulate(decay) * 0.5
-        history["released_norm"] = 100 * decay
+        columns |= {"threshold": 0.5 * decay, "released_norm": 100 * decay}
     else:
-        history["norm_q10"] = decay * 0.6
-        history["norm_q50"] = decay
-        history["norm_q90"] = decay * 1.7
-    return history
+        columns |= {"norm_q10": 0.6 * decay, "norm_q50": decay, "norm_q90": 1.7 * decay}
+    pd.DataFrame(columns).to_csv(folder / "history.csv", index=False)
 
 
 @pytest.fixture(scope="session")
@@ -219,21 +154,27 @@ def plan(configuration):
 
 
 @pytest.fixture(scope="session")
+def entries(plan):
+    """The cells of each private configuration of few-shot clients of DP-FedMeta, in the
+    privacy table's order.
+    """
+    records = plan.cell_records("dp-fedmeta", plan.audited_runs("dp-fedmeta"))
+    by_folder = {}
+    for cell in sorted(records, key=lambda cell: not cell["kind"].endswith("table")):
+        if cell["private"] and cell["method"] != "dp-transfer":
+            by_folder.setdefault(str(Path(cell["run"]).parent), []).append(cell)
+    return list(by_folder.values())
+
+
+@pytest.fixture(scope="session")
 def results(tmp_path_factory, plan):
-    """All few-shot runs of the default configuration, finished."""
+    """All few-shot runs of the default configuration, finished with drawn accuracies."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
-        if run.client_data == "records":
-            continue
-        level = LEVELS[run.method] + 1.5 * run.seed
-        noise, clipping = (run.plain().get(key, {}) for key in ("noise", "clipping"))
-        if noise.get("multiplier"):
-            level -= 6 * math.log2(noise["multiplier"])
-            level -= abs(clipping.get("percentile", 50) - 80) / 8
-        if clipping.get("kind") == "constant":
-            level -= 5
-        spread = np.random.default_rng(run.seed).normal(0, 8, 40)
-        write_run(folder, run, np.clip(level + spread, 0, 100).tolist())
+        if run.client_data != "records":
+            mean = np.random.default_rng(int(run.key, 16)).uniform(40, 90) + run.seed
+            drawn = np.random.default_rng(run.seed).normal(mean, 8, 40)
+            write_run(folder, run, np.clip(drawn, 0, 100).tolist())
     return folder
 
 
@@ -259,37 +200,15 @@ def described(plan):
     return describe
 
 
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """A results folder with its page, and what the page was made from."""
-
-    folder: Path
-    products: list[page.Product]
-    arguments: dict[str, Any]
-
-    @property
-    def page(self):
-        return self.folder / "index.html"
-
-
 @pytest.fixture(scope="session")
-def site(tmp_path_factory, plan, results, published, configuration, described):
+def site(tmp_path_factory, results, published, configuration, described, entries):
     """A page of Table 2 and four private configurations: with one ε, with a range,
-    without a finite ε, and one whose claim is void.
+    without a finite ε, and one whose claim is void; and what the page was made from.
     """
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
-    of_paper = private_configurations(plan, "dp-fedmeta")
-    exact, ranged, infinite, *_ = [
-        cells
-        for cells in of_paper
-        if any(cell["kind"] == "table" and cell["repairs"] for cell in cells)
-    ]
-    void = next(
-        cells
-        for cells in of_paper
-        if name_of(cells) == "dp-agr" and cells[0]["task"] == exact[0]["task"]
-    )
+    void, *_ = entries
+    exact, ranged, infinite, *_ = (entry for entry in entries if entry[0]["repairs"])
     shown = [
         *with_values(exact, variant="one-pass"),
         *with_values(ranged, variant="Poisson"),
@@ -302,31 +221,27 @@ def site(tmp_path_factory, plan, results, published, configuration, described):
     change_accounts(folder, runs_of(infinite), proven=no_proof)
     change_accounts(folder, runs_of(void), claimed={"status": "void"})
     item = described("table2")
+    path = "tables/dp-fedmeta/table2.csv"
     table = tables.tidy(tables.read(item, folder, published))
-    write_text(folder / "tables/dp-fedmeta/table2.csv", formats.csv_text(table))
+    write_text(folder / path, formats.csv_text(table))
     for name in ("answer", "privacy"):
         write_text(folder / f"tables/{name}.csv", "a link leads here\n")
-    path = "tables/dp-fedmeta/table2.csv"
-    product = page.Product(path=path, command=f"snakemake results/{path}", item=item)
-    shutil.copy(ROOT / "pyproject.toml", folder.parent)
-    stand_ins = {"omniglot": "glyphs"}
-    made_by = provenance(folder.parent, "snakemake all", stand_ins=stand_ins)
+    made_by = provenance(ROOT, "snakemake all", stand_ins={"omniglot": "glyphs"})
     write_json(folder / "provenance.json", made_by)
-    papers = {
-        name: {key: paper[key] for key in ("title", "source")}
-        for name, paper in configuration["experiments"].items()
-    }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
+    products = [page.Product(path=path, command="snakemake all", item=item)]
     arguments = {
         "cells": [*shown, *item.cells, *described("figure4b").cells],
         "results": folder,
         "folder": folder,
         "published": published,
-        "papers": papers,
+        "papers": configuration["experiments"],
         "datasets": datasets,
         "made": "today",
         "provenance": folder / "provenance.json",
     }
-    site = Site(folder, [product], arguments)
-    write_text(site.page, page.make(site.products, **arguments))
-    return site
+    text = page.make(products, **arguments)
+    write_text(folder / "index.html", text)
+    return SimpleNamespace(
+        folder=folder, text=text, products=products, arguments=arguments
+    )

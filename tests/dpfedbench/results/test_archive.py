@@ -1,7 +1,6 @@
 """Archives of results, and what differs between two of them."""
 
 import math
-import shutil
 
 import pytest
 
@@ -13,66 +12,63 @@ from dpfedbench.verification import _overlap, compare
 from .conftest import change_accounts, change_json
 
 
-def make_archive(folder, plan, items=("table2",)):
-    """Collect the runs of some tables of DP-FedMeta, and pack them."""
-    audited_runs = plan.audited_runs()
-    cells = [
-        cell
-        for name in items
-        for cell in plan.items["dp-fedmeta", name].cell_records(audited_runs)
-    ]
-    runs = collect_runs(folder, [cell["run"] for cell in cells])
-    files = [folder / "runs.parquet", folder / "cells.parquet"]
-    write_frame(runs, files[0])
-    write_frame(collect_cells(folder, cells, runs), files[1])
-    write_archive(folder, files, folder / "results.zip")
-    return folder / "results.zip"
+@pytest.fixture
+def pack(plan, tmp_path):
+    """Return a function that collects the runs of some tables of DP-FedMeta, and packs
+    them into an archive in a folder of the name.
+    """
+
+    def pack(results, name, items=("table2",)):
+        folder = tmp_path / name
+        folder.mkdir()
+        tables = [plan.items["dp-fedmeta", item] for item in items]
+        cells = [cell for table in tables for cell in table.cell_records()]
+        runs = collect_runs(results, [cell["run"] for cell in cells])
+        files = [folder / "runs.parquet", folder / "cells.parquet"]
+        write_frame(runs, files[0])
+        write_frame(collect_cells(results, cells, runs), files[1])
+        write_archive(folder, files, folder / "results.zip")
+        return folder / "results.zip"
+
+    return pack
 
 
 @pytest.fixture
-def mine(results, tmp_path):
-    shutil.copytree(results, tmp_path / "mine")
-    return tmp_path / "mine"
-
-
-@pytest.fixture
-def other(results_to_change):
-    return results_to_change
-
-
-def one_shot_runs(plan):
-    """Return the runs of DP-AGR in Table 2 that a task of one shot has."""
+def changed_runs(plan):
+    """The runs of DP-AGR in Table 2 that a task of one shot has."""
     runs = plan.items["dp-fedmeta", "table2"].runs.values()
     return [run for run in runs if run.method == "dp-agr" and run.task.shots == 1]
 
 
-def test_compare_is_silent_about_equal_results(mine, other, plan):
-    archives = [make_archive(folder, plan) for folder in (mine, other)]
+def test_compare_is_silent_about_equal_results(results, pack):
+    archives = [pack(results, name) for name in ("mine", "other")]
     assert archives[0].read_bytes() == archives[1].read_bytes()
-    assert list(compare(mine, archives[1])) == []
+    assert list(compare(archives[0].parent, archives[1])) == []
     assert command.main(["compare", *map(str, archives)]) == 0
 
 
-def test_compare_names_accuracies_whose_intervals_do_not_overlap(mine, other, plan):
-    """Three seeds of DP-AGR with 75, 76.5 and 78 % on average become exactly 20, 21 and
-    22 %: t interval 21 -+ 4.303 / sqrt(3) = 18.5 to 23.5.
+def test_compare_names_accuracies_whose_intervals_do_not_overlap(
+    results, results_to_change, changed_runs, pack
+):
+    """Three seeds become exactly 20, 21 and 22 %: t interval 21 -+ 4.303 / sqrt(3) = 18.5
+    to 23.5.
     """
-    for run in one_shot_runs(plan):
-        path = other / "runs" / run.folder / "metrics.json"
+    for run in changed_runs:
+        path = results_to_change / "runs" / run.folder / "metrics.json"
         accuracy = 20.0 + run.seed
         change_json(path, per_task=[accuracy] * 40, accuracy=accuracy)
-    archives = [make_archive(folder, plan) for folder in (mine, other)]
-    (line,) = compare(*archives)
+    (line,) = compare(pack(results, "mine"), pack(results_to_change, "other"))
     assert line.startswith("dp-fedmeta, table2, dp-agr, glyphs, 5-way 1-shot: accuracy")
     assert line.endswith(" and 18.5 to 23.5")
 
 
-def test_compare_names_another_epsilon_and_missing_cells(mine, other, plan):
-    run = one_shot_runs(plan)[0]
+def test_compare_names_another_epsilon_and_missing_cells(
+    results, results_to_change, changed_runs, pack
+):
     six = {"epsilon_low": 6.0, "epsilon_high": 6.0}
-    change_accounts(other, [run.folder], proven=six)
-    first = make_archive(mine, plan, ("table2", "repairs"))
-    lines = list(compare(first, make_archive(other, plan)))
+    change_accounts(results_to_change, [changed_runs[0].folder], proven=six)
+    first = pack(results, "mine", ("table2", "repairs"))
+    lines = list(compare(first, pack(results_to_change, "other")))
     assert lines[0].endswith("proven ε 4.89 and 6")
     assert lines[-1].startswith(f"only in {first}: ")
 

@@ -1,83 +1,130 @@
-"""The page of results, read as text: its numbers and links."""
+"""The page of results: its numbers and links, read as text; and its ranking in a real
+browser, Debian's `chromium` or what CHROMIUM names, driven by Playwright.
+"""
 
-import csv
 import html
+import os
 import re
+import shutil
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
-TAG = re.compile(r"<[^>]*>")
-
-
-def texts_of(page_text, tag):
-    """Return what stands between each opening and closing tag."""
-    return re.findall(rf"<(?:{tag})\b[^>]*>(.*?)</(?:{tag})>", page_text, re.DOTALL)
+from dpfedbench.results.configurations import rank, read_configurations
 
 
 def table_with(page_text, heading):
-    """Return the texts of the cells of the first table with a heading, by rows."""
-    for table in texts_of(page_text, "table"):
+    """Return the rows of the first table with a heading: the texts of their cells."""
+    for table in re.findall(r"<table\b.*?</table>", page_text, re.DOTALL):
         rows = [
             [
-                " ".join(html.unescape(TAG.sub(" ", cell)).split())
-                for cell in texts_of(row, "th|td")
+                " ".join(html.unescape(re.sub(r"<[^>]*>", " ", cell)).split())
+                for cell in re.findall(r"<t[hd]\b.*?</t[hd]>", row, re.DOTALL)
             ]
-            for row in texts_of(table, "tr")
+            for row in re.findall(r"<tr\b.*?</tr>", table, re.DOTALL)
         ]
         if heading in rows[0]:
-            return rows
+            return pd.DataFrame(rows[1:], columns=rows[0])
     raise AssertionError(f"no table has {heading}")
 
 
-@pytest.fixture(scope="module")
-def text(site):
-    return site.page.read_text(encoding="utf-8")
-
-
-def test_page_links_to_files_and_loads_nothing_from_outside(site, text):
-    links = re.findall(r'<a[^>]* href="([^"#][^"]*)"', text)
+def test_page_links_to_files_and_loads_nothing_from_outside(site):
+    links = re.findall(r'<a[^>]* href="([^"#][^"]*)"', site.text)
     files = [unquote(html.unescape(link)) for link in links]
     assert all((site.folder / file).is_file() for file in files)
     runs = {cell["run"] for cell in site.arguments["cells"]}
     assert {f"runs/{run}/config.yaml" for run in runs} <= set(files)
-    assert "content=\"default-src 'none'" in text
+    assert "content=\"default-src 'none'" in site.text
     loaded = r'<(?:script|img|link|iframe)[^>]* (?:src|href)="([^"]*)"'
-    assert all(source.startswith("data:") for source in re.findall(loaded, text))
-    assert "Stand-ins: glyphs stands in for omniglot." in text
+    sources = re.findall(loaded, site.text)
+    assert all(source.startswith("data:") for source in sources)
 
 
-def test_paper_table_equals_its_csv(site, text):
-    path = site.folder / "tables" / "dp-fedmeta" / "table2.csv"
-    with path.open(newline="", encoding="utf-8") as handle:
-        rows = list(csv.DictReader(handle))
-    heads, *lines = table_with(text, "published, %")
+def test_paper_table_equals_its_csv(site):
+    rows = pd.read_csv(site.folder / "tables" / "dp-fedmeta" / "table2.csv")
+    shown = table_with(site.text, "published, %")
     assert len(rows) == 10
-    for line, row in zip(lines, rows, strict=True):
-        shown = dict(zip(heads, line, strict=True))
-        assert (shown["data"], shown["task"]) == (row["dataset"], row["task"])
-        accuracy = shown["accuracy, % (95 % interval)"]
-        assert accuracy.startswith(f"{float(row['value']):.1f} ")
-        epsilon = row["epsilon_proven"]
-        assert shown["proven ε"] == (f"{float(epsilon):.3g}" if epsilon else "–")
-        comparison = f"{float(row['published']):g} not comparable"
-        assert shown["published, %"] == comparison
+    assert shown["task"].tolist() == rows["task"].tolist()
+    accuracies = shown["accuracy, % (95 % interval)"].str.split().str[0]
+    assert accuracies.tolist() == rows["value"].map("{:.1f}".format).tolist()
+    epsilons = rows["epsilon_proven"].map("{:.3g}".format).replace("nan", "–")
+    assert shown["proven ε"].tolist() == epsilons.tolist()
+    published = rows["published"].map("{:g} not comparable".format)
+    assert shown["published, %"].tolist() == published.tolist()
 
 
-def test_all_configurations_have_each_epsilon(text):
+def test_all_configurations_have_each_epsilon(site):
     """A variant's name is no markup."""
-    heads, *lines = table_with(text, "audited ε")
-    columns = [heads.index(name) for name in ("claimed ε", "proven ε", "audited ε")]
-    shown = {line[0]: [line[column] for column in columns] for line in lines}
+    table = table_with(site.text, "audited ε")
+    epsilons = table[["claimed ε", "proven ε", "audited ε"]].to_numpy().tolist()
+    shown = dict(zip(table["method"], epsilons, strict=True))
     assert shown["DP-AGR one-pass"] == ["1.5", "4.89", "0.8"]
     assert shown["DP-AGR Poisson"] == ["1.5", "1.49 to 1.51", "0.8"]
     infinite = shown["DP-AGR C <b>from</b> raw norms"]
     assert infinite == ["1.5", "4.89 to ∞ void", "0.8"]
 
 
-def test_rows_have_what_the_ranking_needs(text):
+def test_rows_have_what_the_ranking_needs(site):
     """A row without a proven ε is never ranked."""
-    rows = set(re.findall(r'data-group="([^"]*)" data-proven="([^"]*)"', text))
+    rows = set(re.findall(r'data-group="([^"]*)" data-proven="([^"]*)"', site.text))
     assert {("private", "1.51"), ("private", "")} <= rows
     groups = {group for group, _ in rows}
     assert groups == {"private", "not private", "no private data"}
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def tab(site):
+    """The page, opened as a double click does; an error of its script fails the tests."""
+    reason = "`uv sync --group browser` installs playwright"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    names = ("chromium", "google-chrome")
+    browsers = [os.environ.get("CHROMIUM"), *map(shutil.which, names)]
+    executable = next(filter(None, browsers), None)
+    if executable is None:
+        pytest.skip("no Chromium here: `apt-get install chromium`, or set CHROMIUM")
+    errors = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable)
+        tab = browser.new_page()
+        tab.on("pageerror", lambda error: errors.append(error))
+        tab.goto((site.folder / "index.html").as_uri())
+        yield tab
+        browser.close()
+    assert errors == []
+
+
+def choose(tab, exponent):
+    """Choose letters and an epsilon of two to an exponent; return the ranking's rows."""
+    tab.locator(".question select[name=task]").select_option("glyphs, 5-way 1-shot")
+    tab.locator(".question input[name=epsilon]").evaluate(
+        "(range, value) => { range.value = value;"
+        " range.dispatchEvent(new Event('input', { bubbles: true })); }",
+        exponent,
+    )
+    rows = tab.locator(".ranking tbody tr").all()
+    return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def test_ranking_equals_that_in_python(tab, site):
+    """At ε = 2, 4 and 8, of the accounts that the fixture wrote (4.887 / z, one 1.51).
+
+    The least is 4.887 / 4, of the configuration with four times the noise.
+    """
+    rows = read_configurations(site.arguments["cells"], site.folder)
+    asked = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
+    counts = []
+    for exponent in (1, 2, 3):
+        ranking = choose(tab, exponent)
+        expected = rank(rows, **asked, epsilon=2.0**exponent)
+        private = expected[expected["group"] == "private"]
+        accuracies = [float(row[2].split()[0]) for row in ranking if row[0].isdigit()]
+        assert accuracies == [round(value, 1) for value in private["accuracy"][:8]]
+        counts.append(len(private))
+    assert 1 <= counts[0] <= counts[1] < counts[2]
+    choose(tab, -1)
+    remark = tab.locator(".question .once").inner_text()
+    assert "the least proven one is 1.22." in remark

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import matplotlib
 import pandas as pd
@@ -19,7 +18,8 @@ from dpfedbench.results.runs_table import (
     write_frame,
     write_runs,
 )
-from tools.generate_results_format import PAGE, make_page
+from tests.pages import code_blocks, read_page
+from tools.generate_results_format import make_page
 
 from .conftest import make_profile, write_files
 
@@ -42,12 +42,11 @@ SETTINGS = {
 def write_run(results, run, config=SETTINGS, **files):
     """Write a run's folder; `files` replace the contents of the usual files."""
     contents = {
-        "metrics": {"accuracy": 50.0, "tasks": 2, "per_task": [40.0, 60.0]},
-        "training": {"rounds_run": 6, "notices": []},
+        "metrics": {"accuracy": 50.0, "per_task": [40.0, 60.0]},
+        "training": {"rounds_run": 6},
         "privacy": {"unit": None, "profiles": {}},
-        **files,
     }
-    write_files(results, run, json.dumps(config), **contents)  # JSON is YAML
+    write_files(results, run, json.dumps(config), **contents | files)  # JSON is YAML
 
 
 def account_of_record(epsilon, observer, **values):
@@ -59,32 +58,19 @@ def account_of_record(epsilon, observer, **values):
 def results(tmp_path):
     """Two seeds of a private run, of which the first is audited, and a public run."""
     results = tmp_path / "results"
-    account = {
-        "unit": "client",
-        "delta": 1e-6,
-        "profiles": {
-            "claimed": make_profile("claimed", 1.5, status="void"),
-            "proven": make_profile("proven", 4.5, epsilon_high=4.75),
-            "replace_one": make_profile("replace_one", 9.0, epsilon_high=11.0),
-        },
-        "also": [account_of_record(math.inf, "server", status="void")],
+    profiles = {
+        "claimed": make_profile("claimed", 1.5, status="void"),
+        "proven": make_profile("proven", 4.5, epsilon_high=4.75),
+        "replace_one": make_profile("replace_one", 9.0, epsilon_high=11.0),
     }
-    training = {
-        "rounds_planned": 8,
-        "rounds_run": 6,
-        "stopped_by": "budget",
-        "noise_multiplier": 1.25,
-        "members": [{"accuracy": 0.5}, {"accuracy": 0.7}],
-        "notices": ["first", "second"],
-    }
-    audit = {
-        "epsilon": 2.5,
-        "confidence": 0.95,
-        "status": "below",
-        "unit": "client",
-        "observer": "everyone",
-    }
+    account = {"unit": "client", "delta": 1e-6, "profiles": profiles}
+    account["also"] = [account_of_record(math.inf, "server", status="void")]
+    training = {"rounds_planned": 8, "rounds_run": 6, "noise_multiplier": 1.25}
+    training["members"] = [{"accuracy": 0.5}, {"accuracy": 0.7}]
+    training["notices"] = ["first", "second"]
     files = {"privacy": account, "training": training}
+    audit = {"epsilon": 2.5, "confidence": 0.95}
+    audit |= {"unit": "client", "observer": "everyone"}
     write_run(results, PRIVATE[0], **files, audit=audit)
     write_run(results, PRIVATE[1], config={**SETTINGS, "within_task": None}, **files)
     write_run(
@@ -106,74 +92,44 @@ def frame(results):
     return frame.set_index("run")
 
 
-def assert_values(row, expected):
+def assert_values(row, **expected):
     assert {name: row[name] for name in expected} == expected
 
 
 def test_collect_runs_reads_identity_test_and_training(frame):
     private = frame.loc[PRIVATE[1]]
-    expected = {
-        "paper": "dp-fedmeta",
-        "method": "dp-agr",
-        "dataset": "glyphs",
-        "task_name": "5way-1shot",
-        "key": "0123456789",
-        "seed": 1,
-        "accuracy": 50.0,
-        "test_unit": "task",
-        "test_count": 2,
-        "rounds_planned": 8,
-        "rounds_run": 6,
-        "stopped_by": "budget",
-        "noise_multiplier": 1.25,
-        "notices": "first | second",
-    }
-    assert_values(private, expected)
+    assert_values(private, paper="dp-fedmeta", method="dp-agr", dataset="glyphs")
+    assert_values(private, task_name="5way-1shot", key="0123456789", seed=1)
+    assert_values(private, accuracy=50.0, test_unit="task", test_count=2)
+    assert_values(private, rounds_planned=8, rounds_run=6, noise_multiplier=1.25)
+    assert private["notices"] == "first | second"
     assert private["validation_accuracy"] == pytest.approx(60.0)
     assert list(private["task_accuracies"]) == [40.0, 60.0]
     assert pd.isna(private["seconds"])
-    expected = {
-        "test_unit": "record",
-        "test_count": 300,
-        "accuracy_low": 88.5,
-        "accuracy_high": 91.5,
-        "seconds": 2.5,
-    }
-    assert_values(frame.loc[PUBLIC], expected)
+    public = frame.loc[PUBLIC]
+    assert_values(public, test_unit="record", test_count=300, seconds=2.5)
+    assert_values(public, accuracy_low=88.5, accuracy_high=91.5)
 
 
 def test_collect_runs_reads_both_units_and_the_shared_audit(frame):
-    expected = {
-        "unit": "client",
-        "delta": 1e-6,
-        "observer": "everyone",
-        "epsilon_claimed": 1.5,
-        "claimed_status": "void",
-        "epsilon_proven_low": 4.5,
-        "epsilon_proven_high": 4.75,
-        "proven_status": "proved",
-        "epsilon_replace_one": 11.0,
-        "epsilon_audited": 2.5,
-        "audit_confidence": 0.95,
-        "audited_run": PRIVATE[0],
-        "second_unit": "record",
-        "second_delta": 1e-5,
-        "second_epsilon_proven_high": math.inf,
-    }
     for run in PRIVATE[:2]:
-        assert_values(frame.loc[run], expected)
-        assert pd.isna(frame.loc[run, "second_epsilon_audited"])
+        row = frame.loc[run]
+        assert_values(row, unit="client", delta=1e-6, observer="everyone")
+        assert_values(row, epsilon_claimed=1.5, claimed_status="void")
+        assert_values(row, epsilon_proven_low=4.5, epsilon_proven_high=4.75)
+        assert_values(row, proven_status="proved", epsilon_replace_one=11.0)
+        assert_values(row, epsilon_audited=2.5, audit_confidence=0.95)
+        assert_values(row, audited_run=PRIVATE[0], second_unit="record")
+        assert_values(row, second_delta=1e-5, second_epsilon_proven_high=math.inf)
+        assert pd.isna(row["second_epsilon_audited"])
     absent = ["unit", "epsilon_claimed", "epsilon_proven_high", "second_unit"]
     assert frame.loc[PUBLIC, absent].isna().all()
 
 
 def test_collect_runs_has_room_for_three_observers(tmp_path):
     """DP-FNAS of four parties accounts for the server, another party and everyone."""
-    first, *others = [
-        account_of_record(0.3, "server"),
-        account_of_record(0.2, "another client"),
-        account_of_record(0.1, "everyone"),
-    ]
+    first = account_of_record(0.3, "server")
+    others = [account_of_record(0.2, "client"), account_of_record(0.1, "everyone")]
     write_run(tmp_path, PRIVATE[0], privacy={**first, "also": others})
     (row,) = collect_runs(tmp_path, [PRIVATE[0]]).to_dict("records")
     prefixes = ("", "second_", "third_")
@@ -187,9 +143,9 @@ def test_collect_runs_has_room_for_three_observers(tmp_path):
 
 def test_collect_runs_has_a_column_for_every_setting(frame, tmp_path):
     """A setting that is a number in one run and a word in another is a text."""
-    expected = {"task.ways": 5, "noise.multiplier": 1.0, "noise.kind": "fixed"}
     first = frame.loc[PRIVATE[0]]
-    assert_values(first, expected)
+    names = ["task.ways", "noise.multiplier", "noise.kind"]
+    assert first[names].tolist() == [5, 1.0, "fixed"]
     assert json.loads(first["within_task.groups"]) == ["features", "head"]
     assert pd.isna(frame.loc[PUBLIC, "noise.multiplier"])
     assert frame["participation.cohort"].to_list() == [20, 20, 4]
@@ -202,22 +158,16 @@ def test_collect_runs_has_a_column_for_every_setting(frame, tmp_path):
 
 
 def full_record(**values):
-    """Return a record of a cell with all columns that the plan knows."""
-    measured = column_names("test")
-    names = [name for name in column_names("cells") if name not in measured]
-    return {**dict.fromkeys(names), "paper": "dp-fedmeta", "test": "", **values}
+    return {"paper": "dp-fedmeta", "cell": 0, "test": "", **values}
 
 
 def test_collect_cells_takes_the_accuracy_of_the_cells_own_test(results):
     """A figure may show a run under another test than its own."""
     run = PRIVATE[0]
-    runs = collect_runs(results, [run])
     metrics = {"accuracy": 75.0, "ci_low": 74.0, "per_task": [70.0, 80.0, 75.0]}
-    path = results / "runs" / run / "tests" / "at-5shot.json"
-    write_json(path, metrics)
-    records = [full_record(cell=0, run=run)]
-    records += [full_record(cell=1, run=run, test="at-5shot")]
-    cells = collect_cells(results, records, runs)
+    write_json(results / "runs" / run / "tests" / "at-5shot.json", metrics)
+    records = [full_record(run=run), full_record(run=run, test="at-5shot")]
+    cells = collect_cells(results, records, collect_runs(results, [run]))
     assert cells["accuracy"].to_list() == [50.0, 75.0]
     assert cells["test_count"].to_list() == [2, 3]
     accuracies = [list(values) for values in cells["task_accuracies"]]
@@ -246,7 +196,7 @@ def test_load_runs_reads_folders_before_and_the_file_after_collect(results):
 
 
 def test_results_format_page_is_that_of_the_columns(frame):
-    page = PAGE.read_text(encoding="utf-8")
+    page = read_page("results-format.md")
     assert page == make_page(), "run tools/generate_results_format.py"
     names = run_columns()
     assert list(frame.reset_index())[: len(names)] == names
@@ -255,20 +205,15 @@ def test_results_format_page_is_that_of_the_columns(frame):
 def test_results_format_examples_run_as_printed(results, monkeypatch, capsys):
     frame = collect_runs(results, RUNS)
     write_runs(frame, results / "runs.parquet", results / "runs.csv")
-    records = [
-        full_record(item="table2", cell=0, series="dp-agr", run=PRIVATE[0]),
-        full_record(item="table2", cell=0, series="dp-agr", run=PRIVATE[1]),
-        full_record(item="table2", cell=1, series="maml", run=PUBLIC),
-        full_record(item="figure4b", cell=0, series="dp-agr", x=2.0, run=PRIVATE[0]),
-    ]
-    cells = collect_cells(results, records, frame)
-    write_frame(cells, results / "cells.parquet")
+    series = zip(("dp-agr", "dp-agr", "maml"), RUNS, strict=True)
+    records = [full_record(item="table2", series=name, run=run) for name, run in series]
+    records.append(full_record(item="figure4b", series="dp-agr", run=PRIVATE[0]))
+    write_frame(collect_cells(results, records, frame), results / "cells.parquet")
     monkeypatch.chdir(results.parent)
-    page = PAGE.read_text(encoding="utf-8")
     variables = {}
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(compile(block, str(PAGE), "exec"), variables)
+    for block in code_blocks("results-format.md", "python"):
+        exec(block.text, variables)
     summary = variables["summary"].to_dict("list")
     assert summary == {"participation.cohort": [20], "mean": [50.0], "std": [0.0]}
     assert len(variables["both"]) == 6
-    assert re.search(r"dp-agr +50.0\nmaml +90.0", capsys.readouterr().out)
+    assert "dp-agr    50.0\nmaml      90.0" in capsys.readouterr().out

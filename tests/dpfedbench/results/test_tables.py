@@ -1,25 +1,24 @@
-"""Tables: means and intervals of runs, their epsilons, published numbers."""
+"""Tables: means and intervals of runs, their epsilons, published numbers, and texts
+without HTML of a title or formula of a text.
+"""
 
-import csv
+import dataclasses
 import io
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import read_json, write_json
+from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.files import read_json
 from dpfedbench.results import formats, tables
 from dpfedbench.results.published import read_published
-from dpfedbench.results.summary import each_row, read_rows
+from dpfedbench.results.summary import read_rows
 
 from .conftest import change_accounts, change_json, changed_cells, runs_of
-
-
-def csv_rows(table):
-    """Return the rows of a table's CSV file."""
-    text = formats.csv_text(tables.tidy(table))
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.fixture
@@ -28,48 +27,47 @@ def table2(described, results, published):
 
 
 def test_table_values_are_the_runs_means(table2, described, results):
-    cells = described("table2").cells
-    for number, row in enumerate(csv_rows(table2)):
-        runs = runs_of(cells, number)
+    rows = tables.tidy(table2)
+    for number, row in rows.iterrows():
+        runs = runs_of(described("table2").cells, number)
         paths = [results / "runs" / run / "metrics.json" for run in runs]
         means = [np.mean(read_json(path)["per_task"]) for path in paths]
-        assert float(row["value"]) == pytest.approx(np.mean(means), rel=1e-5)
-        assert float(row["ci_low"]) < float(row["value"]) < float(row["ci_high"])
-        assert row["seeds"] == str(len(runs))
+        assert row["value"] == pytest.approx(np.mean(means))
+        assert row["ci_low"] < row["value"] < row["ci_high"]
+        assert row["seeds"] == len(runs)
 
 
 def test_table_shows_both_ends_of_an_epsilon_and_sorts_by_the_higher(
     described, results_to_change, published
 ):
     item = described("table2")
-    change_accounts(
-        results_to_change,
-        runs_of([cell for cell in item.cells if cell["method"] == "dp-agr"]),
-        claimed={"epsilon_low": 1.25, "epsilon_high": 2.0},
-        proven={"epsilon_low": 3.0, "epsilon_high": 5.0},
-    )
+    private = [cell for cell in item.cells if cell["method"] == "dp-agr"]
+    claimed = {"epsilon_low": 1.25, "epsilon_high": 2.0}
+    proven = {"epsilon_low": 3.0, "epsilon_high": 5.0}
+    ends = {"claimed": claimed, "proven": proven}
+    change_accounts(results_to_change, runs_of(private), **ends)
     table = tables.read(item, results_to_change, published)
-    fields = tables.listing(table).rows
-    for row, shown in zip(csv_rows(table), fields, strict=True):
-        if row["method"] == "dp-agr":
-            assert (row["epsilon_claimed"], row["epsilon_proven"]) == ("2", "5")
-            claimed = shown["claimed ε"]
-            proven = shown["proven ε"]
-            assert (claimed.text, claimed.key) == ("1.25 to 2", 2.0)
-            assert (proven.text, proven.key) == ("3 to 5", 5.0)
-        elif row["method"] == "maml":
-            assert (row["epsilon_claimed"], row["epsilon_proven"]) == ("", "")
+    rows = tables.tidy(table)
+    epsilons = rows[["epsilon_claimed", "epsilon_proven"]]
+    assert (epsilons[rows["method"] == "dp-agr"] == [2, 5]).all().all()
+    assert epsilons[rows["method"] == "maml"].isna().all().all()
+    fields = tables.listing(table).rows[2]
+    shown = [fields[name] for name in ("claimed ε", "proven ε")]
+    assert [(field.text, field.key) for field in shown] == [
+        ("1.25 to 2", 2.0),
+        ("3 to 5", 5.0),
+    ]
 
 
 def test_table_marks_published_values_not_comparable_on_a_stand_in(
     table2, described, results, published
 ):
-    rows = {(row["task"], row["method"]): row for row in csv_rows(table2)}
+    rows = tables.tidy(table2).set_index(["task", "method"])
     # Table 2 of the paper, Omniglot.
-    assert rows["5-way 1-shot", "dp-agr"]["published"] == "93.9"
-    assert rows["5-way 5-shot", "maml"]["published"] == "99.8"
-    assert {row["comparable"] for row in rows.values()} == {"false"}
-    assert {row["dataset"] for row in rows.values()} == {"glyphs"}
+    assert rows.loc[("5-way 1-shot", "dp-agr"), "published"] == 93.9
+    assert rows.loc[("5-way 5-shot", "maml"), "published"] == 99.8
+    assert not rows["comparable"].any()
+    assert set(rows["dataset"]) == {"glyphs"}
     text = tables.listing(table2).markdown("snakemake it")
     assert "| 4.89 | 93.9 (not comparable) | 1e-06 | client |" in text
     assert "published on omniglot, measured on glyphs." in text
@@ -88,17 +86,13 @@ def cells(described):
 
 
 def test_summary_has_the_epsilon_of_the_worst_seed(cells, results_to_change):
-    runs = runs_of(cells)
-    for index, run in enumerate(runs):
-        change_accounts(
-            results_to_change,
-            [run],
-            claimed={"epsilon_high": 1.0 + index},
-            proven={"epsilon_high": "inf" if index else 5.0},
-        )
-    (row,) = each_row(read_rows(results_to_change, cells))
-    assert row.epsilon_claimed == len(runs)
-    assert math.isinf(row.epsilon_proven_high)
+    for index, run in enumerate(runs_of(cells)):
+        claimed = {"epsilon_high": 1.0 + index}
+        proven = {"epsilon_high": "inf" if index else 5.0}
+        change_accounts(results_to_change, [run], claimed=claimed, proven=proven)
+    rows = read_rows(results_to_change, cells)
+    assert rows["epsilon_claimed"].item() == 3
+    assert math.isinf(rows["epsilon_proven_high"].item())
 
 
 def test_summary_has_no_training_time_where_one_seed_has_none(cells, results_to_change):
@@ -111,7 +105,7 @@ def test_summary_has_no_training_time_where_one_seed_has_none(cells, results_to_
 
 def test_summary_refuses_seeds_of_different_deltas(cells, results_to_change):
     path = results_to_change / "runs" / runs_of(cells)[0] / "privacy.json"
-    write_json(path, read_json(path) | {"delta": 0.1})
+    change_json(path, delta=0.1)
     with pytest.raises(BenchError, match="differ in delta or unit"):
         read_rows(results_to_change, cells)
 
@@ -144,11 +138,55 @@ def test_published_numbers_refuse_two_for_one_cell(tmp_path, x, value):
     """
     header = "paper,item,dataset,task,method,variant,x,value,source,quantity,spread"
     key = "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr"
-    lines = [header, *(f"{key},{cell},93.9,Table 2" for cell in ("best,1", "best,2"))]
+    lines = [f"{key},best,1,93.9,Table 2", f"{key},best,{x},{value},Table 2"]
     path = tmp_path / "published.csv"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    assert len(read_published(path, "dp-fedmeta", "table2")) == 2
-    lines.append(f"{key},best,{x},{value},Table 2")
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join([header, *lines]), encoding="utf-8")
     with pytest.raises(BenchError, match="has two numbers of dp-fedmeta table2"):
         read_published(path, "dp-fedmeta", "table2")
+
+
+# Intervals
+
+
+def test_mean_interval_is_scipys_t_interval():
+    values = np.random.default_rng(0).normal(70, 8, 25)
+    for some in (values, values[:3]):
+        interval = mean_interval(list(some))
+        mean = some.mean()
+        ends = stats.t.interval(0.95, len(some) - 1, loc=mean, scale=stats.sem(some))
+        found = (interval.mean, interval.low, interval.high)
+        assert found == pytest.approx((mean, *ends))
+
+
+def test_interval_of_one_value_has_no_ends():
+    interval = mean_interval([50.0])
+    assert interval.mean == 50
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    with pytest.raises(BenchError, match="not finite"):
+        mean_interval([1.0, math.nan])
+
+
+# Texts for people and spreadsheets
+
+
+def test_csv_text_defuses_formulas_and_leaves_numbers_as_they_are():
+    formulas = ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\tx"]
+    frame = pd.DataFrame({"variant": [*formulas, "z\r\n= 1"]})
+    frame = frame.assign(value=[-1.5, -math.inf] * 3, text=["-3", "+1e3"] * 3)
+    read = pd.read_csv(io.StringIO(formats.csv_text(frame), newline=""))
+    assert read["variant"].tolist() == [*(f"'{text}" for text in formulas), "z = 1"]
+    assert read["value"].tolist() == frame["value"].tolist()
+    assert read["text"].tolist() == [-3.0, 1000.0] * 3
+
+
+def test_markdown_shows_html_as_text(described, results, published):
+    hostile = "<img src=x onerror=alert(1)>\n\n<script>|alert(1)</script>"
+    item = changed_cells(described("table2"), variant=hostile)
+    item = dataclasses.replace(item, spec=item.spec | {"title": hostile})
+    text = tables.listing(tables.read(item, results, published)).markdown("snakemake")
+    assert "<img" not in text
+    assert "<script" not in text
+    assert text.startswith("# &lt;img src=x onerror=alert(1)> &lt;script>|alert(1)")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({row.replace(r"\|", "").count("|") for row in rows}) == 1

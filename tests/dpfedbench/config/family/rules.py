@@ -4,6 +4,11 @@ from dpfedbench.config.part import setting
 from tests.dpfedbench.config.family import Rule, SharedRule
 
 
+class Still(SharedRule):
+    kind: Literal["still"] = "still"
+    threshold: float = setting(gt=0, doc="C")
+
+
 class Moving(SharedRule):
     kind: Literal["moving"] = "moving"
     threshold: float | None = setting(None, gt=0)
