@@ -121,11 +121,11 @@ def test_plugin_published_as_a_wheel_is_found_and_trained(
     (wheel,) = repository.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     arguments = [*map(str, federation), str(tmp_path / "run")]
-    places = {"folder": tmp_path, "site": tmp_path / "site"}
+    folders = {"folder": tmp_path, "site": tmp_path / "site"}
     unknown = run_code(TRAIN, *arguments, folder=tmp_path)
     assert "a method of your own is in a module that plugins lists" in unknown
-    assert run_code(TRAIN, *arguments, **places, plugins="no") == unknown
-    run_code(TRAIN, *arguments, **places)
+    assert run_code(TRAIN, *arguments, **folders, plugins="no") == unknown
+    run_code(TRAIN, *arguments, **folders)
     # The plugin's clipping rule has C = 0.5 * 0.9^t.
     assert thresholds_of(tmp_path / "run") == pytest.approx([0.5, 0.45, 0.405])
 

@@ -102,8 +102,8 @@ def test_adapt_gives_the_accuracies_of_the_meta_test(results, federation, method
     test = run.settings.evaluation
     dataset = load_dataset(federation[0])
     sizes = {"query_per_class": test.query_per_class}
-    own = {"ways": 3, "shots": 1, "seed": 0, "purpose": "meta-test"}
-    tasks = sample_tasks(dataset, "test", count=test.tasks, **sizes, **own)
+    settings = {"ways": 3, "shots": 1, "seed": 0, "purpose": "meta-test"}
+    tasks = sample_tasks(dataset, "test", count=test.tasks, **sizes, **settings)
     ids = np.arange(test.tasks)
     batch = gather(dataset, tasks, ids, support_per_class=1, **sizes)
     models = map(run.adapt, batch.support_x, batch.support_y)

@@ -105,8 +105,8 @@ def test_secure_sum_counts_wrapped_coordinates():
     lattice = make_lattice(bits=10, deviations=1.0)
     secure_sum = make_sum(lattice)
     wide_sum = make_sum(dataclasses.replace(lattice, bits=40))
-    for each in (secure_sum, wide_sum):
-        each.add(make_rows())
+    for private_sum in (secure_sum, wide_sum):
+        private_sum.add(make_rows())
     total = (wide_sum._seen_sum + 2**39) % 2**40 - 2**39
     assert (secure_sum._seen_sum == total % 1024).all()
     secure_sum.release(None)

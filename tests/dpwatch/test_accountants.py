@@ -56,7 +56,7 @@ def epsilon_of_one_round(z, units, draws, unit, changed, others):
 def test_fixed_draws_high_end_is_above_every_data_set(round_):
     """The worst data set reaches most of the bound."""
     z, units, draws = round_
-    worst = max(epsilon_of_one_round(*round_, 1, 0, others) for others in (-1, 1, 0))
+    worst = max(epsilon_of_one_round(*round_, 1, 0, change) for change in (-1, 1, 0))
     assert worst < upper_epsilon(((z, 1),), units, draws, DELTA) < 2.2 * worst
     worst = epsilon_of_one_round(*round_, 1, -1, -1)
     high = upper_epsilon(((z, 1),), units, draws, DELTA, fixed_size.REPLACE_ONE)

@@ -131,7 +131,9 @@ def test_characters_are_1623_letters_and_600_symbols_and_scenes_are_of_100():
     assert set(scene_letters) <= set(letters)
     for listed, categories in ((letters, "L"), (symbols, "SPN")):
         assert list(listed) == sorted(set(listed))
-        assert {unicodedata.category(each)[0] for each in listed} <= set(categories)
+        assert {unicodedata.category(character)[0] for character in listed} <= set(
+            categories
+        )
 
 
 def measure_largest_likeness(characters, reach=2, count=None):
@@ -151,8 +153,8 @@ def test_characters_do_not_look_alike():
     assert measure_largest_likeness(list_characters("scene_letters")) < 0.67
     assert measure_likeness("AΑА", reach=0).min() > 0.99
     symbols = list_characters("symbols")[::10]
-    both = [*symbols, *letters[::4]]
-    assert measure_largest_likeness(both, count=len(symbols)) < 0.9
+    characters = [*symbols, *letters[::4]]
+    assert measure_largest_likeness(characters, count=len(symbols)) < 0.9
 
 
 def test_thin_keeps_shapes_connected_and_one_pixel_wide():

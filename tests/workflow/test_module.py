@@ -76,8 +76,8 @@ def call_from_git(folder, host, *words):
         "GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/",
     }
-    own = {"PYTHONPATH": "", "XDG_CACHE_HOME": str(folder / "cache")}
-    return call_snakemake(*words, folder=folder, **git, **own)
+    variables = {"PYTHONPATH": "", "XDG_CACHE_HOME": str(folder / "cache")}
+    return call_snakemake(*words, folder=folder, **git, **variables)
 
 
 def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(

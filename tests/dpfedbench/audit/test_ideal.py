@@ -59,8 +59,8 @@ def test_ideal_draws_have_the_law_of_the_sampler(kind, present):
     assert stats.ks_2samp(draws, ratios).pvalue > 1e-3
     _, less_noise = draw_ratios(kind, 20_000, 3, present=present, z=0.8)
     _, other_side = draw_ratios(kind, 20_000, 3, present=not present)
-    for others in (less_noise, other_side):
-        assert stats.ks_2samp(draws, others).pvalue < 1e-3
+    for other_draws in (less_noise, other_side):
+        assert stats.ks_2samp(draws, other_draws).pvalue < 1e-3
 
 
 def of_server(*overlays, canaries=400):

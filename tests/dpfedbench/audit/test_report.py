@@ -271,9 +271,9 @@ def test_ledger_of_other_releases_is_refused():
     with pytest.raises(BenchError, match="9 releases"):
         check_same_mechanism(releases[:-1], releases)
     renamed = [replace(event, name="gradient-sum") for event in releases]
-    for others, names in (([], ""), (renamed, "gradient-sum")):
+    for events, names in (([], ""), (renamed, "gradient-sum")):
         with pytest.raises(BenchError, match=f"releases of {names}, but"):
-            audit(config, others)
+            audit(config, events)
 
 
 def test_run_without_privacy_or_analysis_has_a_reason_instead_of_a_bound():

@@ -90,8 +90,8 @@ def test_identity_is_what_differs_from_the_defaults() -> None:
         rule: Rule = Moving(window=5)
         rate: int = 7
 
-    other = {"rule": {"kind": "moving", "window": 6}}
-    for change in {"rate": 3}, {"rule": {"kind": "odd"}}, other:
+    moving = {"rule": {"kind": "moving", "window": 6}}
+    for change in {"rate": 3}, {"rule": {"kind": "odd"}}, moving:
         assert Example.read({"a": 1} | change).identity() == {"a": 1} | change
     for default in {}, {"rate": 7}, {"rule": {"kind": "moving", "window": 5}}:
         assert Example.read({"a": 1} | default).identity() == {"a": 1}

@@ -71,7 +71,7 @@ def test_records_are_ordered_by_split_and_label_and_else_stay_in_order(records):
     assert dataset.images[:, 0, 0, 0].tolist() == [11, 13, 12, 10, 14, 15, 18, 16, 17]
     assert dataset.labels.tolist() == [0, 0, 1, 2, 2, 2, 0, 1, 1]
     assert dataset.labels.dtype == np.int64
-    splits = {split: places.tolist() for split, places in dataset.splits.items()}
+    splits = {split: indices.tolist() for split, indices in dataset.splits.items()}
     assert splits == {"train": [0, 1, 2, 3, 4, 5], "test": [6, 7, 8]}
     assert dataset.class_names == ("cat", "dog", "owl")
     assert not dataset.images.flags.writeable

@@ -233,5 +233,5 @@ def test_vocabulary_receives_clients_words_only_if_it_declares_it(texts):
 def test_public_vocabulary_does_not_depend_on_clients_words(texts):
     tokens = np.array(texts.tokens)
     tokens[texts.splits["train"]] = texts.words.index(SECRET)
-    others = dataclasses.replace(texts, tokens=tokens)
-    assert (KnownText(texts, TEXT)._place == KnownText(others, TEXT)._place).all()
+    changed = dataclasses.replace(texts, tokens=tokens)
+    assert (KnownText(texts, TEXT)._place == KnownText(changed, TEXT)._place).all()

@@ -232,13 +232,13 @@ def test_fine_tune_moves_the_adapted_tensors_alone(net, theta, task):
 
 def test_name_of_the_test_differs_by_optimiser_and_minibatch():
     adam = {"optimizer": "adam"}
-    others = [{"beta1": 0.0}, {"schedule": "cosine"}, {"best_step": True}]
+    adam_settings = [{"beta1": 0.0}, {"schedule": "cosine"}, {"best_step": True}]
     changes = [
         {},
         {"batch": 2},
         {"batch": 3},
         adam,
-        *(adam | other for other in others),
+        *(adam | settings for settings in adam_settings),
     ]
     runs = [make_config({"evaluation": change}) for change in changes]
     assert len({run.test_name for run in runs}) == len({run.key for run in runs}) == 7

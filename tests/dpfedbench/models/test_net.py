@@ -148,13 +148,13 @@ def torch_cnn(net, theta):
     state["fc1.weight"] = hidden.flatten(1)
     state["conv1.weight"] = state["conv1.weight"].permute(3, 2, 0, 1)
     state["conv2.weight"] = state["conv2.weight"].permute(0, 3, 1, 2)
-    places = {
+    named = {
         "conv1": layers[0],
         "conv2": layers[3],
         "fc1": layers[7],
         "fc2": layers[9],
     }
-    nn.ModuleDict(places).load_state_dict(state)
+    nn.ModuleDict(named).load_state_dict(state)
     return layers
 
 

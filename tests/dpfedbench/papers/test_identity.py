@@ -96,10 +96,10 @@ def changes_of(section: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]
     if is_part(cls):
         tag = tag_of([cls])
         values = plain(section)
-        for name, other in kinds_of(root_of(cls)).items():
-            if other is not cls:
-                shared = {key: values[key] for key in values if key in fields_of(other)}
-                yield prefix.removesuffix("."), [shared | {tag_of([other]): name}]
+        for name, kind in kinds_of(root_of(cls)).items():
+            if kind is not cls:
+                shared = {key: values[key] for key in values if key in fields_of(kind)}
+                yield prefix.removesuffix("."), [shared | {tag_of([kind]): name}]
     for key in fields_of(cls):
         value = getattr(section, key)
         if is_section(type(value)):

@@ -61,8 +61,13 @@ def releases(run: Any) -> list[tuple[str, str, bool]]:
 def promises(run: Any) -> Any:
     """Return the run's properties that its method's name stands for."""
     server = run.trained and run.server_sum.private
-    others = run.client_data, run.pretrains, run.delta is None, run.own_delta is None
-    return releases(run), run.private, server, *others
+    properties = (
+        run.client_data,
+        run.pretrains,
+        run.delta is None,
+        run.own_delta is None,
+    )
+    return releases(run), run.private, server, *properties
 
 
 RUNS = {name: run_of(name) for name in METHODS}

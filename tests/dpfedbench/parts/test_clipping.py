@@ -29,10 +29,12 @@ def thresholds(rule, first, **observed):
     state = rule.begin(first)
     by_round = []
     for values in zip(*observed.values(), strict=True):
-        seen = {"released": [0.0], "extra": None, "raw_norms": None}
-        seen |= dict(zip(observed, values, strict=True))
-        seen["released"] = torch.as_tensor(seen["released"], dtype=torch.float64)
-        rule.observe(state, Seen(denominator=4.0, **seen))
+        observation = {"released": [0.0], "extra": None, "raw_norms": None}
+        observation |= dict(zip(observed, values, strict=True))
+        observation["released"] = torch.as_tensor(
+            observation["released"], dtype=torch.float64
+        )
+        rule.observe(state, Seen(denominator=4.0, **observation))
         by_round.append(state["threshold"])
     return by_round
 

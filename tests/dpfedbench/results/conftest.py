@@ -102,8 +102,12 @@ def write_run(results, run, accuracies):
         profiles = {
             name: profile | record for name, profile in account["profiles"].items()
         }
-        own = {"unit": "record", "profiles": profiles, "delta": run.own_delta}
-        account["also"] = [account | own]
+        record_account = {
+            "unit": "record",
+            "profiles": profiles,
+            "delta": run.own_delta,
+        }
+        account["also"] = [account | record_account]
         audit["also"] = [audit | record]
     interval = mean_interval(accuracies)
     metrics = {

@@ -123,8 +123,8 @@ def test_answer_prefers_the_configuration_that_has_a_repair():
 
 
 def ranked(*rows, epsilon=2.0):
-    asked = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
-    ranking = rank(with_groups(pd.DataFrame(rows)), **asked, epsilon=epsilon)
+    question = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
+    ranking = rank(with_groups(pd.DataFrame(rows)), **question, epsilon=epsilon)
     return ranking["variant"].to_list()
 
 
@@ -137,7 +137,7 @@ def test_rank_puts_the_most_accurate_within_epsilon_first():
 
 
 def test_rank_leaves_out_what_is_not_proven_or_of_something_else():
-    others = [
+    unsuitable = [
         {"proven_status": "void"},
         {"proven_status": "refuted"},
         {"epsilon_proven_high": math.inf},
@@ -145,5 +145,5 @@ def test_rank_leaves_out_what_is_not_proven_or_of_something_else():
         {"dataset": "digits"},
         {"tested": "5-way 5-shot"},
     ]
-    rows = [row("other", 99, (1.0, 1.0), **other) for other in others]
+    rows = [row("other", 99, (1.0, 1.0), **fields) for fields in unsuitable]
     assert ranked(row("good", 50, (0.5, 1.0)), *rows) == ["good"]

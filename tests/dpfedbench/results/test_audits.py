@@ -108,11 +108,11 @@ def test_privacy_table_marks_every_epsilon_below_its_audit(
     rows = read_privacy(in_table, exceeded, published)
     table = csv_columns(rows, "privacy")
     is_above = table["epsilon_audited"] > table["epsilon_proven_high"]
-    above = table[is_above]
-    assert set(above["method"]) == {"dp-agr", "dp-agrlr"}
-    assert not (above[["proven_status", "claimed_status"]] == "proved").any().any()
+    exceeding = table[is_above]
+    assert set(exceeding["method"]) == {"dp-agr", "dp-agrlr"}
+    assert not (exceeding[["proven_status", "claimed_status"]] == "proved").any().any()
     statuses = {"dp-agr": LEAK, "dp-agrlr": f"proved, {BY_CHANCE}"}
-    assert (above["proven_status"] == above["method"].map(statuses)).all()
+    assert (exceeding["proven_status"] == exceeding["method"].map(statuses)).all()
     assert set(table[~is_above]["proven_status"]) == {"proved"}
     text = privacy.listing(rows).markdown("it")
     assert all(f"4.89 ({status})" in text for status in statuses.values())
@@ -134,8 +134,8 @@ def test_paper_table_and_page_mark_an_epsilon_below_its_audit(
     assert LEAK not in alone
     shutil.copytree(site.folder / "tables", exceeded / "tables")
     cells = [cell for entry in in_table for cell in entry]
-    places = {"cells": cells, "results": exceeded, "folder": exceeded}
-    html = page.make(site.products, **site.arguments | places)
+    inputs = {"cells": cells, "results": exceeded, "folder": exceeded}
+    html = page.make(site.products, **site.arguments | inputs)
     in_tables, _, in_configurations = html.rpartition('id="all-configurations"')
     for part in (in_tables, in_configurations):
         assert LEAK in part

@@ -115,11 +115,11 @@ def test_ranking_equals_that_in_python(tab, site):
     The least is 4.887 / 4, of the configuration with four times the noise.
     """
     rows = read_configurations(site.arguments["cells"], site.folder)
-    asked = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
+    question = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
     counts = []
     for exponent in (1, 2, 3):
         ranking = choose(tab, exponent)
-        expected = rank(rows, **asked, epsilon=2.0**exponent)
+        expected = rank(rows, **question, epsilon=2.0**exponent)
         private = expected[expected["group"] == "private"]
         accuracies = [float(row[2].split()[0]) for row in ranking if row[0].isdigit()]
         assert accuracies == [round(value, 1) for value in private["accuracy"][:8]]

@@ -94,8 +94,8 @@ def test_privacy_table_has_account_and_audit_of_each_unit(
     table = csv_columns(rows, "privacy").set_index("unit")
     columns = [*EPSILONS, "noise_multiplier", "audit"]
     assert table.loc["client", columns].tolist() == [1.5, 4.887, 0.8, 1.0, METHOD]
-    own = [2.5, 2.75, 0.25, 7.0, "own, 95 % confidence"]
-    assert table.loc["record", columns].tolist() == own
+    expected = [2.5, 2.75, 0.25, 7.0, "own, 95 % confidence"]
+    assert table.loc["record", columns].tolist() == expected
 
 
 def test_privacy_table_gives_the_reason_of_an_infinite_epsilon(

@@ -129,14 +129,14 @@ def test_collect_runs_reads_both_units_and_the_shared_audit(frame):
 def test_collect_runs_has_room_for_three_observers(tmp_path):
     """DP-FNAS of four parties accounts for the server, another party and everyone."""
     first = account_of_record(0.3, "server")
-    others = [account_of_record(0.2, "client"), account_of_record(0.1, "everyone")]
-    write_run(tmp_path, PRIVATE[0], privacy={**first, "also": others})
+    further = [account_of_record(0.2, "client"), account_of_record(0.1, "everyone")]
+    write_run(tmp_path, PRIVATE[0], privacy={**first, "also": further})
     (row,) = collect_runs(tmp_path, [PRIVATE[0]]).to_dict("records")
     prefixes = ("", "second_", "third_")
     epsilons = [row[f"{prefix}epsilon_proven_high"] for prefix in prefixes]
     assert epsilons == [0.3, 0.2, 0.1]
     assert row["third_observer"] == "everyone"
-    write_run(tmp_path, PRIVATE[1], privacy={**first, "also": [*others, first]})
+    write_run(tmp_path, PRIVATE[1], privacy={**first, "also": [*further, first]})
     with pytest.raises(BenchError, match="accounts for 4 units and observers"):
         collect_runs(tmp_path, [PRIVATE[1]])
 

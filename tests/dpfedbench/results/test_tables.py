@@ -73,8 +73,8 @@ def test_table_marks_published_values_not_comparable_on_a_stand_in(
     assert "published on omniglot, measured on glyphs." in text
     assert "Simulated privacy: the noise seed is public." in text
     same = changed_cells(described("table2"), mismatch="")
-    other = changed_cells(same, published_dataset="none")
-    for item, comparable in ((same, True), (other, False)):
+    incomparable = changed_cells(same, published_dataset="none")
+    for item, comparable in ((same, True), (incomparable, False)):
         table = tables.tidy(tables.read(item, results, published))
         assert set(table["comparable"]) == {comparable}
 
@@ -150,12 +150,14 @@ def test_published_numbers_refuse_two_for_one_cell(tmp_path, x, value):
 
 def test_mean_interval_is_scipys_t_interval():
     values = np.random.default_rng(0).normal(70, 8, 25)
-    for some in (values, values[:3]):
-        interval = mean_interval(list(some))
-        mean = some.mean()
-        ends = stats.t.interval(0.95, len(some) - 1, loc=mean, scale=stats.sem(some))
-        found = (interval.mean, interval.low, interval.high)
-        assert found == pytest.approx((mean, *ends))
+    for sample in (values, values[:3]):
+        interval = mean_interval(list(sample))
+        mean = sample.mean()
+        ends = stats.t.interval(
+            0.95, len(sample) - 1, loc=mean, scale=stats.sem(sample)
+        )
+        computed = (interval.mean, interval.low, interval.high)
+        assert computed == pytest.approx((mean, *ends))
 
 
 def test_interval_of_one_value_has_no_ends():

@@ -52,9 +52,9 @@ def test_checkpoint_with_another_ledger_or_of_another_run_is_refused(
         with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
             train_model(run, federation, tmp_path)
     ledger.write_bytes(whole + b'{"round": 3, "na')
-    other = make_config({"participation": {"rounds": 3}})
+    shorter = make_config({"participation": {"rounds": 3}})
     with pytest.raises(BenchError, match="belongs to another run"):
-        train_model(other, federation, tmp_path)
+        train_model(shorter, federation, tmp_path)
     train_model(run, federation, tmp_path)
 
 

@@ -165,9 +165,9 @@ def test_processes_with_other_configurations_data_or_code_are_refused(
     assert "another configuration than process 0" in refusal
     assert not (tmp_path / "run").exists()
     together.check_agree(Processes(), config, "cpu", federation)
-    other = {str(federation[0]): "other", "torch": "0"}
+    changed = {str(federation[0]): "other", "torch": "0"}
     monkeypatch.setattr(
-        Processes, "gather", lambda self, value: [value, ("far", value[1] | other)]
+        Processes, "gather", lambda self, value: [value, ("far", value[1] | changed)]
     )
     with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
         together.check_agree(Processes(0, 2), config, "cpu", federation)

@@ -253,9 +253,9 @@ def test_found_cells_are_accounted_for_together_with_the_whole_search(silos, tmp
 
     lines = files["ledger.jsonl"].read_text().splitlines(keepends=True)
     values = training_in(folder)
-    other = tmp_path / "other"
-    train(search_config({"participation": {"rounds": 3}}), silos, other)
-    other_ledger = (other / "ledger.jsonl").read_text()
+    shorter_run = tmp_path / "other"
+    train(search_config({"participation": {"rounds": 3}}), silos, shorter_run)
+    other_ledger = (shorter_run / "ledger.jsonl").read_text()
     first = "".join(lines[:2])
     shorter = {"ledger": chain_of(lines[:2]), "rounds_run": 1}
     nothing = {"ledger": chain_of(()), "rounds_run": 0}
@@ -263,7 +263,7 @@ def test_found_cells_are_accounted_for_together_with_the_whole_search(silos, tmp
         (first, {}, "lines were removed or changed"),
         ("", nothing, "is private"),
         (first, shorter, "the run's configuration gives"),
-        (other_ledger, training_in(other), "the run's configuration gives"),
+        (other_ledger, training_in(shorter_run), "the run's configuration gives"),
     ):
         files["ledger.jsonl"].write_text(text)
         (folder / "training.json").write_text(json.dumps(values | changes))

@@ -175,9 +175,9 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
     encoder = unit_encoder(8, 2) / 1.5
     rng = np.random.default_rng(0)
     residue = scale * rng.random((8, 8)) * 10.0 ** rng.integers(-18, 1, (8, 8))
-    found = importance_sampling.bracket(encoder + np.tril(residue, -2), 8, 1e-6)
+    bracket = importance_sampling.bracket(encoder + np.tril(residue, -2), 8, 1e-6)
     expected = importance_sampling.bracket(encoder, 8, 1e-6)
-    assert found == pytest.approx(expected, rel=1e-3)
+    assert bracket == pytest.approx(expected, rel=1e-3)
 
 
 def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees():
@@ -217,10 +217,10 @@ def run_search(monkeypatch):
     """
 
     def run(search, scale, honest=None, rng=None):
-        asked = set()
+        points = set()
 
         def epsilon_after(profile, sampler, z, done, delta):
-            asked.add((z, done))
+            points.add((z, done))
             epsilon = scale * done / z
             if epsilon > 1:
                 is_lie = honest is not None and (z, done) not in honest
@@ -229,7 +229,7 @@ def run_search(monkeypatch):
             return math.inf if is_doubted else epsilon
 
         monkeypatch.setattr(calibration, "epsilon_after", epsilon_after)
-        return search(), asked
+        return search(), points
 
     return run
 
@@ -242,11 +242,11 @@ def test_run_looks_at_fewer_pairs_than_allowed(run_search):
     assert 100 * 3 * importance_sampling._STEPS * pair._doubt <= 1e-6 / 1000
     counts = []
     for enough in np.geomspace(0.051, 8000, 60):  # the z that is just enough
-        z, asked = run_search(calibrate, enough / 256)
+        z, points = run_search(calibrate, enough / 256)
         assert z >= enough
-        counts.append(len(asked))
+        counts.append(len(points))
     assert max(counts) <= 32
-    _, asked = run_search(rounds_allowed, 1 / 100)
+    _, points = run_search(rounds_allowed, 1 / 100)
     sampling = dataclasses.replace(MANY_ROUNDS, encoder=np.eye(256).tobytes())
     pairs = set()
     for done in range(1, 257):
@@ -254,7 +254,7 @@ def test_run_looks_at_fewer_pairs_than_allowed(run_search):
         pairs.add((encoder.tobytes(), rounds))
     assert len(pairs) == 8
     accounts = 2  # the run's delta and the paper's
-    looks = max(counts) + len(asked) + len(pairs) + accounts
+    looks = max(counts) + len(points) + len(pairs) + accounts
     assert looks <= importance_sampling.LOOKS
 
 
@@ -268,8 +268,8 @@ def test_search_errs_only_at_points_that_true_answers_lead_to(run_search):
         _, honest = run_search(calibrate, enough / 256)
         assert run_search(calibrate, enough / 256, honest, rng)[0] >= enough
         most = int(rng.integers(1, 256))
-        found, honest = run_search(rounds_allowed, 1 / (most + 0.5))
-        assert found == most
+        allowed, honest = run_search(rounds_allowed, 1 / (most + 0.5))
+        assert allowed == most
         assert run_search(rounds_allowed, 1 / (most + 0.5), honest, rng)[0] <= most
     # A lie at such a point is believed.
     assert run_search(calibrate, 5 / 256, honest=set())[0] < 5

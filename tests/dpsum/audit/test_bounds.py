@@ -45,12 +45,12 @@ def test_guess_takes_the_surest_scores():
 
 
 def test_guess_surest_fixes_the_number_of_guesses():
-    made = [
+    guessed = [
         guess_surest(np.zeros(coins), np.zeros(coins, bool), secret=secret)
         for coins in (4000, 60)
         for secret in (False, True)
     ]
-    counts = [(guesses.guessed, guesses.right) for guesses in made]
+    counts = [(guesses.guessed, guesses.right) for guesses in guessed]
     assert counts == [(400, 200), (200, 0), (60, 30), (60, 0)]
 
 

@@ -213,9 +213,9 @@ def test_watch_voids_the_claim_of_the_central_limit(accountant, status, path):
 def test_watch_changes_no_bit_and_can_be_stopped(options, path, tmp_path):
     unwatched, training = Training(**options), Training(**options)
     watched = training.watch(path)
-    for each in (unwatched, training):
+    for run in (unwatched, training):
         torch.manual_seed(7)
-        each.run(physical_batch=6)
+        run.run(physical_batch=6)
     assert torch.equal(unwatched.weights(), training.weights())
     watched.stop()
     assert not {"_dpsum", "add_noise"} & set(vars(training.optimizer))
