@@ -242,16 +242,19 @@ def test_cohorts_of_one_pass_have_every_client_once(results):
 
 
 def test_experiment_trackers_get_the_histories_and_results_of_finished_runs(tmp_path):
-    """Empty cells and empty columns are no points, and an unfinished run has none."""
+    """Empty cells and empty columns are no points, and an unfinished run has none. A
+    model that no round trained has its result at round 0.
+    """
     expected = {("threshold", 1, 0.5), ("threshold", 2, 0.25)}
     expected |= {("test_accuracy", 2, 41.5), ("result/accuracy", 2, 41.5)}
     private = {("result/claimed", 2, 1.5), ("result/proven", 2, 4.887)}
     history = "round,threshold,test_accuracy,loss\n1,0.5,,\n2,0.25,41.5,\n"
-    for method in ("dp-agr", "maml"):
+    for method in ("dp-agr", "random", "maml"):
         run = make_config({"method": method})
         write_run(tmp_path / "results", run, [40.0, 43.0])
         folder = tmp_path / "results" / "runs" / run.folder
-        write_text(folder / "history.csv", history)
+        trained = history if method != "random" else "round\n"
+        write_text(folder / "history.csv", trained)
     seal_all(tmp_path / "results")
     write_text(folder.parent / "seed1" / "history.csv", history)
     points = {
@@ -260,4 +263,6 @@ def test_experiment_trackers_get_the_histories_and_results_of_finished_runs(tmp_
         }
         for run, frame in finished(tmp_path / "results")
     }
-    assert points == {"maml": expected, "dp-agr": expected | private}
+    untrained = {("result/accuracy", 0, 41.5)}
+    trained_points = {"maml": expected, "dp-agr": expected | private}
+    assert points == trained_points | {"random": untrained}

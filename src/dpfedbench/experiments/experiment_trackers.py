@@ -25,11 +25,12 @@ _BATCH = 1000
 
 def finished(results: Path | str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield each finished run below a results folder: its name,
-    METHOD/DATASET/TASK/KEY/seedN, and its finite values with columns `quantity`,
-    `round` and `value`.
+    METHOD/DATASET/TASK/KEY/seedN, and its finite values with columns `round`,
+    `variable` and `value`.
 
-    They are those of its history; and at its last round `result/accuracy` of the test
-    in percent, and `result/claimed` and `result/proven`, the two ε.
+    They are those of its history; and at its last round (0 of a run without rounds)
+    `result/accuracy` of the test in percent, and `result/claimed` and `result/proven`,
+    the two ε.
 
     Raises:
         BenchError: there is no finished run, or a file of one is damaged.
@@ -37,7 +38,7 @@ def finished(results: Path | str) -> Iterator[tuple[str, pd.DataFrame]]:
     for _, row in load_runs(results).iterrows():
         history = read_history(checked(Path(row["folder"], "history.csv")))
         ends = row[list(_RESULTS)].rename(_RESULTS).to_frame().T
-        ends["round"] = history["round"].max()
+        ends["round"] = history["round"].max() if len(history) else 0
         values = pd.concat([history.melt("round"), ends.melt("round")])
         values["value"] = values["value"].astype(float)
         yield row["run"], values[np.isfinite(values["value"])]
