@@ -87,7 +87,7 @@ class Workflow:
     def run(self, *lines, stdin="", warm=True, **environment):
         """Run a job to its end."""
         job = self.start(*lines, warm=warm, **environment)
-        output, errors = job.process.communicate(stdin, timeout=120)
+        output, errors = job.process.communicate(stdin, timeout=600)
         errors = errors.replace(job.file.stem, "job")
         result = Result(job.process.returncode, output, errors, *job.numbers())
         assert (result.worker != job.process.pid) == warm
