@@ -173,8 +173,8 @@ def disturbed(
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
         expected = content(undisturbed.with_name(name))
         assert content(model.with_name(name)) == expected, f"{name} differs"
-    how = f"{disturb.__name__} after {releases} releases"
-    print(f"   {how}; the retry went on to the same bits", flush=True)
+    event = f"{disturb.__name__} after {releases} releases"
+    print(f"   {event}; the retry went on to the same bits", flush=True)
     return training
 
 

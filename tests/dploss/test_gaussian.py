@@ -98,7 +98,8 @@ def test_round_loss_tails_are_within_their_stated_error(z, rate, uses, add):
     first, second, stated = law.tails(losses)
     assert np.isfinite(stated).all()
     assert np.median(stated) < 1e-11
-    exact_z, q = mpmath.mpf(z), mpmath.mpf(rate)
+    exact_z = mpmath.mpf(z)
+    q = mpmath.mpf(rate)
     counts = range(uses + 1)
     chances = [mpmath.binomial(uses, n) * q**n * (1 - q) ** (uses - n) for n in counts]
     sign = -1 if add else 1

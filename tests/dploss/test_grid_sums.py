@@ -19,14 +19,16 @@ def convolve(kernel, variables, threshold):
     """Return E g(S, threshold) by adding one summand after another; every term is
     positive, so that it is accurate.
     """
-    first, weights = 0, np.ones(1)
+    first = 0
+    weights = np.ones(1)
     for variable, count in variables:
         for _ in range(count):
             weights = np.convolve(weights, variable.weights)
             first += variable.first
     values = (first + np.arange(len(weights))) * STEP
     is_above = values > threshold
-    values, weights = values[is_above], weights[is_above]
+    values = values[is_above]
+    weights = weights[is_above]
     gains = {
         EXCESS: values - threshold,
         LOSS: -np.expm1(threshold - values),

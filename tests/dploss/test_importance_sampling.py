@@ -67,7 +67,8 @@ def test_bracket_of_a_stopped_run_is_a_quadrature():
 
 
 def test_pair_without_correlation_is_balls_and_bins():
-    z, rounds = 1.5, 30
+    z = 1.5
+    rounds = 30
     pair = importance_sampling.Pair(np.eye(rounds) / z, rounds, DELTA)
     arguments = z, rounds, rounds, DELTA
     least, most = pair.present(balls_and_bins.lower_epsilon(*arguments))
@@ -99,7 +100,9 @@ def test_bracket_of_forty_rounds_by_simulation():
     """E_P (1 - e^eps / f)+ at both ends: 400,000 draws; six standard errors, false
     alarm 1e-8.
     """
-    encoder, rounds, delta = square_root_encoder(40) / 1.5, 40, 1e-2
+    encoder = square_root_encoder(40) / 1.5
+    rounds = 40
+    delta = 1e-2
     low, high = bracket(encoder, rounds, delta)
     rng = np.random.default_rng(4)
     columns = encoder.T[rng.integers(rounds, size=400_000)]

@@ -168,7 +168,9 @@ def test_account_of_groups_under_sampling_is_of_the_joint_multiplier(kind):
     proven, claimed = epsilons(grouped)
     assert claimed == proven
     assert epsilons(flat) == (proven, claimed)
-    accounts = [dpsum.account(each.ledger, delta=1e-5) for each in (grouped, flat)]
+    accounts = [
+        dpsum.account(mechanism.ledger, delta=1e-5) for mechanism in (grouped, flat)
+    ]
     low, flat_low = (account.profiles["proven"].epsilon_low for account in accounts)
     assert low == flat_low
 

@@ -78,6 +78,9 @@ def test_ledger_after_a_restart_misses_lines_of_its_checkpoint(ledger, kept):
     [
         (lambda one, two, *rest: [one, two.replace("1.0", "2.0"), *rest], "changed"),
         (lambda _, *rest: rest, "lines are missing"),
+        (lambda one, _, *rest: [one, *rest], "lines are missing"),
+        (lambda one, two, *rest: [two, one, *rest], "lines are missing"),
+        (lambda one, *rest: [one, one, *rest], "starts a second run"),
         (lambda *lines: lines * 2, "line 5, starts a second run"),
         (lambda *lines: lines[:3], "has 3 lines, but training.json"),
         (lambda *lines: [], "has 0 lines, but training.json"),

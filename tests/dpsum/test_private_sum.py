@@ -152,7 +152,8 @@ def test_add_to_clips_contributions_on_their_gpu():
     "make", [lambda: make_sum(2, 10.0), lambda: PlainSum(dimension=2)]
 )
 def test_sum_counts_contributions_that_are_not_finite_as_zero(make, add):
-    nan, inf = math.nan, math.inf
+    nan = math.nan
+    inf = math.inf
     rows = [[0.1, 0.2], [nan, 0.0], [0.0, inf], [-inf, nan], [0.3, 0.0]]
     total = make()
     add(total, torch.tensor(rows))

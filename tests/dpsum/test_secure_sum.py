@@ -193,7 +193,8 @@ def test_secure_sum_does_not_count_shares_of_colluders(dropped):
 
 
 def test_secure_sum_chunks_change_no_bit_and_it_is_released_once():
-    whole, chunked = make_sum(), make_sum()
+    whole = make_sum()
+    chunked = make_sum()
     rows = make_rows()
     whole.add(rows)
     for chunk in rows.split(3):

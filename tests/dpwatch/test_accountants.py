@@ -108,7 +108,8 @@ def profiles_of(multipliers):
 def test_secret_batches_are_below_known_ones_and_not_far_below():
     """The low end is of the greatest noise, the high end of the least."""
     profiles = profiles_of([2.0] * 10)
-    low, high = profiles["proven"].epsilon_low, profiles["proven"].epsilon_high
+    low = profiles["proven"].epsilon_low
+    high = profiles["proven"].epsilon_high
     assert 0.1 * high < low < high == gaussian(2.0 / 2**0.5, 1e-6)
     assert profiles["replace_one"].epsilon_high == gaussian(1.0 / 2**0.5, 1e-6)
     varied = profiles_of([1.0] * 5 + [2.0] * 5)["proven"]
@@ -142,7 +143,9 @@ def test_two_secret_epochs_of_two_rounds_by_quadrature():
     (N(1, 0) + N(0, 1)) / 2. Its loss is put on a fine grid and composed with itself by
     a double sum, right to 1e-3 of epsilon.
     """
-    z, delta, step = 1.5, 1e-3, 2e-3
+    z = 1.5
+    delta = 1e-3
+    step = 2e-3
     line = np.linspace(-9, 11, 801)
     x, y = np.meshgrid(line, line)
     cell = (line[1] - line[0]) ** 2 / (2 * math.pi * z**2)
@@ -151,7 +154,8 @@ def test_two_secret_epochs_of_two_rounds_by_quadrature():
         squares = (x - mean) ** 2 + y**2, x**2 + (y - mean) ** 2
         return cell * sum(np.exp(-square / (2 * z**2)) for square in squares) / 2
 
-    first, second = mixture(2.0), mixture(1.0)
+    first = mixture(2.0)
+    second = mixture(1.0)
     cells = np.rint(np.log(first / second) / step).astype(int).ravel()
     least = cells.min()
     law = np.bincount(cells - least, first.ravel())

@@ -238,3 +238,25 @@ def test_report_has_an_audit_that_was_read_again(report, tmp_path):
     path.write_text(json.dumps(report | {"version": 7}))
     with pytest.raises(DpsumError, match="version 1"):
         export.read_audit(path)
+
+
+def test_tensorboard_reads_the_written_metrics(report, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    export.to_tensorboard(report, tmp_path / "log", step=3)
+    events = EventAccumulator(str(tmp_path / "log")).Reload()
+    for name, value in export.metrics(report).items():
+        (event,) = events.Tensors(name)
+        assert event.step == 3
+        assert event.tensor_proto.float_val[0] == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_reads_the_logged_metrics(report, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+    with mlflow.start_run() as run:
+        export.to_mlflow(report)
+    metrics = mlflow.get_run(run.info.run_id).data.metrics
+    assert metrics == pytest.approx(export.metrics(report))

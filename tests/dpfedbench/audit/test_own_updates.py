@@ -38,7 +38,8 @@ def test_audit_of_own_updates_is_below_what_is_proven_and_near_it():
     result = one_run_of_updates(LOCAL, seed=3, canaries=2000)
     assert 0.85 * PROVEN < bound(result) <= PROVEN
     x = result.scores * 0.51**2 + 0.5
-    present, absent = x[result.coins], x[~result.coins]
+    present = x[result.coins]
+    absent = x[~result.coins]
     assert [present.mean(), absent.mean()] == pytest.approx([1, 0], abs=0.1)
     assert np.std(present) == pytest.approx(0.51, abs=0.05)
     null = one_run_of_updates(LOCAL, seed=4, canaries=2000, inserted=False)

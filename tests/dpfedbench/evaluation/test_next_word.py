@@ -16,7 +16,10 @@ from dpfedbench.models.members import save_members
 from tests.dpfedbench.data.text import tiny_texts
 from tests.dpfedbench.training.test_text import run_of
 
-SHOTS, TESTED, RATE, BATCH = 6, 2, 0.5, 4  # test_text's run, which takes three steps
+SHOTS = 6
+TESTED = 2
+RATE = 0.5
+BATCH = 4
 RUN = run_of("reptile", validation={"every": 1, "tasks": 1, "public": True})
 
 

@@ -298,7 +298,8 @@ def test_chunk_that_is_too_large_is_halved_with_a_notice(monkeypatch, capsys):
     net = conv4(filters=4)
     theta, x, y = draw_tasks(net, tasks=7)
     thetas = torch.from_numpy(np.tile(theta, (7, 1)))
-    expected, slopes = torch.empty_like(thetas), torch.empty_like(thetas)
+    expected = torch.empty_like(thetas)
+    slopes = torch.empty_like(thetas)
     gradients_by("at once", net).task_gradients(thetas, x, y, expected)
     counts = []
     vmap = torch.func.vmap

@@ -144,7 +144,8 @@ def test_results_version_includes_the_text_of_a_users_module(
     module.parent.mkdir()
     module.write_text("one")
     run = BASES["own module"]
-    first, folder = run.made_by, run.folder
+    first = run.made_by
+    folder = run.folder
     assert first.startswith(f"{run.version} ")
     module.write_text("two")
     assert run.made_by != first

@@ -27,7 +27,9 @@ def sampled_gaussian_epsilon(z, q, delta):
     the Gaussian mechanism of Balle and Wang (2018), Theorem 8.
     """
     with mpmath.workdps(40):
-        q, z, delta = mpmath.mpf(q), mpmath.mpf(z), mpmath.mpf(delta)
+        q = mpmath.mpf(q)
+        z = mpmath.mpf(z)
+        delta = mpmath.mpf(delta)
 
         def delta_at(epsilon):
             cut = z**2 * mpmath.log((mpmath.exp(epsilon) - 1 + q) / q) + 0.5

@@ -13,7 +13,7 @@ from dploss.gaussian import gaussian_epsilon, joint_multiplier
 from dpsum import DpsumError
 from dpsum.accounting import analyses, calibration
 from dpsum.accounting.account import Account, account
-from dpsum.accounting.analyses.poisson import upper_epsilon
+from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 from dpsum.accounting.claims import ONE_RELEASE
 from dpsum.accounting.further_release import rest_multiplier
@@ -94,6 +94,22 @@ def test_calibrate_finds_the_smallest_multiplier_of_four_digits(profile, kind):
     assert epsilon_after(profile, sampler, z, 40, DELTA) <= 1.5
     assert epsilon_after(profile, sampler, z * (1 - 2e-3), 40, DELTA) > 1.5
     assert float(f"{z:.4g}") == z
+
+
+@pytest.mark.parametrize(
+    ("z", "claimed", "proven"),
+    [(1.1, 451, 979), (3.0, 7921, 12_528), (6.0, 33_495, 52_555)],
+)
+def test_rounds_allowed_of_adap_dp_fl(z, claimed, proven):
+    """docs/privacy.md: epsilon = 2, delta = 1e-5. The proven rounds there are by another
+    library's upper end; ours is lower, and allows a little more.
+    """
+    assert rounds_allowed("claimed", lots_of(), z, DELTA, 2.0) == claimed
+    rounds = rounds_allowed("proven", lots_of(), z, DELTA, 2.0)
+    assert proven <= rounds <= 1.004 * proven
+    if z < 6:  # the low end of more rounds takes a while
+        low = lower_epsilon(((z, rounds + 1),), RATE_OF_LOTS, DELTA)
+        assert low > 2.0 * (1 - 5e-3)
 
 
 def test_calibration_has_no_jump_where_noise_is_little():
@@ -257,7 +273,8 @@ def use_of(kind, sharing=3):
 @each_kind
 def test_image_of_several_clients_is_less_private_than_one_client(kind):
     profiles = profiles_of(lines_of(kind, 40), images=use_of(kind))
-    image, client = profiles["image_level"], profiles["proven"]
+    image = profiles["image_level"]
+    client = profiles["proven"]
     assert client.epsilon_high < image.epsilon_low or kind == "balls-and-bins"
     assert client.epsilon_high < image.epsilon_high < math.inf
     assert (image.unit, image.uses_max, image.status) == ("image", 3, "proved")

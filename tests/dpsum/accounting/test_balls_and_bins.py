@@ -23,7 +23,8 @@ from tests.dpsum.accounting.helpers import (
     sampled_gaussian_epsilon,
 )
 
-T, DELTA = 250, 1e-6
+T = 250
+DELTA = 1e-6
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,9 @@ def test_balls_and_bins_by_monte_carlo(z, rounds, done):
     """400,000 runs a side, delta = 1e-3; 5 standard errors, false alarm 1e-6. Removal
     is E_P (1 - e^(eps - L))+, addition E_Q (1 - e^(eps + L))+, L = log dP/dQ.
     """
-    rng, runs, delta = np.random.default_rng(0), 400_000, 1e-3
+    rng = np.random.default_rng(0)
+    runs = 400_000
+    delta = 1e-3
     low, high = bracket(balls_and_bins, z, rounds, done, delta)
     releases = z * rng.standard_normal((runs, done))
 
@@ -88,7 +91,8 @@ def test_balls_and_bins_at_the_papers_scale_by_importance_sampling(z):
     standard errors, false alarm 1e-8. Half the draws move one summand's normal up,
     half all of them; they are weighted by the ratio of densities.
     """
-    rng, runs = np.random.default_rng(1), 60_000
+    rng = np.random.default_rng(1)
+    runs = 60_000
     low, high = bracket(balls_and_bins, z, T, T, DELTA)
     one_shift = 1.0 / z + (2.8 if z == 1.0 else 1.0)
     all_shift = z * high
@@ -128,7 +132,10 @@ def test_renyi_of_balls_and_bins_by_monte_carlo():
     """T = 6, t = 4, z = 2, order 3, both directions; 400,000 draws, 5 standard errors,
     false alarm 1e-6.
     """
-    z, rounds, done, order = 2.0, 6, 4, 3
+    z = 2.0
+    rounds = 6
+    done = 4
+    order = 3
     x = z * np.random.default_rng(2).standard_normal((400_000, done))
     ratio = (rounds - done) / rounds + np.exp((x - 0.5) / z**2).sum(axis=1) / rounds
     moment = math.exp((order - 1) * renyi(z, rounds, done, (order,))[0])
@@ -191,8 +198,10 @@ def test_addition_is_bounded_where_no_grid_is_made():
     """delta(Q||P) of T = 2, z = 0.5 at eps = 10.3: (e^eps / T) E (K - X - Y)+ by
     quadrature over X; given X it is a put's value in Black and Scholes' formula.
     """
-    epsilon, z = 10.3, 0.5
-    strike, s = 2 * math.exp(-epsilon), 1 / z
+    epsilon = 10.3
+    z = 0.5
+    strike = 2 * math.exp(-epsilon)
+    s = 1 / z
     normal = np.linspace(-12, (math.log(strike) + s * s / 2) / s, 20_001)[:-1]
     rest = strike - np.exp(s * normal - s * s / 2)
     position = np.log(rest) / s

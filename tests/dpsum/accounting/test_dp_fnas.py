@@ -67,7 +67,8 @@ def search_lines(*, weights=1.0, architecture=1.0, **changes):
 )
 def test_dp_fnas_claims_of_table_1(batch, parties, limit, printed, proven):
     rate, rounds = rate_and_rounds(parties, batch)
-    schedule, sampler = ((1.0, rounds),), {"rate": rate}
+    schedule = ((1.0, rounds),)
+    sampler = {"rate": rate}
     claimed = GDP_OF_HALVES.epsilon(schedule, sampler, DELTA)
     assert claimed == pytest.approx(limit, abs=6e-4)
     if printed is not None:

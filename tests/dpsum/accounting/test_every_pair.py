@@ -111,7 +111,8 @@ WITH_IMAGES = [dpsum.Everyone, dpsum.Poisson, dpsum.FixedSize]
 def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
     """z = 1 in three rounds of all units: mu = sqrt(3), twice that for replace-one."""
     if kind is dpsum.RecordLots:
-        plan, images = kind(lot=6, records=6, rounds=3, seed=0), None
+        plan = kind(lot=6, records=6, rounds=3, seed=0)
+        images = None
     else:
         plan = kind(units=6, cohort=6, rounds=3, seed=0)
         images = ImageUse(images=np.zeros((2, 1), dtype=int), rounds=None)

@@ -25,7 +25,8 @@ from tests.dpsum.accounting.helpers import bracket, positive_root, profiles_of
 from tests.dpsum.helpers import make_releases
 
 DELTA = 1e-5
-ZERO_OUT, REPLACE_ONE = fixed_size.ZERO_OUT, fixed_size.REPLACE_ONE
+ZERO_OUT = fixed_size.ZERO_OUT
+REPLACE_ONE = fixed_size.REPLACE_ONE
 COHORTS = {"clients": 500, "cohort": 50, "rounds": 10, "rate": 0.1}
 SAMPLER = {"kind": "fixed-size", **COHORTS}
 
@@ -134,7 +135,8 @@ def test_fixed_size_of_two_rounds_is_a_quadrature(adjacency):
     """One data set in both rounds is the low end. One that is chosen after the first
     round is above it and below the high end.
     """
-    grid, q = DensityGrid(2.0), 0.1
+    grid = DensityGrid(2.0)
+    q = 0.1
     if adjacency == ZERO_OUT:
         rising = grid.mixture(q, 2), grid.mixture(q, 1)
         falling = grid.normal(0), grid.mixture(q, 1)
@@ -176,7 +178,8 @@ def test_fixed_size_of_all_units_is_a_gaussian_and_of_next_to_none_is_zero():
 @pytest.mark.parametrize("z", [0.7, 2.0])
 def test_fixed_size_renyi_divergences_bound_the_worst_data_sets(z):
     """By quadrature; and the epsilon that follows from them is above the high end."""
-    q, orders = 0.1, (2, 3, 8, 32)
+    q = 0.1
+    orders = (2, 3, 8, 32)
     divergences = fixed_size.renyi(z, q, orders)
     grid = np.linspace(-30 * z, 70 + 30 * z, 400_001)
     step = grid[1] - grid[0]
@@ -202,7 +205,8 @@ def test_fixed_size_renyi_divergences_bound_the_worst_data_sets(z):
 def test_account_of_fixed_size_has_both_adjacencies(changes):
     releases = make_releases(10, **{"sampler": SAMPLER} | changes)
     profiles = profiles_of(releases, DELTA, claims={})
-    proven, replace_one = profiles["proven"], profiles["replace_one"]
+    proven = profiles["proven"]
+    replace_one = profiles["replace_one"]
     schedule = ((1.0, 10),)
     assert proven.epsilon_high == fixed_size.upper_epsilon(schedule, 0.1, DELTA)
     expected = fixed_size.upper_epsilon(schedule, 0.1, DELTA, REPLACE_ONE)

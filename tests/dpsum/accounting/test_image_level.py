@@ -54,7 +54,8 @@ def test_image_of_own_updates_is_seen_in_each_update():
     images = np.array([[0, 9], [0, 1], [2, 3], [4, 5], [6, 9], [7, 8]])
     known = ImageUse(images=images, rounds=np.array([0, 0, 1, 1, 2, 2]))
     secret = ImageUse(images=images, rounds=None)
-    two, worst = gaussian(2.0), gaussian(1 + 1 / 0.81)
+    two = gaussian(2.0)
+    worst = gaussian(1 + 1 / 0.81)
     assert image_bracket(known, [1.0] * 3, sampler, 1e-6) == (two, two)
     assert image_bracket(known, [1.0, 1.0, 0.9], sampler, 1e-6)[1] == worst
     assert image_bracket(secret, [1.0] * 3, sampler, 1e-6) == (two, two)
@@ -63,7 +64,11 @@ def test_image_of_own_updates_is_seen_in_each_update():
 
 def test_image_of_poisson_cohorts_by_monte_carlo():
     """3 clients, q = 0.2, 8 rounds, z = 2: 300,000 runs, 5 standard errors, 1e-6."""
-    clients, q, rounds, z, delta = 3, 0.2, 8, 2.0, 1e-3
+    clients = 3
+    q = 0.2
+    rounds = 8
+    z = 2.0
+    delta = 1e-3
     sampler = {"kind": "poisson", "rounds": rounds, "rate": q}
     low, high = image_bracket(shared_image(clients), [z] * rounds, sampler, delta)
     rng = np.random.default_rng(0)
@@ -84,7 +89,8 @@ def test_image_of_balls_and_bins_by_monte_carlo(clients, z):
     is one Gaussian and gives a lower bound of delta. For two clients the pair itself is
     the mean over all 36 draws of N(counts, z^2 I).
     """
-    rounds, delta = 6, 1e-3
+    rounds = 6
+    delta = 1e-3
     sampler = {"kind": "balls-and-bins", "rounds": rounds, "rate": 1 / 6}
     low, high = image_bracket(shared_image(clients), [z] * rounds, sampler, delta)
     assert 0 < low <= high <= gaussian_epsilon(z / clients, delta)

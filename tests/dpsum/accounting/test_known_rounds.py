@@ -29,7 +29,8 @@ from tests.dpsum.accounting.helpers import (
 from tests.dpsum.helpers import make_release
 
 DELTA = 1e-6
-Z, C = 2.0, 0.5
+Z = 2.0
+C = 0.5
 NORM = math.sqrt(1.25)
 ONE_PASS = correlated_releases()[0].sampler
 COHORTS = {"clients": 300, "cohort": 90, "rounds": 10, "rate": 0.3}

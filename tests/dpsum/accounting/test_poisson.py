@@ -16,7 +16,9 @@ from tests.dpsum.accounting.helpers import (
 )
 from tools.published_epsilons import DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
-Q, T, DELTA = 1600 / 400_000, 250, 1e-6
+Q = 1600 / 400_000
+T = 250
+DELTA = 1e-6
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def test_filter_holds_against_an_adversary_who_chooses_the_noise(factor, is_kept
     spends all that is left once the loss is high. 200,000 runs, 5 standard errors,
     false alarm 1e-6. Three times the budget is refuted.
     """
-    order, budget, delta = 6, 0.5, 1e-2
+    order = 6
+    budget = 0.5
+    delta = 1e-2
     epsilon = filtered_epsilon(np.array([budget]), (order,), delta)
     rng = np.random.default_rng(0)
     losses = np.zeros(200_000)

@@ -17,7 +17,9 @@ from dpsum.secure import Lattice
 from tests.dpsum.accounting import helpers
 from tests.dpsum.accounting.helpers import skellam_releases
 
-Z, C, DELTA = 2.0, 0.5, 1e-6
+Z = 2.0
+C = 0.5
+DELTA = 1e-6
 
 profiles_of = functools.partial(helpers.profiles_of, delta=DELTA, claims={})
 
@@ -82,7 +84,8 @@ def test_skellam_low_end_is_the_epsilon_of_one_coordinate(variance, shift):
 def test_skellam_account_is_one_gaussian_of_slightly_less_noise():
     """Calibration finds 2.90406 times the factor, rounded up."""
     profiles = profiles_of(skellam_releases())
-    proven, replace_one = profiles["proven"], profiles["replace_one"]
+    proven = profiles["proven"]
+    replace_one = profiles["replace_one"]
     gaussian = gaussian_epsilon(Z, DELTA)
     assert (proven.observer, proven.status) == ("server", "proved")
     assert 0.998 * gaussian < proven.epsilon_low < gaussian

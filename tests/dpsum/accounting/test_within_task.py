@@ -109,7 +109,8 @@ def test_account_of_poisson_steps_is_that_of_dp_accounting():
         for index in range(12)
     ]
     profiles = profiles_of(lines, 1e-3, REPTILE)
-    proven, claimed = profiles["proven"], profiles["claimed"]
+    proven = profiles["proven"]
+    claimed = profiles["claimed"]
     assert claimed.epsilon_high == pytest.approx(9.4964, abs=5e-4)
     assert claimed.status == proven.status == "proved"
     expected = dp_accounting_epsilon([(0.585, 5, 0.2)], 1e-3)

@@ -89,7 +89,8 @@ def test_clopper_pearson_exceeds_the_truth_no_oftener_than_stated():
 def test_clopper_pearson_has_scipys_limits_of_the_other_half():
     coins, scores = draw_scores(3.0, 2000, 1)
     bound = split_bound(coins, scores)
-    trials, nulls = bound.numbers["trials"], bound.numbers["nulls"]
+    trials = bound.numbers["trials"]
+    nulls = bound.numbers["nulls"]
     hits = round(bound.numbers["power"] * trials)
     alarms = round(bound.numbers["false_alarms"] * nulls)
     power = stats.binomtest(hits, trials).proportion_ci(0.95).low

@@ -14,7 +14,8 @@ from dpsum.accounting.accountant import Accountant, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins, find, poisson
 from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
 
-ROUNDS, RATE = 20, 0.05
+ROUNDS = 20
+RATE = 0.05
 KINDS = ("one-pass", "balls-and-bins", "poisson")
 
 

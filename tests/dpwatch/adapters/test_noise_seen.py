@@ -18,9 +18,9 @@ def draw(rng):
 
 def faults_of(draw_release, releases=3, seed=0):
     """Return the faults of the last of several releases."""
-    seen = NoiseSeen()
+    noise = NoiseSeen()
     rng = np.random.default_rng(seed)
-    return [seen.faults(draw_release(rng), STD) for _ in range(releases)][-1]
+    return [noise.faults(draw_release(rng), STD) for _ in range(releases)][-1]
 
 
 def scaled(*factors):
