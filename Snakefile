@@ -1,4 +1,4 @@
-"""dpfedbench: from data to tables and figures in one command, `uv run snakemake --cores all`."""
+"""Workflow of dpfedbench, from data to tables and figures: `uv run snakemake --cores all`."""
 
 import sys
 
@@ -7,12 +7,11 @@ from snakemake.utils import min_version
 min_version("9.0")
 
 
-# By its place beside this file, which may be on a Git host.
 include: "workflow/rules/root.smk"
 
 
 ROOT = root_folder(workflow.current_basedir)
-# Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
+# Scripts inherit this search path, so that they find the library without an installation.
 sys.path.insert(0, str(ROOT / "src"))
 
 
@@ -35,7 +34,7 @@ for stage in (
 
 
 rule all:
-    """Every table and figure of every paper, what made them, and the page that shows them."""
+    """Make every table and figure of every paper, the page that shows them, and their provenance."""
     default_target: True
     input:
         PLANNED.targets(),
@@ -46,18 +45,18 @@ rule all:
 
 
 rule frontier:
-    """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
+    """Draw accuracy over the proven epsilon for each data set and task, and make one table of all."""
     input:
         PLANNED.frontier_targets(),
 
 
 rule libraries:
-    """Run other libraries at their tutorials' settings: what they claim, and what holds."""
+    """Run other libraries at the settings of their tutorials; list their claimed and proven epsilon."""
     input:
         [f"{REPORT}/tables/libraries.{kind}" for kind in ("csv", "md")],
 
 
-# One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.
+# A target for each paper makes its tables, figures and page: `snakemake dp_fedmeta`.
 for paper in PAPERS:
 
     rule:

@@ -1,7 +1,7 @@
-"""From a run's ledger to ε, as claimed and as it holds.
+"""Accounting: from a run's ledger to its claimed and proven ε.
 
-Requires a trained run's ledger, never the training code, and of a private run whose clients share images their
-partition. Adds privacy.json to the run's folder.
+Requires the ledger of a trained run, and the partition of a private run whose clients share images. The rule never reads
+the training code. Adds privacy.json to the run's folder.
 """
 
 

@@ -1,16 +1,16 @@
-"""From runs' mechanisms to lower bounds on their ε.
+"""Audit: from the mechanisms of trained runs to lower bounds on their ε.
 
-Requires the configurations and ledgers of trained runs; trains nothing. Adds audit.json to the folders of runs.
+Requires the configurations and ledgers of trained runs. It trains nothing. Adds audit.json to each run's folder.
 """
 
 
-# Copies two small files: not worth a place in a cluster's queue.
+# A cluster would queue this longer than it takes: it copies two small files.
 localrules:
     audited,
 
 
 rule audit:
-    """Put canaries through the runs' own rounds and bound ε by what their releases tell of them; a batch of runs."""
+    """Insert canaries into the rounds of a batch of runs, and bound ε from below by how well releases reveal them."""
     input:
         configs=PLANNED.files_of_batch("config.yaml"),
         ledgers=PLANNED.files_of_batch("ledger.jsonl"),
@@ -34,10 +34,10 @@ rule audit:
 
 
 rule audited:
-    """Put a run's audit into its folder, and its manifest, which tells whether the copy is the audit.
+    """Copy a run's audit and its manifest from the folder of its batch into the run's folder.
 
-    Snakemake compares the contents of files and not of folders. So the checksums say whether the batch has changed,
-    also where the results were copied without their times.
+    Snakemake compares the contents of files, but not of folders. The batch's file of checksums tells it whether the batch
+    has changed, even if the results were copied without modification times.
     """
     input:
         checksums=PLANNED.checksums_of_batch,

@@ -1,4 +1,4 @@
-"""The plan of the configuration, and what the rules need to know of it."""
+"""The plan of the configuration, the paths of results, and the lookups that rules share."""
 
 import os
 import traceback
@@ -17,11 +17,11 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
 mark_workflow()
-# Whether jobs may have a warm process; a cluster's job that is told so by this process's environment has none.
+# Whether jobs may share a warm process. The variable is removed, so that jobs of a cluster do not inherit it.
 WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 
 
-# No part of the configuration: which libraries libraries.smk has in its table.
+# `--config libraries=opacus,pfl` selects rows of the libraries' table. It does not belong to the configuration.
 LIBRARIES = {
     path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))
 }
@@ -32,7 +32,7 @@ if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
     )
 try:
     use_configured(config)
-    # In here, since they read the plugins' methods and parts.
+    # These imports read the methods and parts of plugins, so plugins have to be in use.
     from dpfedbench.experiments.configuration import (
         Configuration,
         check_folder,
@@ -57,21 +57,21 @@ try:
         holdings=read_holdings(DATASETS_TABLE),
     )
 except BenchError as error:
-    # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
+    # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.
     sys.exit(f"configuration: {error}")
 except Exception:
-    # Python's own traceback has the file and line of a fault in a plugin. Snakemake's would leave most of it out.
+    # Python's own traceback has the file and line of a fault in a plugin. Snakemake would shorten it.
     traceback.print_exc()
     sys.exit(1)
 
-# Scripts get numbers where `--config` gave text.
+# Values of `--config` are text; scripts get them with their types.
 config.update(explicit_values(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
 PLANNED = Planned(CONFIGURATION, PLAN)
 REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
-# The hash of what a cheap rule depends on: packages, its script, and further files.
+# Returns a hash of the packages, script and further files that a cheap rule depends on.
 code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 
 
@@ -89,8 +89,8 @@ wildcard_constraints:
     batch=r"\d+|[0-9a-f]{10}-seed\d+",
 
 
-# How the caller calls the workflow. It is no parameter of a rule, and so no reason to make anything again: what a job is
-# told, its script gets by `config`.
+# The command that the user called, for tables to quote. Scripts read it from `config`, because a parameter of a rule
+# would make Snakemake run the rule again when the command changes.
 config["command"] = own_command(
     through_uv="UV_RUN_RECURSION_DEPTH" in os.environ,
     through_conda=DeploymentMethod.CONDA
@@ -99,12 +99,12 @@ config["command"] = own_command(
     values=workflow.config_settings.config_args or (),
     root=ROOT,
 )
-# Likewise the files of --configfile that Snakemake read, for the provenance.
+# The files of --configfile, for the provenance; in `config` for the same reason.
 config["configuration_files"] = [
     os.path.relpath(path, ROOT if Path(path).is_relative_to(ROOT) else Path.cwd())
     for path in workflow.config_settings.configfiles
 ]
-# Likewise one of the runs that read the same features, for the job that makes them: their key stands for what it reads.
+# For each folder of features, one of the runs that read it; the folder's key identifies the features.
 config["features"] = {
     run.features_folder: run.plain()
     for run in PLAN.runs.values()

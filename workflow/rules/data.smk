@@ -1,12 +1,12 @@
-"""From a data set's name to clients, and to what models read of its records.
+"""Data: from the name of a data set to its clients, and to fixed features of its records.
 
-Requires nothing but, for real data, a network or a local folder (data.local_dir, DPFEDBENCH_DATA).
+Real data need a network or a local folder (data.local_dir, DPFEDBENCH_DATA).
 Makes results/data/DATASET/, results/clients/DATASET/PARTITION/ and results/features/DATASET/KEY/.
 """
 
 
 rule prepare:
-    """Draw, fetch or unpack a data set: one array of images, a list of classes, a summary."""
+    """Draw, download or unpack a data set: an array of images, a list of classes, a summary."""
     output:
         images=f"{DATA}/images.npy",
         classes=f"{DATA}/classes.csv",
@@ -27,7 +27,7 @@ rule prepare:
 
 
 rule partition:
-    """Give each client its classes and examples; runs with equal clients and seed share the partition."""
+    """Assign classes and examples to clients. Runs with equal client settings and seed share a partition."""
     input:
         rules.prepare.output,
     output:
@@ -51,7 +51,7 @@ rule partition:
 
 
 rule features:
-    """Compute what a model reads of all records, a fixed map of each: once for all runs that read the same."""
+    """Compute fixed features of all records, once for all runs that use the same features."""
     input:
         rules.prepare.output,
     output:

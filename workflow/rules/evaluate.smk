@@ -1,11 +1,11 @@
-"""From a meta-model to its accuracy on tasks of unseen classes.
+"""Evaluation: from a meta-model to its accuracy on tasks of unseen classes.
 
-Requires a trained run. Adds metrics.json to its folder, and tests/ with other meta-tests that a figure asks for.
+Requires a trained run. Adds metrics.json to its folder, and tests/ with further meta-tests that a figure requests.
 """
 
 
 rule meta_test:
-    """Adapt the meta-model to each meta-test task and measure its accuracy there."""
+    """Adapt the meta-model to each meta-test task, and measure its accuracy on the task's query examples."""
     input:
         config=rules.configure.output,
         images=rules.prepare.output.images,

@@ -1,12 +1,12 @@
-"""From finished runs to what is shared: figures in PDF, and all results without models as one archive.
+"""Export: figures as PDF files, and an archive of all results without models.
 
-Requires what the figures themselves require. Makes export/PAPER/NAME.pdf and results.zip below results/, or below
-results/PRESET/, and nothing that is not asked for by name.
+Requires the same files as the figures. Makes export/PAPER/NAME.pdf and results.zip below results/ or results/PRESET/.
+Neither is part of the default target.
 """
 
 
 rule export_figure:
-    """Make a figure in PDF, to be included as it is."""
+    """Draw a figure as a PDF file, ready to be included in a text."""
     input:
         PLANNED.files_of_runs(
             "config.yaml",
@@ -36,7 +36,7 @@ rule export_figure:
 
 
 rule archive:
-    """Pack frames, tables, figures, page and provenance into one archive, for `dpfedbench compare`."""
+    """Pack data frames, tables, figures, page and provenance into one archive, for `dpfedbench compare`."""
     input:
         PLANNED.targets(),
         rules.collect.output,

@@ -1,10 +1,10 @@
-"""The files of the configuration beside config/config.yaml, each read once before Snakemake reads it."""
+"""Configuration files. Each is checked here before Snakemake reads it, for one-line messages about faults."""
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import overlaid
 from dpfedbench.config.yaml_files import check_config_option, dropped_words, read_file
 
-# The repository's experiments, then one's own, from a folder that the configuration names.
+# Experiments of the repository, then those of the user's folder (`experiments_folder`).
 SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
@@ -19,9 +19,9 @@ try:
         read_file(path)
     check_config_option(workflow.config_settings.config_args or ())
     if workflow.modifier.skip_configfile:
-        # A module has the configuration that the other Snakefile gives it: it lies over the files, as --config would.
+        # As a module, the workflow gets its configuration from the other Snakefile. It overrides the files, like --config.
         files = [ROOT / "config/config.yaml", *SHIPPED, *OWN_FILES]
         config.update(overlaid(*map(read_file, files), config))
 except BenchError as error:
-    # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
+    # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.
     sys.exit(f"configuration: {error}")

@@ -1,12 +1,12 @@
-"""What other libraries claim and what is proven: runs of the real libraries, and their table.
+"""Other libraries: runs of Opacus, Flower and others, and the table of their claimed and proven ε.
 
-No part of what is made by default: a library that is not installed here is taken from a package index. Makes
-results/libraries/LIBRARY.json for each file of workflow/scripts/libraries/, and the table of those that are chosen.
+The default target leaves this out, because libraries that are missing are installed from a package index. Makes
+results/libraries/LIBRARY.json for each file of workflow/scripts/libraries/, and the table of the selected libraries.
 """
 
 for LIBRARY, SOURCE in LIBRARIES.items():
     OWN_ENVIRONMENT = ROOT / f"workflow/envs/{LIBRARY}.yaml"
-    # One without an environment of its own is among the project's packages.
+    # A library without an environment file is one of the project's own requirements.
     ENVIRONMENT = str(
         OWN_ENVIRONMENT
         if OWN_ENVIRONMENT.exists()
@@ -41,7 +41,7 @@ for LIBRARY, SOURCE in LIBRARIES.items():
 
 
 rule libraries_table:
-    """Put the libraries' rows into one table."""
+    """Combine the rows of the selected libraries into one table."""
     input:
         [f"results/libraries/{library}.json" for library in LIBRARIES_CHOSEN],
     output:

@@ -1,13 +1,13 @@
-"""From accounts and audits to the table of privacy: three epsilons beside every private number; and to the answer.
+"""Privacy: claimed, proven and audited ε of every private run, and the answer for each paper.
 
-Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
-tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/; of
-one paper the same in its folders.
+Requires metrics, accounts and audits of all private runs that tables and figures show. Makes tables/privacy.csv and
+tables/answer.csv, both also as .md, and figures/privacy.png below results/ or results/PRESET/. The same files of one
+paper lie in the paper's folders.
 """
 
 
 rule privacy:
-    """Make the table of privacy, its figure, and the answer for each paper."""
+    """Make the privacy table, its figure, and the answer for each paper."""
     input:
         PLANNED.files_of_private,
         published=ROOT / "config/published.csv",

@@ -1,7 +1,7 @@
-"""From finished runs to tables, figures, a note of what made them, and a page that shows them all.
+"""Report: from finished runs to tables, figures, their provenance, and the page that shows them.
 
-Requires metrics, accounts and histories of the runs shown. Makes tables/, figures/, provenance.json and index.html
-below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
+Requires metrics, accounts and histories of the runs that are shown. Makes tables/, figures/, provenance.json and
+index.html below results/ or results/PRESET/. The page of one paper is PAPER.html.
 """
 
 
@@ -9,7 +9,7 @@ report: "../report/workflow.rst"
 
 
 rule table:
-    """Make a table: tidy CSV, and Markdown for people."""
+    """Make a table as tidy CSV, and as Markdown for readers."""
     input:
         PLANNED.files_of_runs(
             "config.yaml", "metrics.json", "privacy.json", "training.json"
@@ -41,7 +41,7 @@ rule table:
 
 
 rule figure:
-    """Draw a figure, and write down the numbers that were drawn."""
+    """Draw a figure, and write the numbers that it shows to a CSV file."""
     input:
         PLANNED.files_of_runs(
             "config.yaml",
@@ -78,7 +78,7 @@ rule figure:
 
 
 rule frontier_table:
-    """Put what all frontiers show into one table."""
+    """Combine the points of all frontier figures into one table."""
     input:
         PLANNED.frontiers("csv"),
     output:
@@ -108,7 +108,7 @@ rule frontier_table:
 
 
 rule collect:
-    """Collect all runs into one data frame, and which run each cell of a table or figure shows."""
+    """Collect all runs in one data frame, and all cells of tables and figures with their runs in another."""
     input:
         PLANNED.files_to_collect(),
     output:
@@ -135,7 +135,7 @@ rule collect:
 
 
 rule provenance:
-    """Note the versions, the machine and the revision that made the tables and figures."""
+    """Record the versions, machine and revision that made the tables and figures."""
     input:
         PLANNED.targets(),
     output:
@@ -166,7 +166,7 @@ use rule provenance as provenance_of_paper with:
 
 
 rule page:
-    """Make the page of results: one HTML file, opened by double click."""
+    """Make the page of results, one HTML file that needs no server."""
     input:
         PLANNED.targets(),
         PLANNED.files_for_page(),

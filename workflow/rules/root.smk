@@ -1,4 +1,4 @@
-"""Where the repository is on this machine: the plan, the library and the scripts are read from its files."""
+"""The folder of the repository on this machine."""
 
 import os
 import sys
@@ -7,9 +7,13 @@ from tempfile import TemporaryDirectory
 
 
 def root_folder(here):
-    """The repository's folder on this machine: the plan, the library and the scripts are read from files.
+    """Return the repository's folder, from which the plan, the library and the scripts are read.
 
-    A module whose Snakefile comes from Git is cloned at that commit, once, into Snakemake's cache of sources.
+    If another workflow uses this one as a module from a Git host, the repository is cloned once at that commit into
+    Snakemake's cache of sources.
+
+    Args:
+        here: Snakemake's description of the folder of this Snakefile.
     """
     if not hasattr(here, "hosted_repo"):
         place = here.get_path_or_uri(secret_free=False)

@@ -1,12 +1,12 @@
-"""From a finished search to the cells that it found.
+"""Architecture search: from a finished search to the cells that it found.
 
-Requires a trained run whose network searches. Adds genotype.json and a text of the cells to its folder: of released
-weights both are post-processing.
+Requires a trained run whose network searches for cells. Adds genotype.json and cells.txt to its folder. Both are
+post-processing of released weights.
 """
 
 
 rule genotype:
-    """Write down the cells that a search found."""
+    """Derive the cells that a search found from its released weights."""
     input:
         config=rules.configure.output,
         images=rules.prepare.output.images,

@@ -1,16 +1,16 @@
-"""From a run's configuration to its meta-model.
+"""Training: from a run's configuration to its meta-model.
 
-Requires a partition. Makes a run's folder, results/runs/METHOD/DATASET/TASK/KEY/seedN/.
+Requires a partition. Makes the run's folder, results/runs/METHOD/DATASET/TASK/KEY/seedN/.
 """
 
 
-# Writes sixty lines: not worth a place in a cluster's queue.
+# A cluster would queue this longer than it takes: it writes sixty lines.
 localrules:
     configure,
 
 
 rule configure:
-    """Write down the run's resolved configuration: what it is, and what it is known by."""
+    """Write the run's resolved configuration, and the key that identifies it."""
     output:
         f"{RUN}/config.yaml",
     log:
@@ -28,7 +28,7 @@ rule configure:
         "../scripts/configure.py"
 
 
-# Of a training by several processes, for Slurm: it is one job of so many tasks, which the script has srun start.
+# For Slurm, a training by several processes is one job with several tasks. Its script starts them with srun.
 TASKS = (
     {
         "mpi": "srun",
@@ -44,8 +44,8 @@ TASKS = (
 rule train:
     """Train one run, from its last checkpoint if it was interrupted.
 
-    `version` is the method's: raising it trains that method's runs again and no others. So does another text of the file
-    that a module of one's own is in. There is no benchmark file: how long a training took tells of secret cohorts.
+    `version` is the version of the run's method. Raising it trains the runs of that method again, and so does a changed
+    file of a plugin. There is no benchmark file, because the duration of a training reveals the sizes of secret cohorts.
     """
     input:
         config=rules.configure.output,

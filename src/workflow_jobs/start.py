@@ -1,0 +1,93 @@
+"""What the workflow does once, before it starts its first job.
+
+Each function takes Snakemake's `workflow` object, whose plan of jobs (`workflow.dag`)
+is complete by then.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
+from dpfedbench.parts.compatibility import check_processes
+from workflow_jobs.cluster import check_slurm
+from workflow_jobs.warm import FEWEST, WARM
+
+_DEFAULT_RATE = (100, 1)
+"""Snakemake's default limit: so many jobs in so many seconds."""
+
+
+def remove_default_rate_limit(workflow: Any) -> None:
+    """Remove Snakemake's default limit of 100 started jobs a second.
+
+    Snakemake 9.27 enforces the limit with a timer that searches all ready jobs and is
+    set again after each search. Every finished job adds one timer; after 200 jobs they
+    took 40 % of a core. A limit that the user sets stays.
+    """
+    limit = workflow.scheduling_settings.max_jobs_per_timespan
+    if limit and (limit.max_jobs, limit.timespan) == _DEFAULT_RATE:
+        workflow.scheduler.job_rate_limiter = None
+
+
+def allow_warm_process(workflow: Any) -> None:
+    """Allow the jobs a warm process if there are enough of them."""
+    if len(list(workflow.dag.needrun_jobs())) >= FEWEST:
+        os.environ[WARM] = "yes"
+
+
+def continue_after_failed_library(workflow: Any) -> None:
+    """Continue with other jobs if one library of the table cannot be installed."""
+    for job in workflow.dag.needrun_jobs():
+        if job.rule.name.startswith("library_"):
+            workflow.scheduler.keepgoing = True
+
+
+def check_trainings(
+    workflow: Any, run_of: Callable[[Any], Method], processes: int
+) -> None:
+    """Check that each training can run in the requested processes.
+
+    Args:
+        workflow: Snakemake's workflow.
+        run_of: returns the run of a job's wildcards.
+        processes: processes of each training (`machine.processes`).
+
+    Raises:
+        BenchError: a run cannot be trained by several processes, or there are fewer
+            GPUs than processes.
+    """
+    for job in workflow.dag.needrun_jobs():
+        if job.rule.name != "train":
+            continue
+        check_processes(run_of(job.wildcards), processes)
+        if job.resources.get("gpu") not in (0, processes):
+            raise BenchError(
+                "machine.gpu is 1, a GPU for each of a training's processes: allow as"
+                f" many with --resources gpu={processes}"
+            )
+
+
+def check_cluster(workflow: Any) -> None:
+    """Check that Slurm has the partitions, accounts and GPUs that jobs request.
+
+    It does nothing if the workflow does not run through Slurm.
+
+    Raises:
+        BenchError: as for `cluster.check_slurm`.
+    """
+    if workflow.executor_plugin.name != "slurm":
+        return
+    requests = set()
+    for job in workflow.dag.needrun_jobs():
+        if not job.is_local:
+            resources = job.resources
+            requests.add(
+                (
+                    resources.get("slurm_partition"),
+                    resources.get("slurm_account"),
+                    resources.get("gpu"),
+                )
+            )
+    for partition, account, gpus in requests:
+        check_slurm(partition, account, gpus)
