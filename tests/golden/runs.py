@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import yaml
 from safetensors.numpy import load_file
 
@@ -40,6 +39,21 @@ HERE = Path(__file__).parent
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 VALUES = yaml.safe_load((HERE / "values.yaml").read_text(encoding="utf-8"))
 FIELDS = VALUES["fields"]
+TOLERANCES = {
+    "weights_norm": 3e-6,
+    "last_threshold": 1e-5,
+    "epsilon_claimed": 1e-8,
+    "epsilon_proven": 1e-8,
+    "epsilon_audited": 1e-3,
+    "noise_multiplier": 1e-8,
+}
+"""Relative errors that another processor may have.
+
+Each is at least ten times the largest of all cases between a Zen 4 and a Zen 3
+processor, with and without kernels (docs/measurements.md, R30).
+"""
+ONE_EXAMPLE = 2.0
+"""Percent of accuracy of one query example: rounding may decide it."""
 
 
 class Case(NamedTuple):
@@ -139,7 +153,12 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path) -> 
     case = CASES[name]
     config = config_of(name)
     images, clients = data[case.data]
-    options: dict[str, Any] = {"data_dir": images, "clients_dir": clients, "threads": 1}
+    options: dict[str, Any] = {
+        "data_dir": images,
+        "clients_dir": clients,
+        "threads": 1,
+        "device": "cpu",
+    }
     references = {}
     for file, reference in config.references.items():
         train(reference, run_dir=folder / "reference", **options)
@@ -264,16 +283,12 @@ def _shown(value: Any) -> Any:
 
 
 def machine() -> dict[str, str]:
-    """Return the processor, the device and the versions that the bits depend on."""
+    """Return the processor and the versions that the bits depend on."""
     versions = {
         name: importlib.metadata.version(name)
         for name in ("torch", "numpy", "numba", "scipy")
     }
-    return {
-        "processor": processor(),
-        **versions,
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-    }
+    return {"processor": processor(), **versions}
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -291,3 +306,23 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
         change = "" if old_value == value else f" -> {value}"
         lines.append(f"  {name}: {old_value}{change}")
     return lines
+
+
+def distances(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return a line for each number that differs by more than another processor's
+    rounding explains.
+    """
+    return [
+        f"{name}: {before['plain'].get(name)} -> {value}"
+        for name, value in after["plain"].items()
+        if not _is_close(name, before["plain"].get(name), value)
+    ]
+
+
+def _is_close(name: str, before: Any, after: Any) -> bool:
+    if not isinstance(before, float) or not isinstance(after, float):
+        return bool(before == after)
+    if name == "accuracy":
+        return abs(after - before) < ONE_EXAMPLE
+    tolerance = TOLERANCES.get(name, 0.0)
+    return math.isclose(before, after, rel_tol=tolerance, abs_tol=tolerance)

@@ -69,13 +69,21 @@ def cells_config(*overlays, search=None):
     return lots_config(CELLS, *overlays)
 
 
-def check_algorithm_1(silos, folder):
+def check_algorithm_1(silos, folder, limits=(0.1, 0.01)):
     """Check two rounds without noise against torch's gradients of single records.
 
-    W steps along clipped gradients of training lots, then A along other records'.
+    W steps along clipped gradients of training lots, then A along other records'. The
+    limits are the thresholds of W and of A.
     """
     sgd = {"rate": 2.0, "optimizer": {"kind": "sgd", "momentum": 0.0}, "decay": 0.01}
-    run = search_config({"client_update": {"architecture": sgd}})
+    weight_limit, architecture_limit = limits
+    run = search_config(
+        {
+            "client_update": {"architecture": sgd},
+            "clipping": {"threshold": weight_limit},
+            "architecture_clipping": {"threshold": architecture_limit},
+        }
+    )
     rounds = rounds_of(run, silos, folder)
     dataset = load_records(silos[0])
     partition = RecordPartition.load(silos[1])
@@ -83,8 +91,8 @@ def check_algorithm_1(silos, folder):
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     # The decay is added to the mean, as in torch's optimisers.
     phases = (
-        ("weights", "training half", 0.1, 0.5, 0.0),
-        ("architecture", "validation half", 0.01, 2.0, 0.01),
+        ("weights", "training half", weight_limit, 0.5, 0.0),
+        ("architecture", "validation half", architecture_limit, 2.0, 0.01),
     )
     for index in range(2):
         for block, half, limit, rate, decay in phases:
@@ -146,6 +154,13 @@ def test_search_without_noise_is_algorithm_1_by_autograd(
         mutant(monkeypatch)
     with pytest.raises(AssertionError) if mutant else contextlib.nullcontext():
         check_algorithm_1(silos, tmp_path)
+
+
+def test_search_without_noise_and_clipping_is_algorithm_1_by_autograd(
+    silos, tmp_path, monkeypatch
+):
+    remove_noise(monkeypatch)
+    check_algorithm_1(silos, tmp_path, limits=(1e4, 1e4))
 
 
 def test_search_history_has_norms_of_the_sum_over_parties_alone(
