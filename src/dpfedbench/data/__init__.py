@@ -9,7 +9,7 @@ DATASETS_TABLE = Path(__file__).with_name("datasets.tsv")
 - version: version of the prepared content, raised when a pixel or a word may change;
 - source, licence: origin and terms of use;
 - sha256: digest of images.npy as prepared when the row was written; "-" if no copy was
-  at hand;
+  at hand (the readers of CIFAR compare each file with its published checksum anyway);
 - holds: what a plan may know about it: "classes 64/16/20 x 600 of 32x32x3" (training,
   validation and test classes, images per class, height, width and channels), "records
   60000/10000 of 28x28x1" (training and test), "texts";

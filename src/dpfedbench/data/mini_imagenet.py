@@ -3,7 +3,6 @@
 The split is that of Ravi and Larochelle (2017).
 """
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,8 +72,9 @@ def read_mini_imagenet(
     images = []
     names = list[str]()
     splits = list[str]()
+    copies = _find(local)
     for split, classes in SPLIT_CLASSES.items():
-        copy = _find(local, split)
+        copy = copies[split]
         class_names = sorted(classes)
         if copy.path.is_dir():
             images.append(_read_folder(copy, class_names, progress))
@@ -90,23 +90,26 @@ def read_mini_imagenet(
     )
 
 
-def _find(local: Path | None, split: str) -> Copy:
-    """Return the split's pickle or folder, or the folder of all classes."""
-    spellings = _SPELLINGS[split]
-    pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
-    if copy := _SOURCE.find(local, *pickles, *spellings):
-        return copy
-    everything = itertools.chain(*SPLIT_CLASSES.values())
-    if any_class := _SOURCE.find(local, *everything):
-        return Copy(_SOURCE, any_class.path.parent)
-    raise BenchError(
-        f"{pickles[0]} is missing, and is not downloaded automatically, since"
-        " ImageNet's terms ask for consent: agree to them at https://image-net.org,"
-        " get the three mini-imagenet-cache files of the Ravi and Larochelle split"
-        " (for instance https://zenodo.org/record/7978538) and put them, or a folder"
-        f" {spellings[0]} of one folder per class (or the 100 folders side by side),"
-        f" in {_SOURCE.place}"
-    )
+def _find(local: Path | None) -> dict[str, Copy]:
+    """Return each split's pickle or folder, or the folder of all classes."""
+    parts = {}
+    for split, spellings in _SPELLINGS.items():
+        pickles = [f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings]
+        parts[split] = (*pickles, *spellings, *SPLIT_CLASSES[split])
+    copies = _SOURCE.find_parts(local, parts)
+    if not copies:
+        raise BenchError(
+            "mini-imagenet-cache-train.pkl is missing, and is not downloaded"
+            " automatically, since ImageNet's terms ask for consent: agree to them at"
+            " https://image-net.org, get the three mini-imagenet-cache files of the Ravi"
+            " and Larochelle split (for instance https://zenodo.org/record/7978538) and"
+            " put them, or the folders train, val and test of one folder per class (or"
+            f" the 100 folders side by side), in {_SOURCE.place}"
+        )
+    for split, copy in copies.items():
+        if copy.path.name in SPLIT_CLASSES[split]:
+            copies[split] = Copy(_SOURCE, copy.path.parent)
+    return copies
 
 
 def _read_cache(copy: Copy, wanted: Sequence[str]) -> np.ndarray:

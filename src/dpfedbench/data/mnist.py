@@ -6,6 +6,7 @@ Each has 70,000 grey pictures of 28×28 in ten classes.
 from __future__ import annotations
 
 import gzip
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Source
+from dpfedbench.data.sources import Copy, Source
+from dpfedbench.errors import BenchError
 
 SIZE = 28
 FILES = {
@@ -30,11 +32,12 @@ class _Set(Source):
     """Properties of one data set of the format.
 
     Attributes:
-        counts: number of records of each label, which distinguishes the set from
-            others.
+        counts: number of records of each label.
+        checksums: MD5 of each uncompressed file. Compressing again does not change it.
     """
 
     counts: dict[str, tuple[int, ...]]
+    checksums: dict[str, str]
 
 
 _MNIST = _Set(
@@ -44,11 +47,23 @@ _MNIST = _Set(
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     },
+    checksums={
+        "train_images": "6bbc9ace898e44ae57da46a324031adb",
+        "train_labels": "a25bea736e30d166cdddb491f175f624",
+        "test_images": "2646ac647ad5339dbf082846283269ea",
+        "test_labels": "27ae3e4e09519cfbb04c329615203637",
+    },
 )
 _FASHION_MNIST = _Set(
     name="Fashion-MNIST",
     folders=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
     counts={"train": (6000,) * 10, "test": (1000,) * 10},
+    checksums={
+        "train_images": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train_labels": "9018921c3c673c538a1fc5bad174d6f9",
+        "test_images": "8181f5470baa50b63fa0f6fddb340f0a",
+        "test_labels": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
 )
 
 
@@ -59,13 +74,12 @@ def read_mnist(
 
     Args:
         local: local data folder. It, or its subfolder `mnist`, `MNIST` or `MNIST/raw`,
-            holds the four IDX files, compressed (.gz) or not. Compressing again changes
-            checksums, so a local copy is checked by its content: 60,000 + 10,000
-            records, 28×28, and MNIST's number of records of each label.
+            holds all four IDX files, compressed (.gz) or not. The uncompressed content
+            of each has the published checksum.
 
     Raises:
-        BenchError: there is no copy and no network, or the copy is damaged or of
-            another data set.
+        BenchError: there is no copy and no network, or the copy is incomplete, damaged
+            or of another data set.
     """
     return _read(_MNIST, local, download_dir, progress)
 
@@ -81,14 +95,11 @@ def read_fashion_mnist(
     return _read(_FASHION_MNIST, local, download_dir, progress)
 
 
-def read_idx(path: Path) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, compressed by gzip or not.
+def read_idx(content: bytes) -> np.ndarray:
+    """Read the content of an IDX file of unsigned bytes.
 
-    The file has two zeros, the type, the number of axes, their lengths and the values.
+    It has two zeros, the type, the number of axes, their lengths and the values.
     """
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
     axes = content[3]
     shape = np.frombuffer(content, ">u4", count=axes, offset=4)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * axes)
@@ -98,17 +109,15 @@ def read_idx(path: Path) -> np.ndarray:
 def _read(
     wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None
 ) -> RawRecords:
+    spellings = {name: (f"{name}.gz", name) for name in FILES.values()}
+    copies = wanted.find_parts(local, spellings)
     arrays: dict[str, Any] = {}
     for field, name in with_progress(FILES.items(), progress, f"reading {wanted.name}"):
-        packed = f"{name}.gz"
-        counts = wanted.counts[field.partition("_")[0]]
-        copy = wanted.find(local, packed, name)
-        if copy is None:
-            url = wanted.published.mirrors[0] + packed
-            md5 = dict(wanted.published.resources)[packed]
-            copy = wanted.fetch(url, md5, download_dir)
+        copy = copies.get(name) or _download(wanted, f"{name}.gz", download_dir)
+        content = _content(copy, wanted, field)
         with copy.judged():
-            values = read_idx(copy.path)
+            values = read_idx(content)
+        counts = wanted.counts[field.partition("_")[0]]
         if field.endswith("images"):
             if values.shape != (sum(counts), SIZE, SIZE):
                 raise copy.damaged(f"it holds {values.shape} values")
@@ -118,9 +127,54 @@ def _read(
             if present != counts:
                 raise copy.damaged(f"its labels occur {present} times, not {counts}")
             arrays[field] = values.astype(np.int64)
+        _check_checksum(copy, content, wanted.checksums[field])
     # "7 - seven" for a digit, "Sandal" for a garment.
     names = [name.rpartition(" - ")[2] for name in wanted.published.classes]
     return RawRecords(**arrays, class_names=tuple(names), versions={})
+
+
+def _download(wanted: _Set, name: str, download_dir: Path) -> Copy:
+    """Return a file from the authors' download address."""
+    url = wanted.published.mirrors[0] + name
+    return wanted.fetch(url, dict(wanted.published.resources)[name], download_dir)
+
+
+def _content(copy: Copy, wanted: _Set, field: str) -> bytes:
+    """Return the uncompressed content of a file.
+
+    Raises:
+        BenchError: the file is damaged, or is a file of the other data set.
+    """
+    with copy.judged():
+        content = copy.path.read_bytes()
+        if copy.path.suffix == ".gz":
+            content = gzip.decompress(content)
+    checksum = _md5(content)
+    if checksum == wanted.checksums[field]:
+        return content
+    for other in (_MNIST, _FASHION_MNIST):
+        if other is not wanted and checksum in other.checksums.values():
+            raise BenchError(
+                f"{copy.path} is a file of {other.name}, whose files have the same"
+                f" names: put {wanted.name}'s {FILES[field]} in {wanted.place}"
+            )
+    return content
+
+
+def _check_checksum(copy: Copy, content: bytes, checksum: str) -> None:
+    """Refuse a file that is not the published one.
+
+    Raises:
+        BenchError: the uncompressed content has another MD5.
+    """
+    if _md5(content) != checksum:
+        raise copy.damaged(
+            f"the MD5 of its uncompressed content is {_md5(content)}, not {checksum}"
+        )
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 READERS = {"mnist": read_mnist, "fashion-mnist": read_fashion_mnist}

@@ -44,8 +44,9 @@ def read_omniglot(
     """
     images = []
     names = list[str]()
+    copies = _SOURCE.find_parts(local, {part: (f"{part}.zip", part) for part in PARTS})
     for part, characters in PARTS.items():
-        copy = _SOURCE.find(local, f"{part}.zip", part)
+        copy = copies.get(part)
         if copy is None:
             published = _SOURCE.published
             url = f"{published.download_url_prefix}/{part}.zip"

@@ -77,13 +77,44 @@ class Source:
         `folders` are searched first, then the local folder itself. None: there is no
         copy.
         """
+        return self.find_parts(local, {"": names}).get("")
+
+    def find_parts(
+        self, local: Path | None, parts: Mapping[str, Sequence[str]]
+    ) -> dict[str, Copy]:
+        """Return the copies of a data set's parts, which all lie in one folder.
+
+        Data sets can have equal file names (MNIST and Fashion-MNIST). So parts are
+        never taken from several folders. Folders are searched in the order of `find`.
+
+        Args:
+            local: local data folder, or None.
+            parts: the possible names of each part, by the part's name for messages.
+
+        Returns:
+            A copy of each part, or {} if no folder has any.
+
+        Raises:
+            BenchError: the first folder with a part does not have all.
+        """
         if local is None:
-            return None
+            return {}
         for folder in (*[local / folder for folder in self.folders], local):
-            for name in names:
-                if (folder / name).exists():
-                    return Copy(self, folder / name)
-        return None
+            copies: dict[str, Copy] = {}
+            for part, names in parts.items():
+                present = [name for name in names if (folder / name).exists()]
+                if present:
+                    copies[part] = Copy(self, folder / present[0])
+            if len(copies) == len(parts):
+                return copies
+            if copies:
+                missing = next(part for part in parts if part not in copies)
+                raise BenchError(
+                    f"{folder} has only {len(copies)} of the {len(parts)} parts of"
+                    f" {self.name} ({missing} is missing): complete this copy, or move"
+                    " it away to use another"
+                )
+        return {}
 
     @property
     def place(self) -> str:

@@ -36,13 +36,20 @@ PARTS = {"images_background": 3, "images_evaluation": 2}
 NAMES = ("n00", "n01", "n02", "n03", "n04")
 SPLITS = {"train": NAMES[:3], "validation": NAMES[3:4], "test": NAMES[4:]}
 """Classes of mini-ImageNet and Tiny-ImageNet."""
+PUBLISHED_MNIST = mnist._MNIST.checksums
+PUBLISHED_FASHION_MNIST = mnist._FASHION_MNIST.checksums
 PUBLISHED_SPLITS = mini_imagenet.SPLIT_CLASSES
 
 
 @pytest.fixture(autouse=True)
 def few_examples(monkeypatch):
-    for name in ("_MNIST", "_FASHION_MNIST"):
-        facts = dataclasses.replace(getattr(mnist, name), counts=COUNTS)
+    for name, brightness in (("_MNIST", 0), ("_FASHION_MNIST", 7)):
+        checksums = {
+            part: md5(content) for part, content in mnist_content(brightness).items()
+        }
+        facts = dataclasses.replace(
+            getattr(mnist, name), counts=COUNTS, checksums=checksums
+        )
         monkeypatch.setattr(mnist, name, facts)
     monkeypatch.setattr(omniglot, "PARTS", PARTS)
     monkeypatch.setattr(omniglot, "SPLIT_COUNTS", (3, 1, 1))
@@ -62,19 +69,30 @@ def idx(values):
     return head + values.tobytes()
 
 
-def split_content(split):
+def split_content(split, brightness=0):
     """Return images whose pixels show record and column, and labels."""
     labels = np.repeat(np.arange(10), COUNTS[split])[::-1].astype(np.uint8)
     columns = np.broadcast_to(np.arange(28) % 20, (28, 28))
-    images = np.arange(len(labels))[:, None, None] * 20 + columns
+    images = np.arange(len(labels))[:, None, None] * 20 + columns + brightness
     return images.astype(np.uint8), labels
 
 
-def write_mnist(folder, packed=True):
-    files = {}
-    for part, name in mnist.FILES.items():
+def mnist_content(brightness=0):
+    """Return the four files, by part. The labels are equal at each brightness."""
+    content = {}
+    for part in mnist.FILES:
         split, _, kind = part.partition("_")
-        files[name] = idx(split_content(split)[kind == "labels"])
+        content[part] = idx(split_content(split, brightness)[kind == "labels"])
+    return content
+
+
+def md5(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def write_mnist(folder, packed=True, brightness=0):
+    content = mnist_content(brightness)
+    files = {name: content[part] for part, name in mnist.FILES.items()}
     if packed:
         files = {f"{name}.gz": gzip.compress(files[name]) for name in files}
     return write_files(folder, files)
@@ -90,10 +108,11 @@ def write_mnist(folder, packed=True):
     ],
 )
 def test_mnist_is_read_from_its_usual_folders(tmp_path, read, folder, packed):
-    write_mnist(tmp_path / "local" / folder, packed)
+    brightness = 0 if read is mnist.read_mnist else 7
+    write_mnist(tmp_path / "local" / folder, packed, brightness)
     raw = read(tmp_path / "local", tmp_path / "download")
     for split, images, labels in raw.blocks():
-        expected_images, expected_labels = split_content(split)
+        expected_images, expected_labels = split_content(split, brightness)
         assert np.array_equal(images[..., 0], expected_images)
         assert np.array_equal(labels, expected_labels)
     assert raw.class_names[9] in ("nine", "Ankle boot")
@@ -109,8 +128,11 @@ TRAIN_IMAGES, TRAIN_LABELS = split_content("train")
         ("train-images-idx3-ubyte.gz", gzip.compress(idx(TRAIN_IMAGES))[:-8]),
         ("train-images-idx3-ubyte", idx(TRAIN_IMAGES.reshape(12, 14, 56))),
         ("train-labels-idx1-ubyte", idx(TRAIN_LABELS // 2)),
+        ("train-labels-idx1-ubyte", idx(TRAIN_LABELS)[:2]),
+        ("train-labels-idx1-ubyte.gz", b""),
+        ("train-images-idx3-ubyte", idx(255 - TRAIN_IMAGES)),
     ],
-    ids=["cut", "other shape", "other labels"],
+    ids=["cut", "other shape", "other labels", "cut header", "empty", "other pixels"],
 )
 def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
     tmp_path, file, content
@@ -120,6 +142,44 @@ def test_mnist_file_that_is_damaged_is_refused_and_nothing_is_written(
     message = refusal(prepare, "mnist", tmp_path / "out", tmp_path)
     assert message.startswith(f"{folder / file} is damaged or not MNIST's (")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("read", "folder", "brightness"),
+    [
+        (mnist.read_mnist, "MNIST/raw", 0),
+        (mnist.read_fashion_mnist, "FashionMNIST/raw", 7),
+    ],
+)
+@pytest.mark.parametrize("part", list(mnist.FILES))
+def test_mnist_files_come_from_one_folder(tmp_path, read, folder, brightness, part):
+    """MNIST and Fashion-MNIST have equal file names. Here the other set is complete in
+    the local folder, and one of the four files is missing in the set's own.
+    """
+    write_mnist(tmp_path, packed=False, brightness=7 - brightness)
+    write_mnist(tmp_path / folder, packed=False, brightness=brightness)
+    (tmp_path / folder / mnist.FILES[part]).unlink()
+    message = refusal(read, tmp_path, tmp_path / "download")
+    assert message.startswith(f"{tmp_path / folder} has only 3 of the 4 parts of")
+    assert mnist.FILES[part] in message
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_folder_with_a_file_of_fashion_mnist_is_refused(tmp_path, packed):
+    """Labels and shapes are right; the checksum alone tells the pictures apart."""
+    folder = write_mnist(tmp_path / "mnist", packed)
+    name = mnist.FILES["test_images"] + (".gz" if packed else "")
+    other = write_mnist(tmp_path / "other", packed, brightness=7)
+    (folder / name).write_bytes((other / name).read_bytes())
+    message = refusal(mnist.read_mnist, tmp_path, tmp_path / "download")
+    assert message.startswith(f"{folder / name} is a file of Fashion-MNIST")
+
+
+def test_mnist_checksums_are_those_of_files_that_differ():
+    """The MD5 of the labels of MNIST's test part, as many public loaders state it."""
+    checksums = [*PUBLISHED_MNIST.values(), *PUBLISHED_FASHION_MNIST.values()]
+    assert len(set(checksums)) == 8
+    assert PUBLISHED_MNIST["test_labels"] == "27ae3e4e09519cfbb04c329615203637"
 
 
 # Omniglot
@@ -202,6 +262,14 @@ def test_omniglot_archive_with_other_content_is_refused(tmp_path, change, messag
     assert message in text
 
 
+def test_omniglot_parts_come_from_one_folder(tmp_path):
+    write_omniglot(tmp_path)
+    part = tmp_path / "omniglot/images_evaluation.zip"
+    part.rename(tmp_path / "images_evaluation.zip")
+    message = refusal(omniglot.read_omniglot, tmp_path, tmp_path / "download")
+    assert message.startswith(f"{tmp_path / 'omniglot'} has only 1 of the 2 parts")
+
+
 # mini-ImageNet and Tiny-ImageNet: pictures of flat colours
 
 VALUES = 20 + 40 * np.arange(5)[:, None] + 2 * np.arange(12)
@@ -272,6 +340,19 @@ def test_mini_imagenet_is_read_from_folders_of_classes_or_splits(tmp_path):
     assert "not every class has 12 images: n04 has 11" in message
 
 
+def test_mini_imagenet_splits_come_from_one_folder(tmp_path):
+    """A folder `test` of something else beside the classes is not looked at; a split
+    that lies elsewhere is missed.
+    """
+    layout = {"pattern": "{}/{:02}.png", "size": 100, "kind": "png"}
+    write_files(tmp_path / "test" / "n04", {"other.png": b""})
+    write_files(tmp_path / "mini-imagenet", pictures(**layout))
+    check_mini_imagenet(tmp_path)
+    (tmp_path / "mini-imagenet/n04").rename(tmp_path / "n04")
+    message = refusal(check_mini_imagenet, tmp_path)
+    assert "mini-imagenet has only 2 of the 3 parts of mini-ImageNet (test" in message
+
+
 def test_tiny_imagenet_has_its_validation_images_last(tmp_path):
     """The release has eleven training images a class, so that the order of texts is not
     the order of numbers, and one validation image. One of these is grey.
@@ -327,10 +408,6 @@ CIFAR_100 = {
     "test": labelled("fine_labels", HUNDRED, 2),
 }
 """Two training images and one test image a class. Green is the example."""
-
-
-def md5(content):
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 @pytest.fixture
