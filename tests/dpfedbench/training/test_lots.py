@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import dpsum
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation.held_out import HeldOutMeasures
@@ -185,30 +184,6 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     assert any(sizes)
     assert len(released) == len(sizes)
     assert all(vector.abs().min() > 0 for vector in released)
-
-
-def test_lots_of_unequal_clients_have_one_rate():
-    """A step has 60 of 400 records in expectation, whichever client holds them. Means
-    of 2,000 lots, within four standard errors.
-    """
-    sizes = [30, 100, 270]
-    lots = dpsum.RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
-    assert lots.rate == 0.15
-    for client, size in enumerate(sizes):
-        assert lots.expected_size(client) == 0.15 * size
-        drawn = [lots.lot(index, 0, client) for index in range(2000)]
-        mean = np.mean([len(lot) for lot in drawn])
-        assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
-        assert max(lot.max(initial=0) for lot in drawn) < size
-    assert dict(lots.describe()) == {
-        "kind": "poisson-lots",
-        "clients": 3,
-        "records": 400,
-        "cohort": 60,
-        "rounds": 2000,
-        "rate": 0.15,
-        "sizes": sizes,
-    }
 
 
 def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(

@@ -6,18 +6,30 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.config.part import kinds_of
-from dpfedbench.errors import BenchError
+from dpsum import participation
 from dpsum.accounting.analyses import find
-from dpsum.participation import Participation, PoissonLots
+from dpsum.errors import DpsumError
+from dpsum.participation import PoissonLots, RecordLots
 
 LEVEL = 1e-3  # of each statistical test below, with fixed seeds
 ONCE = ("one-pass", "balls-and-bins", "poisson", "fixed-size")
 PASSES = ("shuffled-epochs", "min-separation", "passes")
+KINDS = {
+    part.kind: part
+    for part in (
+        participation.OnePass,
+        participation.BallsAndBins,
+        participation.Poisson,
+        participation.FixedSize,
+        participation.ShuffledEpochs,
+        participation.MinSeparation,
+        participation.Passes,
+    )
+}
 
 
 def make_plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
-    part = kinds_of(Participation)[kind](cohort=cohort, rounds=rounds)
+    part = KINDS[kind](cohort=cohort, rounds=rounds)
     return part.plan(clients=clients, seed=seed)
 
 
@@ -110,7 +122,7 @@ def test_participation_without_a_proof_has_no_analysis():
         find("gaussian", kind).check(sampler)
         assert values.items() <= sampler.items()
     for plan in make_plan("passes"), make_lots(FixedLots(cohort=8, rounds=3)):
-        with pytest.raises(BenchError, match="no analysis for gaussian noise with"):
+        with pytest.raises(DpsumError, match="no analysis for gaussian noise with"):
             find("gaussian", plan.describe()["kind"])
 
 
@@ -152,8 +164,32 @@ def test_lots_have_a_public_denominator_and_rate():
     sizes = {"clients": 2, "records": 100, "cohort": 20, "rounds": 15}
     assert lots.describe() == {"kind": "poisson-lots", "rate": 0.2} | sizes
     assert part.plan(clients=2, seed=0).sample_cohort(4).tolist() == [0, 1]
-    with pytest.raises(BenchError, match="a client holds 19 records: a lot must have"):
+    with pytest.raises(DpsumError, match="a client holds 19 records: a lot must have"):
         make_lots(part, records=19)
+
+
+def test_lots_of_unequal_clients_have_one_rate():
+    """A step has 60 of 400 records in expectation, whichever client holds them. Means
+    of 2,000 lots, within four standard errors.
+    """
+    sizes = [30, 100, 270]
+    lots = RecordLots(clients=3, lot=20, rounds=2000, records=sizes, seed=0)
+    assert lots.rate == 0.15
+    for client, size in enumerate(sizes):
+        assert lots.expected_size(client) == 0.15 * size
+        drawn = [lots.lot(index, 0, client) for index in range(2000)]
+        mean = np.mean([len(lot) for lot in drawn])
+        assert abs(mean - 0.15 * size) < 4 * (size * 0.15 * 0.85 / 2000) ** 0.5
+        assert max(lot.max(initial=0) for lot in drawn) < size
+    assert dict(lots.describe()) == {
+        "kind": "poisson-lots",
+        "clients": 3,
+        "records": 400,
+        "cohort": 60,
+        "rounds": 2000,
+        "rate": 0.15,
+        "sizes": sizes,
+    }
 
 
 @pytest.mark.parametrize(
@@ -168,5 +204,5 @@ def test_lots_have_a_public_denominator_and_rate():
     ],
 )
 def test_participation_that_does_not_fit_the_clients_is_refused(kind, numbers):
-    with pytest.raises(BenchError):
+    with pytest.raises(DpsumError):
         make_plan(kind, **numbers)
