@@ -6,7 +6,6 @@ row has its number of seeds. The runs themselves are not needed. Labels and noti
 from the `real` preset.
 """
 
-import math
 import runpy
 import sys
 from pathlib import Path
@@ -40,7 +39,7 @@ def read_points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
 
 def main(paper: str, path: Path) -> None:
     """Draw the frontier of a paper in the `real` preset from a table of its points."""
-    table = pd.read_csv(path).fillna({"unit": "", "epsilon_claimed": math.nan})
+    table = frontier.read_points(path)
     real_rows = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
     item = real_rows["read_plan"]().items[paper, "frontier"]
     figure = frontier.draw(Item(**item.describe()), read_points(table, item))

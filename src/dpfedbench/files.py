@@ -4,6 +4,8 @@ A file is written under a temporary name and then renamed, so that it is complet
 absent.
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import hashlib
@@ -15,12 +17,15 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from dpfedbench.errors import BenchError
 from dpsum.files import writing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HOST = platform.node().replace("/", "-") or "here"
 
@@ -41,9 +46,18 @@ def _mode() -> int:
 _MODE = _mode()
 
 
+RUN_AGAIN = "delete it and run the workflow again"
+"""What to do about a damaged file that the workflow makes."""
+
+
 @contextlib.contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: str | os.PathLike[str], *, remedy: str = RUN_AGAIN) -> Iterator[None]:
     """Convert errors of reading a file or folder to one line that names it.
+
+    Args:
+        path: the file or folder.
+        remedy: what to do about a file that is not UTF-8. The default is for files that
+            the workflow makes.
 
     Raises:
         BenchError: the path is missing, not a file, not readable, or not UTF-8 where
@@ -61,9 +75,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
             " move it away and run the workflow again"
         ) from error
     except UnicodeDecodeError as error:
-        raise BenchError(
-            f"{path} is not UTF-8 text: delete it and run the workflow again"
-        ) from error
+        raise BenchError(f"{path} is not UTF-8 text: {remedy}") from error
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
@@ -123,6 +135,77 @@ def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]]) -> 
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
+
+
+def read_csv(
+    path: str | os.PathLike[str],
+    columns: Sequence[str],
+    *,
+    numbers: Sequence[str] = (),
+    remedy: str = RUN_AGAIN,
+) -> pd.DataFrame:
+    """Read columns of a CSV file; text stays as it is.
+
+    pandas' own reader takes "None", "NA" and "nan" for missing values, and 007 for 7.
+
+    Args:
+        path: the file, UTF-8 with or without a byte order mark.
+        columns: the names of the columns.
+        numbers: those of them that hold numbers; see `convert_numbers`. Cells that are
+            missing at the end of a row are empty.
+        remedy: end of the messages.
+
+    Raises:
+        BenchError: the file is missing or not UTF-8, lacks a column or has it twice, has
+            a row with more values than columns, or a text where a number is expected.
+    """
+    import pandas as pd  # slow to import, and no plan needs it
+
+    with (
+        reading(path, remedy=remedy),
+        open(path, newline="", encoding="utf-8-sig") as file,
+    ):
+        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    for name in columns:
+        if header.count(name) != 1:
+            raise BenchError(
+                f"{path} has {header.count(name)} columns {name}, not one (the first"
+                f" line has the names, separated by commas): {remedy}"
+            )
+    for row in rows:
+        if len(row) > len(header):
+            raise BenchError(
+                f"{path}: the row {','.join(row)[:60]} has {len(row)} values, but there"
+                f" are {len(header)} columns: {remedy}"
+            )
+        row += [""] * (len(header) - len(row))
+    table = pd.DataFrame(rows, columns=header, dtype=object)[list(columns)]
+    return convert_numbers(table, numbers, f"{path}", remedy=remedy)
+
+
+def convert_numbers(
+    table: pd.DataFrame, numbers: Sequence[str], where: str, *, remedy: str = RUN_AGAIN
+) -> pd.DataFrame:
+    """Return a table whose columns `numbers` are numbers; an empty cell is NaN.
+
+    Args:
+        table: a table of text.
+        numbers: names of columns.
+        where: the file, for the message.
+        remedy: end of the message.
+
+    Raises:
+        BenchError: a text is no number.
+    """
+    import pandas as pd  # slow to import, and no plan needs it
+
+    converted = {}
+    for name in numbers:
+        try:
+            converted[name] = pd.to_numeric(table[name])
+        except ValueError as error:
+            raise BenchError(f"{where}, column {name}: {error}: {remedy}") from error
+    return table.assign(**converted)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

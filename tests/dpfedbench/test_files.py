@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dpfedbench.files import read_json, write_json, write_text
+import pytest
+
+from dpfedbench.files import read_csv, read_json, write_json, write_table, write_text
 from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
 from tests.dpfedbench.data.conftest import refusal
 
@@ -72,3 +74,46 @@ def test_results_format_is_this_versions_or_none(tmp_path: Path) -> None:
     for damaged in ({"format": None}, []):
         write_json(tmp_path / NAME, damaged)
         refusal(check_format, tmp_path)
+
+
+TEXTS = ["None", "NA", "null", "nan", "", "007", "True", "inf", "1e3", 'a, "b"']
+"""Texts that pandas' own reader takes for nothing, or for a number."""
+
+
+def test_csv_keeps_its_texts(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    write_table(path, [("label", "value"), *((text, 1.5) for text in TEXTS)])
+    table = read_csv(path, ["label", "value"], numbers=["value"])
+    assert table["label"].tolist() == TEXTS
+    assert table["value"].tolist() == [1.5] * len(TEXTS)
+
+
+def test_csv_numbers_may_be_missing_or_infinite(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\ufeffa,b\r\n,inf\r\n2\r\n", encoding="utf-8")
+    table = read_csv(path, ["a", "b"], numbers=["a", "b"])
+    assert table.fillna(-1).to_numpy().tolist() == [[-1, float("inf")], [2, -1]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has 0 columns label, not one"),
+        (b"label;value\nx;1\n", "has 0 columns label, not one"),
+        (b"label,value,label\nx,1,y\n", "has 2 columns label, not one"),
+        (b"label,value\nx,1,2\n", "the row x,1,2 has 3 values"),
+        (b"label,value\nx,1;5\n", "column value: Unable to parse string '1;5'"),
+        ("label,value\né,1\n".encode("latin-1"), "is not UTF-8 text"),
+    ],
+    ids=["empty", "semicolons", "column twice", "long row", "text", "Latin-1"],
+)
+def test_csv_that_cannot_be_read_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    options = {"numbers": ["value"], "remedy": "correct the file"}
+    text = refusal(read_csv, path, ["label", "value"], **options)
+    assert text.startswith(str(path))
+    assert message in text
+    assert text.endswith(": correct the file")

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 
         from dpfedbench.results import formats, frontier
 
-        table = pd.concat([pd.read_csv(path) for path in snakemake.input])
+        table = pd.concat([frontier.read_points(path) for path in snakemake.input])
         command = snakemake.config["command"].replace("{target}", "frontier")
         write_text(snakemake.output.csv, formats.csv_text(table))
         write_text(snakemake.output.markdown, frontier.listing(table).markdown(command))

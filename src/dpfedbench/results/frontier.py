@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dpfedbench.files import read_csv
 from dpfedbench.results.figure_style import (
     COLOURS,
     MARKERS,
@@ -32,7 +33,7 @@ from dpfedbench.results.figure_style import (
 from dpfedbench.results.formats import Listing, notice_sentences, plural, span
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import each_row, read_rows
-from dpfedbench.results.table_columns import listing_of
+from dpfedbench.results.table_columns import csv_names, listing_of
 
 CURVE = "curve"
 CLAIM = "claim"
@@ -84,11 +85,24 @@ def _order(roles: pd.Series) -> pd.Series:
     return roles.map([CURVE, CLAIM, LEVEL].index)
 
 
+_TEXTS = ("dataset", "task", "series", "label", "method", "role", "unit")
+
+
+def read_points(path: str | Path) -> pd.DataFrame:
+    """Return the points in the CSV file of a frontier.
+
+    Raises:
+        BenchError: the file is missing or damaged.
+    """
+    names = csv_names("frontier")
+    numbers = [name for name in names if name not in _TEXTS]
+    return read_csv(path, names, numbers=numbers)
+
+
 def listing(table: pd.DataFrame) -> Listing:
     """Return all frontiers, as read from their CSV files, for readers."""
-    rows = table.fillna({"unit": ""})
     return listing_of(
-        rows,
+        table,
         "frontiers",
         title=TITLE,
         notes=_NOTES,

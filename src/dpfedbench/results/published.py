@@ -5,9 +5,21 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import convert_numbers, read_csv
 
+_TEXTS = [
+    "paper",
+    "item",
+    "dataset",
+    "task",
+    "method",
+    "variant",
+    "source",
+    "quantity",
+]
 _KEYS = ["dataset", "task", "method", "variant"]
 _NUMBERS = ["x", "value", "spread"]
+_REMEDY = "correct the file"
 
 
 def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
@@ -21,12 +33,13 @@ def read_published(path: str | Path, paper: str, item: str) -> pd.DataFrame:
         figure's axis, or NaN), value and spread (the printed ±, or NaN).
 
     Raises:
-        BenchError: the file has two numbers for one thing.
+        BenchError: the file has two numbers for one thing, or cannot be read.
     """
-    table = pd.read_csv(path, dtype=str).fillna("")
+    table = read_csv(path, [*_TEXTS, *_NUMBERS], remedy=_REMEDY)
     of_item = (table["paper"] == paper) & (table["item"] == item)
     numbers = table[of_item & (table["quantity"] == "")].reset_index(drop=True)
-    numbers[_NUMBERS] = numbers[_NUMBERS].apply(pd.to_numeric).astype(float)
+    numbers = convert_numbers(numbers, _NUMBERS, f"{path}", remedy=_REMEDY)
+    numbers[_NUMBERS] = numbers[_NUMBERS].astype(float)
     repeated = numbers[numbers.duplicated([*_KEYS, "x"])]
     for cell in repeated[_KEYS].to_numpy():
         raise BenchError(

@@ -30,7 +30,13 @@ def csv_columns(rows: pd.DataFrame, table: str, *options: str) -> pd.DataFrame:
     """Return the columns of rows that the CSV of a table has, by their names there."""
     lines = _lines(table, options, "csv")
     columns = lines["column"].str.split().str[0]
-    return rows.reindex(columns=columns).set_axis(lines["csv"].to_list(), axis=1)
+    return rows.reindex(columns=columns).set_axis(csv_names(table, *options), axis=1)
+
+
+def csv_names(table: str, *options: str) -> list[str]:
+    """Return the names of the columns that the CSV of a table has."""
+    names: list[str] = _lines(table, options, "csv")["csv"].to_list()
+    return names
 
 
 def listing_of(

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.text import Annotation
 
 from dpfedbench.results import figures, frontier
+from dpfedbench.results.formats import csv_text
 from dpfedbench.results.items import Item
 from dpfedbench.results.table_columns import csv_columns
 
@@ -64,6 +65,18 @@ def test_frontier_roles_follow_from_the_accounts(read):
     ]
     assert list(table["value"]) == [80, 70, 75, 72, 72, 90]
     assert table["low"][0] == 67.5
+
+
+def test_frontier_labels_survive_their_csv_file(read, tmp_path):
+    labels = ["None", "NA", "null", "nan", "007", "True"]
+    points = csv_columns(read(POINTS).assign(label=labels), "frontier")
+    path = tmp_path / "frontier.csv"
+    path.write_text(csv_text(points), encoding="utf-8")
+    table = frontier.read_points(path)
+    assert table["label"].tolist() == labels
+    assert csv_text(table) == path.read_text(encoding="utf-8")
+    listed = frontier.listing(table).markdown("snakemake")
+    assert all(f"| {label} |" in listed for label in labels)
 
 
 def test_frontier_curve_has_no_point_without_a_finite_epsilon(read):

@@ -145,6 +145,18 @@ def test_published_numbers_refuse_two_for_one_cell(tmp_path, x, value):
         read_published(path, "dp-fedmeta", "table2")
 
 
+def test_published_numbers_keep_their_texts(tmp_path):
+    header = "paper,item,dataset,task,method,variant,x,value,source,quantity,spread"
+    lines = [f"p,table1,d,t,dp-agr,{text},,1,Table" for text in ("None", "NA", "nan")]
+    path = tmp_path / "published.csv"
+    path.write_text("\n".join([header, *lines]), encoding="utf-8")
+    numbers = read_published(path, "p", "table1")
+    assert numbers["variant"].tolist() == ["None", "NA", "nan"]
+    path.write_text(f"{header}\n{lines[0].replace(',1,', ',most,')}", encoding="utf-8")
+    with pytest.raises(BenchError, match=r"column value: .*: correct the file"):
+        read_published(path, "p", "table1")
+
+
 # Intervals
 
 
