@@ -340,16 +340,33 @@ class Method(Settings):
             )
         for section in self.sections:
             notices += section.notices(self)  # type: ignore[arg-type]
-        if self.clients.held_out_share:
+        notices += self.uncovered_notices
+        if not self.task.shots:
+            kind = "public validation" if self.validation.public else "validation"
+            notices.append(
+                f"{self.validation.tasks} records of the test part are a {kind} split;"
+                " accuracy is on the rest"
+            )
+        return tuple(notices)
+
+    @property
+    def uncovered_notices(self) -> tuple[str, ...]:
+        """Notices about published values that no account of this private run covers.
+
+        They stand in privacy.json too, beside the account.
+        """
+        notices = []
+        if self.private and self.clients.held_out_share:
             notices.append(
                 "personal accuracies exist only in the simulation: they are measured"
                 " on clients' own examples, no server sees them, and no account"
                 " covers them"
             )
-        if not self.task.shots:
+        if self.private and self.validation.every and not self.validation.public:
             notices.append(
-                f"{self.validation.tasks} records of the test part are a public validation split;"
-                " accuracy is on the rest"
+                "validation.public is false: validation accuracies, and the checkpoints"
+                " that they choose, read private validation data without noise, and no"
+                " account covers them"
             )
         return tuple(notices)
 

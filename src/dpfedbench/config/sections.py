@@ -245,7 +245,10 @@ class Validation(Section):
     )
     public: bool = setting(
         True,
-        doc="whether its data are public; if not, it must not influence training",
+        doc=(
+            "whether its data are public; if not, it must not influence training, and a"
+            " private run has a notice, since no account covers validation accuracies"
+        ),
     )
 
 

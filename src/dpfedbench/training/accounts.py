@@ -240,7 +240,8 @@ def account_run(
     account = account_of(
         run, releases, clients_dir=clients_dir, search=search, before=before
     )
-    write_json(out_path, account.to_json())
+    notices = (*account.notices, *run.uncovered_notices)
+    write_json(out_path, dataclasses.replace(account, notices=notices).to_json())
 
 
 def planned_deltas(

@@ -15,7 +15,7 @@ from dpsum.accounting.tuning import Search
 from dpsum.ledger import Ledger
 from tests.dpsum.helpers import make_releases
 
-from .conftest import PLAIN, accounted, make_config
+from .conftest import PLAIN, accounted, difference_config, make_config, train_model
 
 SUM = "query-gradient-sum"
 SAMPLER = {"kind": "one-pass", "clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
@@ -55,6 +55,37 @@ def test_account_refuses_a_ledger_of_another_method(tmp_path, lines, overlay, me
     with pytest.raises(DpsumError, match=rf"ledger\.jsonl.*{message}"):
         write_account(tmp_path, lines, overlay)
     assert not (tmp_path / "privacy.json").exists()
+
+
+def test_account_has_a_notice_of_validation_on_private_data(tmp_path):
+    """No account covers the validation accuracies, so privacy.json says so."""
+    private = {"validation": {"every": 2, "public": False}}
+    values = write_account(tmp_path, LINES, private)
+    (notice,) = values["notices"]
+    assert notice.startswith("validation.public is false: validation accuracies")
+    assert notice in make_config(private).notices
+
+
+@pytest.mark.parametrize(
+    "overlay",
+    [
+        {"validation": {"every": 2}},
+        {"validation": {"every": 0, "public": False}},
+        {"method": "maml", "validation": {"every": 2, "public": False}},
+    ],
+    ids=["public data", "no validation", "no privacy"],
+)
+def test_runs_without_private_validation_have_no_such_notice(overlay):
+    assert make_config(overlay).uncovered_notices == ()
+
+
+def test_account_has_a_notice_of_personal_accuracies(tmp_path, silos):
+    """They differ with who took part, where clients keep a state."""
+    run = difference_config({"clients": {"held_out_share": 0.2}})
+    train_model(run, silos, tmp_path)
+    (notice,) = accounted(run, tmp_path)["notices"]
+    assert notice.startswith("personal accuracies exist only in the simulation")
+    assert notice in run.notices
 
 
 def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation, apart):
