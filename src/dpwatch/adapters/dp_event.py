@@ -3,14 +3,22 @@
 jax_privacy's execution plans have such trees too. A tree states noise multipliers,
 probabilities and counts only. The caller therefore supplies the number of units, and
 may supply a clipping norm other than 1. A ledger from a tree describes the tree, not
-the code that ran. A tree does not state its adjacency either; in dp_accounting the
-accountant does:
+the code that ran.
 
-- "zero-out": multipliers are the noise over C. It is
-  `NeighboringRelation.REPLACE_SPECIAL`, the default of jax_privacy's plans; for Poisson
-  samples `ADD_OR_REMOVE_ONE` is the same.
-- "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE`
-  take them. dp_accounting covers samples of a fixed size under this adjacency only.
+Multipliers are noise over C under every adjacency, as `GaussianDpEvent` defines them. A
+tree does not state its adjacency; in dp_accounting the accountant does:
+
+- "zero-out": `NeighboringRelation.REPLACE_SPECIAL`, the default of jax_privacy's plans.
+- "add-or-remove": `ADD_OR_REMOVE_ONE`. For Gaussians and Poisson samples it is the same
+  as zero-out. A sample of a fixed size is refused, since a unit that leaves changes the
+  place of the others.
+- "replace-one": `REPLACE_ONE`. The sum moves by up to 2 C. dp_accounting's
+  `PLDAccountant` computes the same. Its `RdpAccountant` takes multipliers as noise over
+  2 C instead, so that its epsilon is too small for a tree of Gaussians. It is the only
+  accountant of samples of a fixed size, so `to_event` makes no tree of these.
+
+The lines are the same for all adjacencies: an account of them has the profiles `proven`
+(zero-out, and add-or-remove where it is accepted) and `replace_one`.
 
 The tree of a plan with banded noise is that of one band: ceil(rounds / bands) Poisson
 samples.
@@ -29,8 +37,7 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
-_OVER = {"zero-out": 1.0, "replace-one": 2.0}
-"""Sensitivity under each adjacency, in units of C."""
+_ADJACENCIES = ("zero-out", "add-or-remove", "replace-one")
 
 
 class _Round(NamedTuple):
@@ -62,25 +69,25 @@ def from_event(
             replacement of them, and of compositions.
         units: number of records or clients in the data.
         unit: "record" or "client".
-        adjacency: adjacency of the accountant that the tree is for; see the module. The
-            lines are for zero-out.
+        adjacency: adjacency of the accountant that the tree is for; see the module.
         threshold: C.
 
     Raises:
-        DpsumError: the tree has another event, or samples of several kinds or sizes,
-            which one ledger cannot have.
+        DpsumError: the tree has another event, or one that does not define this
+            adjacency, or samples of several kinds or sizes, which one ledger cannot
+            have.
     """
-    if unit not in ("record", "client") or adjacency not in _OVER:
+    if unit not in ("record", "client") or adjacency not in _ADJACENCIES:
         raise DpsumError(
             f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client,"
-            f" adjacency {list(_OVER)}"
+            f" adjacency {list(_ADJACENCIES)}"
         )
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
         raise DpsumError(
             f"units is {units!r}: a tree does not state the number of units; give a"
             " whole number of at least 1"
         )
-    rounds = list(_rounds(event))
+    rounds = list(_rounds(event, adjacency))
     if not rounds:
         raise DpsumError("the tree has no release: there is nothing to account for")
     kinds = {(sample.rate, sample.size, len(sample.multipliers)) for sample in rounds}
@@ -112,13 +119,12 @@ def from_event(
     lines = []
     for number, sample in enumerate(rounds):
         for index, multiplier in enumerate(sample.multipliers):
-            z = multiplier * _OVER[adjacency]
             lines.append(
                 _line(
                     number,
                     "sum" if count == 1 else f"sum-{index}",
                     unit,
-                    z,
+                    multiplier,
                     threshold,
                     sampler,
                 )
@@ -158,16 +164,21 @@ def _line(
         raise DpsumError(f"the tree has an invalid release: {error}") from error
 
 
-def _rounds(event: events.DpEvent) -> Iterator[_Round]:
-    """Yield the tree's samples in order; a Gaussian over all units has rate 1."""
+def _rounds(event: events.DpEvent, adjacency: str) -> Iterator[_Round]:
+    """Yield the tree's samples in order; a Gaussian over all units has rate 1.
+
+    Raises:
+        DpsumError: an event has no analysis, or does not define this adjacency.
+    """
+    _check_adjacency(event, adjacency)
     match event:
         case events.NoOpDpEvent():
             return
         case events.ComposedDpEvent():
             for part in event.events:
-                yield from _rounds(part)
+                yield from _rounds(part, adjacency)
         case events.SelfComposedDpEvent():
-            once = list(_rounds(event.event))
+            once = list(_rounds(event.event, adjacency))
             for _ in range(event.count if once else 0):
                 yield from once
         case events.PoissonSampledDpEvent():
@@ -193,6 +204,22 @@ def _rounds(event: events.DpEvent) -> Iterator[_Round]:
             )
         case _:
             yield _Round(1.0, None, tuple(_gaussians(event)))
+
+
+def _check_adjacency(event: events.DpEvent, adjacency: str) -> None:
+    fixed_size = isinstance(event, events.SampledWithoutReplacementDpEvent)
+    if fixed_size and adjacency == "add-or-remove":
+        raise DpsumError(
+            "the tree has samples of a fixed size, which a unit more or less changes:"
+            " give adjacency zero-out or replace-one"
+        )
+    mixture = isinstance(event, events.MixtureOfGaussiansDpEvent)
+    if mixture and adjacency == "replace-one":
+        raise DpsumError(
+            "the tree has a mixture of Gaussians, which states what a unit more or less"
+            " does and not what another unit in its place does: give adjacency zero-out"
+            " or add-or-remove, or a PoissonSampledDpEvent"
+        )
 
 
 def _chance(chance: float) -> float:
@@ -234,16 +261,18 @@ def to_event(
 
     Args:
         releases: lines of the ledger.
-        adjacency: adjacency of the accountant; see the module.
+        adjacency: adjacency of the accountant; see the module. Multipliers are noise
+            over C under each.
 
     Raises:
-        DpsumError: dp_accounting has no event for the mechanism and sampler under this
-            adjacency, or the ledger has no account.
+        DpsumError: no accountant of dp_accounting reads an event of the mechanism and
+            sampler under this adjacency as its class defines it, or the ledger has no
+            account.
     """
-    if not releases or adjacency not in _OVER:
+    if not releases or adjacency not in _ADJACENCIES:
         raise DpsumError(
             f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one"
-            f" of {list(_OVER)}"
+            f" of {list(_ADJACENCIES)}"
         )
     if len({event.unit for event in releases}) > 1:
         raise DpsumError(
@@ -255,39 +284,31 @@ def to_event(
     first = releases[0]
     analysis = analyses.of(releases)
     kind = analysis.pair[1]
-    sampler = first.sampler
-    over = _OVER[adjacency]
-    reading = analysis.read(releases)
-    schedule = [(z / over, count) for z, count in reading.schedule]
-    gaussian = (
+    is_poisson = kind in ("poisson", "poisson-lots")
+    has_event = (
         first.mechanism in ("gaussian", "correlated-gaussian")
+        and first.adjacency == "zero-out"
         and not analysis.within_task
+        # Only Poisson samples of the others are the same without a unit.
+        and (is_poisson or adjacency != "add-or-remove")
     )
-    if gaussian and first.adjacency == "zero-out":
-        if (multiplier := analysis.gaussian(reading)) is not None:
-            return events.GaussianDpEvent(multiplier / over)
-        if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
-            rate = float(sampler["rate"])
+    reading = analysis.read(releases)
+    if has_event:
+        multiplier = analysis.gaussian(reading)
+        if multiplier is not None:
+            return events.GaussianDpEvent(multiplier)
+        if is_poisson:
+            rate = float(first.sampler["rate"])
             return _composed(
                 _times(
                     events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count
                 )
-                for z, count in schedule
-            )
-        if kind == "fixed-size" and adjacency == "replace-one":
-            size = int(sampler[analysis.units_of(sampler)]), int(sampler["cohort"])
-            return _composed(
-                _times(
-                    events.SampledWithoutReplacementDpEvent(
-                        *size, events.GaussianDpEvent(z)
-                    ),
-                    count,
-                )
-                for z, count in schedule
+                for z, count in reading.schedule
             )
     raise DpsumError(
-        f"dp_accounting has no event of {first.mechanism} noise with the sampler {kind}"
-        f" for {adjacency}: account for the ledger here"
+        f"dp_accounting has no accountant of {first.mechanism} noise with the sampler"
+        f" {kind} for {adjacency} that reads multipliers as noise over C: account for"
+        " the ledger here"
     )
 
 

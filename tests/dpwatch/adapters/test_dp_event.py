@@ -74,27 +74,122 @@ def test_account_of_a_tree_is_that_of_dp_accounting(tree, equivalent, unit, tmp_
     assert epsilon == pytest.approx(expected, abs=1e-3)
 
 
-def test_tree_of_a_fixed_size_is_for_replace_one():
-    """The sensitivity of the sum is 2 C. dp_accounting's Renyi bound is above.
+RELATIONS = {
+    "zero-out": NeighboringRelation.REPLACE_SPECIAL,
+    "add-or-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "replace-one": NeighboringRelation.REPLACE_ONE,
+}
+PROFILES = {"zero-out": "proven", "add-or-remove": "proven"}
+PROFILES["replace-one"] = "replace_one"
+FIXED_SIZE = events.SampledWithoutReplacementDpEvent(N, 100, GaussianDpEvent(3.0))
 
-    One data set reaches the Poisson-sampled Gaussian of this multiplier: a contribution
-    of C becomes -C, and all others are -C.
+
+@pytest.mark.parametrize(
+    ("tree", "epsilon"),
+    [
+        (GaussianDpEvent(1.0), 9.997256),
+        (events.SelfComposedDpEvent(GaussianDpEvent(4.0), 4), 4.377178),
+        (dp_sgd(1.0, 0.1, 10), 3.434),
+    ],
+)
+def test_tree_under_replace_one_has_noise_over_c(tree, epsilon):
+    """A unit that is replaced moves the sum by 2 C, and `GaussianDpEvent` has the noise
+    over C: 9.997 is one Gaussian of z = 1/2, and 4.377 one of z = 1. For Poisson samples
+    the values are dp_accounting's. The tree of the lines has the same value.
     """
-    sampled = events.SampledWithoutReplacementDpEvent(N, 100, GaussianDpEvent(3.0))
-    tree = events.SelfComposedDpEvent(sampled, 30)
     lines = from_event(tree, units=N, adjacency="replace-one")
-    assert {line.noise_multiplier for line in lines} == {6.0}
+    entry = account(lines, delta=DELTA).profiles["replace_one"]
+    assert entry.adjacency == "replace-one"
+    relation = NeighboringRelation.REPLACE_ONE
+    assert pld_epsilon(tree, relation) == pytest.approx(epsilon, abs=1e-3)
+    assert entry.epsilon_low <= epsilon + 1e-3
+    assert entry.epsilon_high >= epsilon - 1e-3
+    of_lines = pld_epsilon(to_event(lines, adjacency="replace-one"), relation)
+    assert of_lines == pytest.approx(epsilon, abs=1e-3)
+
+
+OF_EVERY_CLASS = {
+    events.NoOpDpEvent: events.NoOpDpEvent(),
+    events.NonPrivateDpEvent: events.NonPrivateDpEvent(),
+    events.UnsupportedDpEvent: events.UnsupportedDpEvent(),
+    events.RandomizedResponseDpEvent: events.RandomizedResponseDpEvent(0.5, 4),
+    events.GaussianDpEvent: GaussianDpEvent(1.5),
+    events.LaplaceDpEvent: events.LaplaceDpEvent(1.0),
+    events.DiscreteLaplaceDpEvent: events.DiscreteLaplaceDpEvent(1.0, 1),
+    events.SelfComposedDpEvent: FULL_BATCHES,
+    events.ComposedDpEvent: TWO_NOISES,
+    events.PoissonSampledDpEvent: events.PoissonSampledDpEvent(
+        0.1, GaussianDpEvent(1.0)
+    ),
+    events.SampledWithReplacementDpEvent: events.SampledWithReplacementDpEvent(
+        N, 100, GaussianDpEvent(1.0)
+    ),
+    events.SampledWithoutReplacementDpEvent: FIXED_SIZE,
+    events.SingleEpochTreeAggregationDpEvent: events.SingleEpochTreeAggregationDpEvent(
+        1.0, 8
+    ),
+    events.RepeatAndSelectDpEvent: events.RepeatAndSelectDpEvent(
+        GaussianDpEvent(1.0), 2.0, 1.0
+    ),
+    events.MixtureOfGaussiansDpEvent: MIXTURE,
+    events.ZCDpEvent: events.ZCDpEvent(0.5),
+    events.TruncatedSubsampledGaussianDpEvent: (
+        events.TruncatedSubsampledGaussianDpEvent(N, 0.1, 150, 1.0)
+    ),
+}
+ACCOUNTED = {
+    events.GaussianDpEvent: set(RELATIONS),
+    events.SelfComposedDpEvent: set(RELATIONS),
+    events.ComposedDpEvent: set(RELATIONS),
+    events.PoissonSampledDpEvent: set(RELATIONS),
+    events.SampledWithoutReplacementDpEvent: {"zero-out", "replace-one"},
+    events.MixtureOfGaussiansDpEvent: {"zero-out", "add-or-remove"},
+}
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+@pytest.mark.parametrize("kind", events.DpEvent.__subclasses__())
+def test_every_event_has_an_account_or_a_refusal(kind, adjacency):
+    """Where PLDAccountant supports the event, the account has its epsilon, or brackets
+    it. A class that dp_accounting adds enters by existing.
+    """
+    tree = OF_EVERY_CLASS[kind]
+    if adjacency not in ACCOUNTED.get(kind, ()):
+        with pytest.raises(DpsumError):
+            from_event(tree, units=N, adjacency=adjacency)
+        return
+    lines = from_event(tree, units=N, adjacency=adjacency)
+    entry = account(lines, delta=DELTA).profiles[PROFILES[adjacency]]
+    accountant = PLDAccountant(RELATIONS[adjacency])
+    if not accountant.supports(tree):
+        assert kind is events.SampledWithoutReplacementDpEvent
+        return
+    expected = accountant.compose(tree).get_epsilon(DELTA)
+    assert entry.epsilon_low - 1e-3 < expected < entry.epsilon_high + 1e-3
+    again = to_event(lines, adjacency=adjacency)
+    assert pld_epsilon(again, RELATIONS[adjacency]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_tree_of_a_fixed_size_has_noise_over_c():
+    """Where all others are -C and a contribution of C becomes -C, the releases are those
+    of Poisson samples of a sensitivity of 2 C. dp_accounting's Renyi bound is above; it
+    takes the multiplier as noise over 2 C, so that no tree is made for it.
+    """
+    tree = events.SelfComposedDpEvent(FIXED_SIZE, 30)
+    lines = from_event(tree, units=N, adjacency="replace-one")
+    assert {line.noise_multiplier for line in lines} == {3.0}
     sampler = lines[0].sampler
     assert (sampler["kind"], sampler["cohort"]) == ("fixed-size", 100)
-    assert to_event(lines, adjacency="replace-one") == tree
+    half = events.SampledWithoutReplacementDpEvent(N, 100, GaussianDpEvent(1.5))
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    renyi = accountant.compose(tree).get_epsilon(DELTA)
-    entry = account(lines, delta=DELTA, claims={}).profiles["replace_one"]
-    poisson = pld_epsilon(dp_sgd(3.0, 0.1, 30))
+    renyi = accountant.compose(half, 30).get_epsilon(DELTA)
+    entry = account(lines, delta=DELTA).profiles["replace_one"]
+    poisson = pld_epsilon(dp_sgd(1.5, 0.1, 30))
     assert entry.epsilon_low < poisson + 1e-3
     assert poisson < entry.epsilon_high + 1e-3 < renyi
-    with pytest.raises(DpsumError, match="sampler fixed-size for zero-out"):
-        to_event(lines)
+    for adjacency in RELATIONS:
+        with pytest.raises(DpsumError, match=f"sampler fixed-size for {adjacency}"):
+            to_event(lines, adjacency=adjacency)
 
 
 def known_rounds(kind, rounds, **changes):
@@ -111,7 +206,7 @@ SEPARATED = known_rounds("min-separation", 30, separation=10, participations=3)
     ("lines", "adjacency", "z"),
     [
         (known_rounds("one-pass", 10), "zero-out", 2.0),
-        (known_rounds("one-pass", 10), "replace-one", 1.0),
+        (known_rounds("one-pass", 10), "replace-one", 2.0),
         (SHUFFLED, "zero-out", 2 / math.sqrt(3)),
         (SEPARATED, "zero-out", 2 / math.sqrt(3)),
     ],
@@ -167,7 +262,8 @@ OF_A_CLIENT = dataclasses.replace(DP_SGD_LINES[0], unit="client")
     [
         ([OF_A_CLIENT, *DP_SGD_LINES], "zero-out"),
         (known_rounds("balls-and-bins", 10), "zero-out"),
-        (DP_SGD_LINES, "replace-one"),
+        (known_rounds("one-pass", 10), "add-or-remove"),
+        (DP_SGD_LINES, "replace-special"),
     ],
 )
 def test_to_event_refuses_ledgers_without_a_tree(lines, adjacency):
