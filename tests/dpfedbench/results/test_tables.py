@@ -1,4 +1,4 @@
-"""Tables: means and intervals of runs, their epsilons, published numbers, and texts
+"""Tables: means of runs, their epsilons, published numbers, and texts
 without HTML of a title or formula of a text.
 """
 
@@ -9,10 +9,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.files import read_json
 from dpfedbench.results import formats, tables
 from dpfedbench.results.published import read_published
@@ -155,30 +153,6 @@ def test_published_numbers_keep_their_texts(tmp_path):
     path.write_text(f"{header}\n{lines[0].replace(',1,', ',most,')}", encoding="utf-8")
     with pytest.raises(BenchError, match=r"column value: .*: correct the file"):
         read_published(path, "p", "table1")
-
-
-# Intervals
-
-
-def test_mean_interval_is_scipys_t_interval():
-    values = np.random.default_rng(0).normal(70, 8, 25)
-    for sample in (values, values[:3]):
-        interval = mean_interval(list(sample))
-        mean = sample.mean()
-        ends = stats.t.interval(
-            0.95, len(sample) - 1, loc=mean, scale=stats.sem(sample)
-        )
-        computed = (interval.mean, interval.low, interval.high)
-        assert computed == pytest.approx((mean, *ends))
-
-
-def test_interval_of_one_value_has_no_ends():
-    interval = mean_interval([50.0])
-    assert interval.mean == 50
-    assert math.isnan(interval.low)
-    assert math.isnan(interval.high)
-    with pytest.raises(BenchError, match="not finite"):
-        mean_interval([1.0, math.nan])
 
 
 # Texts for people and spreadsheets
