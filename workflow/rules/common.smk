@@ -4,8 +4,10 @@ import os
 import traceback
 
 from snakemake.settings.types import DeploymentMethod
+from snakemake_interface_executor_plugins.settings import ExecMode
 
 from dpfedbench.errors import BenchError
+from workflow_jobs.folder_lock import wait_for_other_calls
 from workflow_jobs.jobs import mark_workflow, own_sources_first
 from dpfedbench.plugins import use_configured
 from workflow_jobs.warm import WARM
@@ -17,6 +19,8 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
 mark_workflow()
+if workflow.exec_mode == ExecMode.DEFAULT:
+    wait_for_other_calls(Path(".snakemake"), sys.argv[1:])
 # Whether jobs may share a warm process. The variable is removed, so that jobs of a cluster do not inherit it.
 WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 
