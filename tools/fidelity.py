@@ -5,7 +5,9 @@ from:
 
 - `docs/fidelity/claims/PAPER.csv`: one row for each result of the paper,
 - `docs/fidelity/settings.csv`: one row for each setting that a paper states,
-- `docs/fidelity/runs.csv`: how our runs differ from the paper's text,
+- `docs/fidelity/runs.csv`: what our runs measure, and how they differ from the text,
+- `docs/fidelity/badge.csv`: what each paper lacks for the badge, and its cost,
+- `docs/measurements.md`: the numbers that were measured,
 - `config/published.csv`: the printed numbers,
 - the plan of the `paper` preset: the settings as they are configured today.
 """
@@ -31,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "fidelity"
 PAGE = ROOT / "docs" / "fidelity.md"
 PUBLISHED = ROOT / "config" / "published.csv"
+MEASUREMENTS = ROOT / "docs" / "measurements.md"
 
 PAPERS = {
     "dp-fedmeta": ("DP-FedMeta", "dp-fedmeta"),
@@ -42,31 +45,81 @@ PAPERS = {
 """Title of each paper, and its page in docs/findings/."""
 
 STATUSES = {
-    "reproduced": "our 95 % interval contains the printed number, or ours rounds to it",
-    "agrees": "a fact or a condition that needs no training, and that holds",
-    "implemented": "an algorithm or a rule that runs as printed; deviations are named",
-    "effect found": "the paper states an effect, not a number, and our runs show it",
-    "effect not found": "our runs do not show the stated effect",
-    "differs, explained": "the named run or account explains the difference",
-    "differs, partly explained": "the named run explains a part of the difference",
-    "differs, not explained": "the cause of the difference is not known",
+    "reproduced": "the paper's quantity, data set and stated settings; the printed number"
+    " is in our interval",
+    "holds": "a fact, a derivation or an account of the paper that is right, without"
+    " training",
+    "implemented": "an algorithm or a formula that runs as printed",
+    "effect found": "the statement's quantity, baseline, data set and settings; our runs"
+    " show the effect",
+    "effect not found": "the same, and our runs do not show it",
+    "differs, explained": "with one cause changed, our interval has the printed number",
+    "differs, partly explained": "with one cause changed, our number is nearer to the"
+    " printed one",
     "contradictory": "the paper contradicts itself here",
     "void": "a privacy claim that does not hold for the mechanism that was run",
-    "not run": "planned by the `paper` preset; the explanation has the estimated cost",
-    "cannot be decided here": "the explanation says what is missing",
+    "agrees, other settings": "the printed number is in our interval, but our settings"
+    " are not the paper's",
+    "fitted": "a free value was chosen so that the printed number comes out, or training"
+    " ends there",
+    "effect seen, other settings": "our runs show the effect, at another scale or by"
+    " other settings",
+    "effect not seen, other settings": "our runs do not show it, at another scale or by"
+    " other settings",
+    "not decided": "no run of ours decides it; the row has what a decision costs",
     "a setting": "not a result; it stands among the settings below",
     "nothing to measure": "an illustration or a notation",
 }
 """Every status of a result, and its meaning."""
 
+UNDECIDED = (
+    "agrees, other settings",
+    "fitted",
+    "effect seen, other settings",
+    "effect not seen, other settings",
+    "not decided",
+)
+"""Statuses that leave the paper's result open."""
+
+QUANTITIES = (
+    "accuracy",
+    "loss",
+    "norm",
+    "time",
+    "epsilon",
+    "delta",
+    "noise",
+    "labels",
+    "parameters",
+    "operations",
+    "text",
+)
+"""What a statement is about. "text" is a fact or a formula: nothing is measured."""
+
+DATA_SETS = {
+    "omniglot": r"Omniglot",
+    "cifar-fs": r"CIFAR-FS",
+    "mini-imagenet": r"Mini-ImageNet",
+    "mnist": r"(?<!Fashion-)MNIST",
+    "fashion-mnist": r"Fashion-MNIST",
+    "cifar-10": r"CIFAR-10",
+    "shakespeare-800": r"Shakespeare",
+    "wiki-1600": r"Wiki",
+}
+"""Patterns of the data sets of published.csv in docs/measurements.md."""
+
 _EXPLAINED = ("differs, explained", "differs, partly explained")
+_EFFECTS = ("effect found", "effect not found")
+_OTHER_EFFECTS = ("effect seen, other settings", "effect not seen, other settings")
 _SETS = ("x", "series", "variants", "datasets", "tasks")
 """Keys that describe all cells together. Ours must contain the stated values."""
 
 _MEASUREMENT = re.compile(r"\b[MR]\d+\b")
-_COST = re.compile(r"about [\d.,]+(?: to [\d.,]+)? (?:hours|minutes|GPU days)")
+_COST = re.compile(r"[\d.,]+(?: to [\d.,]+)? (?:GPU )?h\b|needs [\w' -]+")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 _INTERVAL = re.compile(r"\((-?[\d.]+) to (-?[\d.]+)\)")
+_BASELINE = re.compile(r".+ = .+ \[[MR]\d+(?:, [MR]\d+)*\]")
+_WITH_INTERVAL = re.compile(r"-?[\d.,]+(?: %)? \(-?[\d.]+ to -?[\d.]+\)")
 
 
 @dataclass(frozen=True)
@@ -76,6 +129,7 @@ class Result:
     Attributes:
         location: table, figure, algorithm or section.
         claim: the claim, in words.
+        quantity: what the claim is about, one of `QUANTITIES`.
         published: the printed text, where no row of published.csv has it.
         published_row: the row of published.csv: item; dataset; task; method; variant;
             x; quantity, without empty values at the end. A `*` at the end stands for
@@ -85,12 +139,20 @@ class Result:
         ours: our number, word for word as on `page`.
         page: page in docs/ that shows `ours`.
         measurement: rows of docs/measurements.md that `ours` comes from.
+        baseline: what an effect is compared with: `NAME = NUMBER [ROW]`, joined by `; `.
+            A NAME that is a claim of the paper has that claim's number.
+        cause: the one setting that differs between `from_` and `to`.
+        from_: the number before the cause is changed: `NUMBER [ROW]`. One of `from_`
+            and `to` is `ours`, or both are of other runs. The column's name is "from".
+        to: the number with the cause changed, nearer to the printed one.
         status: one of `STATUSES`.
-        explanation: deviations, causes, the run that explains a difference.
+        cost: what a decision costs, where there is none: `N h`, `N GPU h`, `needs DATA`.
+        explanation: deviations, and what else is known.
     """
 
     location: str
     claim: str
+    quantity: str
     published: str
     published_row: str
     item: str
@@ -98,7 +160,12 @@ class Result:
     ours: str
     page: str
     measurement: str
+    baseline: str
+    cause: str
+    from_: str
+    to: str
     status: str
+    cost: str
     explanation: str
 
 
@@ -134,19 +201,57 @@ class Setting:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Differences between the settings of our runs and the paper's text.
+    """What some of our runs measure, and how their settings differ from the text.
 
     Attributes:
         name: the name that results refer to.
-        paper: the experiment; empty for all papers.
+        paper: the experiment; empty for several papers.
         runs: description of the runs.
-        deviations: each difference from the text.
+        measures: quantities that these runs measure (`QUANTITIES`), joined by `; `.
+        differs: settings that the text states and our runs do not have: `SETTING: OURS
+            (TEXT)`, joined by `; `. A SETTING of settings.csv is compared with its
+            stated value. "none" if there are none.
+        open: our choices where the text leaves a setting open.
+        fitted: the value that was chosen so that a printed number comes out.
     """
 
     name: str
     paper: str
     runs: str
-    deviations: str
+    measures: str
+    differs: str
+    open: str
+    fitted: str
+
+
+@dataclass(frozen=True)
+class MissingRun:
+    """What a paper lacks for the badge "results reproduced".
+
+    Attributes:
+        paper: the experiment.
+        missing: what is missing.
+        run: the run that would decide it.
+        cost: hours of one core, or of a GPU.
+    """
+
+    paper: str
+    missing: str
+    run: str
+    cost: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Row of docs/measurements.md.
+
+    Attributes:
+        text: the row and its numbers, without markup.
+        data: the column of the data sets.
+    """
+
+    text: str
+    data: str
 
 
 @dataclass(frozen=True)
@@ -186,7 +291,7 @@ class ComparedSetting:
 
 def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
     """Read a CSV file whose columns are the fields of a dataclass."""
-    names = [field.name for field in fields(row_type)]
+    names = [field.name.rstrip("_") for field in fields(row_type)]
     with path.open(encoding="utf-8", newline="") as handle:
         reader = csv.DictReader(handle)
         if reader.fieldnames != names:
@@ -195,7 +300,7 @@ def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
         for number, row in enumerate(reader, start=2):
             if None in row or None in row.values():
                 raise ValueError(f"{path.name}, row {number}: not {len(names)} values")
-            rows.append(row_type(**row))
+            rows.append(row_type(*row.values()))
     return rows
 
 
@@ -212,6 +317,27 @@ def read_settings() -> list[Setting]:
 def read_runs() -> dict[str, RunSettings]:
     """Return the settings of our runs, by name."""
     return {row.name: row for row in _read_rows(DATA / "runs.csv", RunSettings)}
+
+
+def read_missing() -> list[MissingRun]:
+    """Return what the papers lack for the badge."""
+    return _read_rows(DATA / "badge.csv", MissingRun)
+
+
+def read_measurements() -> dict[str, Measurement]:
+    """Return the rows of docs/measurements.md, by name."""
+    rows = {}
+    for line in MEASUREMENTS.read_text(encoding="utf-8").splitlines():
+        row = re.match(r"\| ([MR]\d+) \|", line)
+        numbers = re.match(r"- \*\*([MR]\d+)\*\*", line)
+        if row:
+            data = line.split(" | ")[3]
+            rows[row[1]] = Measurement(text=_remove_markup(line), data=data)
+        elif numbers and numbers[1] in rows:
+            known = rows[numbers[1]]
+            text = f"{known.text} {_remove_markup(line)}"
+            rows[numbers[1]] = Measurement(text=text, data=known.data)
+    return rows
 
 
 def read_published() -> dict[tuple[str, str], PublishedNumber]:
@@ -417,7 +543,7 @@ def _format_difference(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
     """Return the difference; empty where the numbers are of different quantities."""
-    if result.status != "reproduced" and not result.status.startswith("differs"):
+    if result.status.startswith("effect"):
         return ""
     return subtract_published(result.ours, _find_printed_number(result, paper, numbers))
 
@@ -462,39 +588,73 @@ def _find_covered(
     return [numbers[paper, row]] if (paper, row) in numbers else []
 
 
-def find_problems_of_result(
-    result: Result,
-    paper: str,
-    plan: Plan,
-    numbers: Mapping[tuple[str, str], PublishedNumber],
-    runs: Mapping[str, RunSettings],
-    measured: set[str],
-) -> Iterable[str]:
-    """Yield the problems of one result, one line each.
+@dataclass(frozen=True)
+class Sources:
+    """What the results are compared with.
 
-    Args:
-        result: the result.
-        paper: its experiment.
+    Attributes:
         plan: the plan of the `paper` preset.
-        numbers: the printed numbers.
-        runs: the settings of our runs.
-        measured: the rows of docs/measurements.md.
+        numbers: the printed numbers, by paper and key.
+        settings: the settings that the papers state.
+        runs: the settings of our runs, by name.
+        measurements: the rows of docs/measurements.md, by name.
     """
+
+    plan: Plan
+    numbers: Mapping[tuple[str, str], PublishedNumber]
+    settings: Sequence[Setting]
+    runs: Mapping[str, RunSettings]
+    measurements: Mapping[str, Measurement]
+
+
+def read_sources(plan: Plan) -> Sources:
+    """Return what the results are compared with."""
+    return Sources(
+        plan=plan,
+        numbers=read_published(),
+        settings=read_settings(),
+        runs=read_runs(),
+        measurements=read_measurements(),
+    )
+
+
+def find_problems_of_result(
+    result: Result, paper: str, sources: Sources
+) -> Iterable[str]:
+    """Yield the problems of one result of a paper, one line each."""
+    numbers = sources.numbers
     if result.status not in STATUSES:
         yield f"the status {result.status!r} is none of {', '.join(STATUSES)}"
+    if result.quantity not in QUANTITIES:
+        yield f"the quantity {result.quantity!r} is none of {', '.join(QUANTITIES)}"
     if not result.published and not result.published_row:
         yield "it has neither `published` nor `published_row`"
     if result.published_row and not _find_covered(result, paper, numbers):
         yield f"published.csv has no row {result.published_row!r}"
-    if result.item and (paper, result.item) not in plan.items:
+    if result.item and (paper, result.item) not in sources.plan.items:
         yield f"the paper preset has no item {result.item}"
-    for name in _MEASUREMENT.findall(result.measurement):
-        if name not in measured:
-            yield f"docs/measurements.md has no row {name}"
-    if result.run and (
-        result.run not in runs or runs[result.run].paper not in ("", paper)
-    ):
+    run = sources.runs.get(result.run)
+    if result.run and (run is None or run.paper not in ("", paper)):
         yield f"runs.csv has no runs {result.run} of this paper"
+    if result.ours and not result.run:
+        yield "it has a number of ours, but no `run`"
+    yield from _find_problems_of_numbers(result, sources.measurements)
+    yield from _find_problems_of_comparisons(result, sources.measurements)
+    printed = _find_printed_number(result, paper, numbers)
+    yield from _find_problems_of_status(result, printed, run)
+    if result.status in _EXPLAINED:
+        yield from _find_problems_of_cause(result, printed, sources.measurements)
+
+
+def _find_problems_of_numbers(
+    result: Result, measurements: Mapping[str, Measurement]
+) -> Iterable[str]:
+    """Yield the numbers that neither their page nor their measurement's row has."""
+    named = _MEASUREMENT.findall(result.measurement)
+    texts = [result.measurement, result.baseline, result.from_, result.to]
+    for name in _MEASUREMENT.findall(" ".join([*texts, result.explanation])):
+        if name not in measurements:
+            yield f"docs/measurements.md has no row {name}"
     if result.ours:
         page = ROOT / "docs" / result.page
         if not result.page or not page.is_file():
@@ -503,58 +663,221 @@ def find_problems_of_result(
             page.read_text(encoding="utf-8")
         ):
             yield f"{result.page} does not have {result.ours!r}"
-        if not result.run:
-            yield "it has a number of ours, but no `run`"
-    printed = _find_printed_number(result, paper, numbers)
-    yield from _find_problems_of_status(result, printed, measured)
+        if not named:
+            yield "it has a number of ours, but no measurement"
+        if not _is_measured(result.ours, named, measurements):
+            yield f"{result.measurement} does not have {result.ours!r}"
+
+
+def _find_problems_of_comparisons(
+    result: Result, measurements: Mapping[str, Measurement]
+) -> Iterable[str]:
+    """Yield the numbers beside ours that their measurement's row does not have."""
+    for entry in _split(result.baseline):
+        if not _BASELINE.fullmatch(entry):
+            yield f"the baseline {entry!r} is not `NAME = NUMBER [ROW]`"
+    for text in (result.from_, result.to, *_split(result.baseline)):
+        number, rows = _split_rows(text)
+        if text and not _is_measured(number, rows, measurements):
+            yield f"{', '.join(rows) or 'no row'} does not have {number!r}"
+    # An interval in the explanation is a measured number too.
+    for number in _WITH_INTERVAL.findall(result.explanation):
+        rows = _MEASUREMENT.findall(result.explanation)
+        if not _is_measured(number, rows, measurements):
+            yield f"no row that the explanation names has {number!r}"
+
+
+def _split(text: str) -> list[str]:
+    """Return the entries of a text that are joined by `; `."""
+    return [entry.strip() for entry in text.split("; ") if entry.strip()]
+
+
+def _split_rows(text: str) -> tuple[str, list[str]]:
+    """Return the number of `NAME = NUMBER [ROW]`, and the named rows."""
+    number = text.partition(" [")[0].rpartition(" = ")[2]
+    return number, _MEASUREMENT.findall(text.partition(" [")[2])
+
+
+def _is_measured(
+    number: str, names: Iterable[str], measurements: Mapping[str, Measurement]
+) -> bool:
+    """Return whether one of the named rows has a number, as a whole word."""
+    wanted = re.escape(_remove_markup(number).replace(" %", ""))
+    pattern = re.compile(rf"(?<![\d.,]){wanted}(?![\d]|[.,]\d)")
+    return any(
+        pattern.search(measurements[name].text.replace(" %", ""))
+        for name in names
+        if name in measurements
+    )
 
 
 def _find_problems_of_status(
-    result: Result, printed: str, measured: set[str]
+    result: Result, printed: str, run: RunSettings | None
 ) -> Iterable[str]:
-    """Yield the contradictions between a result's status and its numbers and texts."""
+    """Yield the contradictions between a result's status and its numbers and runs."""
     status = result.status
-    if status == "reproduced" and printed and not is_reproduced(result.ours, printed):
+    judged = ("reproduced", "agrees, other settings", "fitted")
+    if status in (*judged, *_EFFECTS, *_OTHER_EFFECTS):
+        if not result.ours or run is None:
+            yield "it has no result of ours"
+        elif result.quantity not in _split(run.measures):
+            yield f"the runs {run.name} do not measure {result.quantity}"
+    if status in ("reproduced", "agrees, other settings") and not is_reproduced(
+        result.ours, printed
+    ):
         yield f"ours, {result.ours!r}, does not reproduce {printed}"
-    if status.startswith("differs"):
-        if not subtract_published(result.ours, printed):
-            yield "it differs, but there are no two numbers to compare"
-        if is_reproduced(result.ours, printed):
-            yield f"it differs, but {result.ours!r} reproduces {printed}"
-    if status in _EXPLAINED:
-        named = set(_MEASUREMENT.findall(result.explanation))
-        if not named & measured and ".md" not in result.explanation:
-            yield "its explanation names no measurement and no page"
-    if status in ("effect found", "effect not found") and not result.ours:
-        yield "it has no result of ours that shows the effect, or its absence"
-    if status == "not run" and not _COST.search(result.explanation):
-        yield "its explanation has no cost (`about N hours`)"
-    needs_reason = status in ("void", "cannot be decided here", "contradictory")
-    if needs_reason and not result.explanation:
+    if status in ("reproduced", *_EFFECTS) and run is not None:
+        if run.differs != "none":
+            yield f"its runs have other settings: {run.differs}"
+        if run.fitted:
+            yield f"its runs were fitted: {run.fitted}"
+    other = ("agrees, other settings", *_OTHER_EFFECTS)
+    if status in other and run is not None and run.differs == "none":
+        yield "its runs have no other settings"
+    if status == "fitted" and run is not None and not run.fitted:
+        yield f"runs.csv does not say what was fitted in {run.name}"
+    yield from _find_missing_columns(result, printed)
+
+
+def _find_missing_columns(result: Result, printed: str) -> Iterable[str]:
+    """Yield the columns that a result's status needs, or does not allow."""
+    status = result.status
+    if status in (*_EFFECTS, *_OTHER_EFFECTS) and not result.baseline:
+        yield "the effect has no baseline"
+    if status in _EXPLAINED and is_reproduced(result.ours, printed):
+        yield f"it differs, but {result.ours!r} reproduces {printed}"
+    if status not in _EXPLAINED and (result.cause or result.from_ or result.to):
+        yield "it has a cause, but is not explained"
+    if status in UNDECIDED and not _COST.match(result.cost):
+        yield "it has no cost (`N h`, `N GPU h` or `needs DATA`)"
+    if status not in UNDECIDED and result.cost:
+        yield "it has a cost, but is decided"
+    needs_reason = ("void", "not decided", "contradictory", "fitted", "holds")
+    if status in needs_reason and not result.explanation:
         yield "it has no explanation"
+
+
+def _find_problems_of_cause(
+    result: Result, printed: str, measurements: Mapping[str, Measurement]
+) -> Iterable[str]:
+    """Yield what an explanation by a second run lacks."""
+    if not result.cause or not result.from_ or not result.to:
+        yield "it is explained without a second measurement: `cause`, `from`, `to`"
+        return
+    before, before_rows = _split_rows(result.from_)
+    after, after_rows = _split_rows(result.to)
+    if before == after:
+        yield "`from` and `to` are one measurement"
+    own = _MEASUREMENT.findall(result.measurement)
+    if result.ours not in (before, after) and {*before_rows, *after_rows} & {*own}:
+        yield f"neither `from` nor `to` is ours, {result.ours!r}, or another run"
+    if _overlap(before, after):
+        yield f"{before!r} and {after!r} overlap: the cause moves nothing"
+    distances = [_find_distance(text, printed) for text in (before, after)]
+    if None in distances:
+        yield "`from`, `to` or the printed value is no number"
+    elif distances[1] >= distances[0]:
+        yield f"the cause does not move our number towards {printed}"
+    reached = is_reproduced(after, printed)
+    if reached != (result.status == "differs, explained"):
+        yield f"the status is not that of {after!r} beside {printed}"
+    data_set = [*_split(result.published_row), "", ""][1]
+    pattern = DATA_SETS.get(data_set, "")
+    for name in (*before_rows, *after_rows):
+        if name in measurements and not re.search(pattern, measurements[name].data):
+            yield f"{name} is not of {data_set}"
+
+
+def _find_distance(ours: str, printed: str) -> float | None:
+    """Return the distance of our number from the printed one."""
+    our_number = _parse_number(ours)
+    printed_number = _parse_number(printed)
+    if our_number is None or printed_number is None:
+        return None
+    return abs(our_number - printed_number)
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Return whether two numbers have intervals that overlap."""
+    one = _INTERVAL.search(first)
+    other = _INTERVAL.search(second)
+    if not one or not other:
+        return False
+    return float(one[1]) <= float(other[2]) and float(other[1]) <= float(one[2])
+
+
+def find_contradictions(paper: str, results: Sequence[Result]) -> Iterable[str]:
+    """Yield the cells of a paper that have two numbers.
+
+    A cell is a claim, or a baseline's name.
+    """
+    values = {result.claim: result.ours for result in results if result.ours}
+    for result in results:
+        for entry in _split(result.baseline):
+            name = entry.rpartition(" = ")[0]
+            number, _ = _split_rows(entry)
+            known = values.setdefault(name, number)
+            if known != number:
+                yield f"{paper}, {name}: two numbers, {known!r} and {number!r}"
+
+
+def find_problems_of_measurements(
+    measurements: Mapping[str, Measurement],
+) -> Iterable[str]:
+    """Yield the entries of docs/measurements.md that have two numbers."""
+    for name, row in measurements.items():
+        known: dict[str, str] = {}
+        for entry in row.text.partition(f" - {name} ")[2].split(" · "):
+            label, _, value = entry.partition(": ")
+            if known.setdefault(label, value) != value:
+                yield f"docs/measurements.md, {name}, {label}: two numbers"
+
+
+def find_problems_of_runs(
+    run: RunSettings, papers: Iterable[str], settings: Sequence[Setting]
+) -> Iterable[str]:
+    """Yield the problems of a row of runs.csv that some papers' results refer to."""
+    for quantity in _split(run.measures):
+        if quantity not in QUANTITIES:
+            yield f"it measures {quantity!r}, which is none of {', '.join(QUANTITIES)}"
+    if not run.differs:
+        yield "`differs` says neither which settings differ, nor none"
+    if run.differs == "none":
+        return
+    for entry in _split(run.differs):
+        name, _, values = entry.partition(": ")
+        if not re.fullmatch(r".+ \(.+\)", values):
+            yield f"{entry!r} is not `SETTING: OURS (TEXT)`"
+        stated = [
+            yaml.safe_load(setting.value or "null")
+            for setting in settings
+            if setting.paper in papers and setting.setting == name
+        ]
+        if stated and set(map(str, stated)) == {"None"}:
+            yield f"the text leaves {name!r} open"
+        ours = _parse_number(values)
+        if stated and ours is not None and all(ours == value for value in stated):
+            yield f"{name}: {values!r} is the text's value"
 
 
 def find_problems(plan: Plan) -> list[str]:
     """Return all problems of the data, one line each."""
-    numbers = read_published()
-    runs = read_runs()
-    text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
-    measured = set(re.findall(r"^\| ([MR]\d+) \|", text, flags=re.M))
-    messages = []
-    used_runs = set()
+    sources = read_sources(plan)
+    messages = list(find_problems_of_measurements(sources.measurements))
+    papers_of_runs: dict[str, set[str]] = {name: set() for name in sources.runs}
     for paper in PAPERS:
         results = read_results(paper)
+        messages += find_contradictions(paper, results)
         covered = set()
         for result in results:
             name = f"{paper}, {result.location}, {result.claim}"
             messages += [
                 f"{name}: {problem}"
-                for problem in find_problems_of_result(
-                    result, paper, plan, numbers, runs, measured
-                )
+                for problem in find_problems_of_result(result, paper, sources)
             ]
-            covered.update(_find_covered(result, paper, numbers))
-            used_runs.add(result.run)
+            covered.update(_find_covered(result, paper, sources.numbers))
+            if result.run in papers_of_runs:
+                papers_of_runs[result.run].add(paper)
         counts = Counter((result.location, result.claim) for result in results)
         messages += [
             f"{paper}: two rows {row}" for row, count in counts.items() if count > 1
@@ -563,7 +886,7 @@ def find_problems(plan: Plan) -> list[str]:
         # result covers all equal rows.
         messages += [
             f"{paper}: no row for the printed number {key!r}"
-            for (number_paper, key), number in numbers.items()
+            for (number_paper, key), number in sources.numbers.items()
             if number_paper == paper and number not in covered
         ]
         items = {result.item for result in results}
@@ -574,10 +897,20 @@ def find_problems(plan: Plan) -> list[str]:
             and re.match(r"table\d|figure\d", item)
             and item not in items
         ]
+    for name, papers in papers_of_runs.items():
+        if not papers:
+            messages.append(f"runs.csv: nothing refers to {name}")
+        messages += [
+            f"runs.csv, {name}: {problem}"
+            for problem in find_problems_of_runs(
+                sources.runs[name], papers, sources.settings
+            )
+        ]
+    missing = {row.paper for row in read_missing()}
     messages += [
-        f"runs.csv: nothing refers to {name}" for name in set(runs) - used_runs
+        f"badge.csv: no row for {paper}" for paper in PAPERS if paper not in missing
     ]
-    for setting in read_settings():
+    for setting in sources.settings:
         compared = compare(setting, plan)
         name = f"{setting.paper}, {setting.setting}"
         if compared.verdict not in ("equal", "open in the text") and not setting.reason:
@@ -620,8 +953,28 @@ def _make_result_rows(paper: str) -> Iterable[str]:
             _format_difference(result, paper, numbers),
             f"`{result.run}`" if result.run else "",
             f"**{result.status}**",
-            _add_links(result.explanation),
+            _add_links(_describe_evidence(result)),
         )
+
+
+def _describe_evidence(result: Result) -> str:
+    """Return the baseline, the cause, the cost and the explanation of a result."""
+    parts = []
+    if result.baseline:
+        parts.append(f"Beside: {_remove_brackets(result.baseline)}.")
+    if result.cause:
+        before = _remove_brackets(result.from_)
+        after = _remove_brackets(result.to)
+        parts.append(f"Cause: {result.cause}; from {before} to {after}.")
+    parts.append(result.explanation)
+    if result.cost:
+        parts.append(f"Cost: {result.cost}.")
+    return " ".join(part for part in parts if part)
+
+
+def _remove_brackets(text: str) -> str:
+    """Return numbers with their rows in round brackets, which become links."""
+    return text.replace(" [", " (").replace("]", ")").replace(" = ", " ")
 
 
 def _make_setting_rows(paper: str, plan: Plan) -> Iterable[str]:
@@ -654,8 +1007,21 @@ def _make_summary() -> Iterable[str]:
         yield _make_row(
             f"**{status}**", meaning, *(str(counts[paper][status]) for paper in PAPERS)
         )
+    undecided = (
+        str(sum(counts[paper][status] for status in UNDECIDED)) for paper in PAPERS
+    )
+    yield _make_row("open", f"the rows of {', '.join(UNDECIDED)}", *undecided)
     totals = (str(sum(counts[paper].values())) for paper in PAPERS)
     yield _make_row("all rows", "", *totals)
+
+
+def _make_missing() -> Iterable[str]:
+    """Yield the rows of the table of what each paper lacks for the badge."""
+    yield _make_row("paper", "missing", "run that decides it", "cost")
+    yield "|---|---|---|---|"
+    for row in read_missing():
+        title, _ = PAPERS[row.paper]
+        yield _make_row(title, _add_links(row.missing), _add_links(row.run), row.cost)
 
 
 def make_page(plan: Plan) -> str:
@@ -666,7 +1032,15 @@ def make_page(plan: Plan) -> str:
         " figures of these\npapers: `uv run snakemake -n --configfile"
         " config/presets/paper.yaml`."
     )
-    parts = [_INTRODUCTION, "\n".join(_make_summary()), planned, _HOW_TO]
+    parts = [
+        _INTRODUCTION,
+        "## Count",
+        "\n".join(_make_summary()),
+        planned,
+        _BADGE,
+        "\n".join(_make_missing()),
+        _HOW_TO,
+    ]
     runs = read_runs().values()
     for paper, (title, findings) in PAPERS.items():
         used_runs = {result.run for result in read_results(paper)}
@@ -675,13 +1049,18 @@ def make_page(plan: Plan) -> str:
             f"[Findings](findings/{findings}.md) has the readings and the experiments.",
             "### Results",
             "| where (our item) | what | published | ours | difference | our runs |"
-            " status | explanation |\n|---|---|---|---|---|---|---|---|\n"
+            " status | evidence and explanation |\n|---|---|---|---|---|---|---|---|\n"
             + "\n".join(_make_result_rows(paper)),
             "### How our runs differ from the text",
-            "| runs | what was run | differences from the text |\n|---|---|---|\n"
+            "| runs | what was run | settings that differ: ours (the text's) | open in"
+            " the text: ours | fitted |\n|---|---|---|---|---|\n"
             + "\n".join(
                 _make_row(
-                    f"`{row.name}`", _add_links(row.runs), _add_links(row.deviations)
+                    f"`{row.name}`",
+                    _add_links(row.runs),
+                    _add_links(row.differs),
+                    _add_links(row.open),
+                    row.fitted,
                 )
                 for row in runs
                 if row.paper == paper or (not row.paper and row.name in used_runs)
@@ -697,20 +1076,46 @@ def make_page(plan: Plan) -> str:
 _INTRODUCTION = """# Fidelity: the papers' results and settings beside ours
 
 This page lists every table, figure, algorithm and quantitative claim of the five papers: what is printed, what we measured, whether
-our settings are the text's, and which run explains a difference. Numbers that the papers quote from other work are left out.
+our settings are the text's, and what explains a difference. Numbers that the papers quote from other work are left out. An equation
+has a row if it is a result, a bound or a rule whose reading matters; equations that only define a method stand in one row with their
+algorithm.
 
 - *published*: the printed number, from `config/published.csv` where it has it.
 - *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md), which has the command.
 - *our runs*: the settings of these runs; each paper has a list of how they differ from its text.
-- *difference*: ours less the printed number."""
+- *difference*: ours less the printed number.
 
-_HOW_TO = """`uv run python tools/fidelity.py` writes this page from `docs/fidelity/`. To add a measured number:
+## Rules
 
-1. Add its row to [measurements](measurements.md), and the number to a page of `docs/` (findings or results).
+A status is earned, not given. `tools/fidelity.py` refuses a row that breaks one of the rules below where a program can see it.
+
+1. **reproduced** needs the paper's own quantity, data set and stated settings, and a number that training or an independent
+   computation produced. A number is no reproduction if a free value was solved from the printed one, if training ends where the
+   printed number is reached, if the algorithm is not in the paper, if a stated setting differs, or if the agreement is chance. Such a
+   row is *fitted*, *agrees, other settings* or *not decided*.
+2. **explained** needs a second number in which one named cause is changed, on the same data set and task, and which is nearer to the
+   printed one: *partly* if it does not reach it. The two intervals do not overlap. A run of another data set explains nothing, and
+   neither does the difference between our size and the paper's as long as the larger run is missing.
+3. **effect found** and **effect not found** need the statement's quantity, baseline, data set and settings. An account decides no
+   statement on accuracy. A grid that cannot contain the optimum decides nothing. At another scale the effect is *seen* or *not seen*,
+   and stays open.
+4. **One number for each thing.** Where two tests give two values, all rows use the one that the paper's test asks for, and name the
+   other. Each measured number stands in its row of [measurements](measurements.md).
+5. Everything else is **not decided**, with its cost in hours (of one core, unless a GPU is named) or the data that it needs."""
+
+_BADGE = """## What is missing for the badge
+
+"Results reproduced" asks that the main claims are reproduced, or that a difference is explained. No paper has that yet. For each:"""
+
+_HOW_TO = """## How to add a number
+
+`uv run python tools/fidelity.py` writes this page from `docs/fidelity/`.
+
+1. Add its row to [measurements](measurements.md), with the number, and the number to a page of `docs/` (findings or results).
 2. In `docs/fidelity/claims/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
-   and `explanation`. If the settings are new, add a row to `docs/fidelity/runs.csv`.
-3. Run the tool. It lists what does not fit: a number that its page does not have, "reproduced" outside the interval, "explained"
-   without a measurement.
+   and `explanation`; for an effect the `baseline`, for an explanation `cause`, `from` and `to`, for an open row the `cost`. If the
+   settings are new, add a row to `docs/fidelity/runs.csv`.
+3. Run the tool. It lists what breaks a rule.
 
 A changed preset needs step 3 alone. If a setting then differs from the text, `docs/fidelity/settings.csv` needs a reason."""
 
