@@ -15,6 +15,9 @@ ROOT = root_folder(workflow.current_basedir)
 sys.path.insert(0, str(ROOT / "src"))
 
 
+include: ROOT / "workflow/rules/terminal.smk"
+
+
 configfile: ROOT / "config/config.yaml"
 
 

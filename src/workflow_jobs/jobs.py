@@ -19,19 +19,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import psutil
 
 from dpfedbench import files, plugins
 from dpfedbench.errors import BenchError
 from dpsum.files import number_of
+from workflow_jobs.terminal import QUIET, ImportantLines, Stream, print_over_progress
 
 
 class _Tee(io.TextIOBase):
     """Stream that writes text to the terminal and to the log at once."""
 
-    def __init__(self, *streams: TextIO) -> None:
+    def __init__(self, *streams: Stream) -> None:
         self._streams = streams
 
     def write(self, text: str) -> int:
@@ -50,6 +51,24 @@ class _Tee(io.TextIOBase):
 
     def isatty(self) -> bool:
         return self._streams[0].isatty()
+
+
+class _OverProgress(io.TextIOBase):
+    """Stream that writes to a terminal in place of the workflow's line of progress."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            print_over_progress(text.rstrip("\n"), self._stream)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 _INSTALLED = re.compile("^<|/site-packages/|/lib/python3")
@@ -117,6 +136,17 @@ def own_sources_first(sources: Path) -> None:
     search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     further = [folder for folder in search_path if folder not in ("", str(sources))]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *further])
+
+
+def print_no_interrupt() -> None:
+    """Print no traceback in this process if the user interrupts it."""
+    default = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            default(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 WORKFLOW = "DPFEDBENCH_WORKFLOW"
@@ -235,9 +265,52 @@ def _age() -> float:
         return time.time() - psutil.Process().create_time()
 
 
+def _report(
+    error: Exception,
+    name: str,
+    path: Path,
+    *,
+    log: Stream,
+    shown: Stream,
+    terminal: Stream,
+) -> None:
+    """Report the error that ends a job.
+
+    Args:
+        error: the error.
+        name: name of the job.
+        path: path of the job's log.
+        log: stream of the log.
+        shown: stream of the log and the terminal.
+        terminal: stream of the terminal.
+    """
+    if isinstance(error, BenchError):
+        print(f"{name}: {error}", file=shown)
+        if error.__cause__ is not None:
+            print("".join(traceback.format_exception(error.__cause__)), file=log)
+    elif message := outside(error, path):
+        print(f"{name}: {message}", file=shown)
+    else:
+        print("".join(traceback.format_exception(error)), file=log)
+        *location, message = last_lines(error)
+        for line in [*location, f"{message} (the traceback is in {path})"]:
+            print_over_progress(f"{name}: {line}", terminal)
+
+
 @contextlib.contextmanager
-def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
+def job(
+    log: str | Path, name: str, *, is_answer: bool = False
+) -> Iterator[logging.Logger]:
     """Run the body as a job, with terminal output and a log file.
+
+    Where the workflow shows its progress, only warnings and errors of the job go to the
+    terminal.
+
+    Args:
+        log: path of the log file.
+        name: name of the job in messages.
+        is_answer: whether the records of the logger are what the user asked for, so
+            that the terminal always shows them.
 
     Log records of the body and its output to stderr go to the terminal and to `log`. A
     BenchError becomes one line on stderr and in the log, and exit code 1. For any other
@@ -266,11 +339,13 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         )
         sys.exit(1)
     log_only = _Tee(handle)
-    tee = _Tee(terminal, handle)
+    is_quiet = os.environ.get(QUIET) == "yes"
+    tee = _Tee(ImportantLines(terminal) if is_quiet else terminal, handle)
+    shown = _Tee(_OverProgress(terminal) if is_quiet else terminal, handle)
     # The log has no time: the start of the job after a private training would reveal
     # how long that training took.
     print(f"---- {name}", file=log_only)
-    handler = logging.StreamHandler(tee)
+    handler = logging.StreamHandler(shown if is_answer else tee)
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -298,19 +373,11 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         with contextlib.redirect_stderr(tee):
             plugins.load()  # the warm process has not imported plugins
             yield logger
-    except BenchError as error:
-        print(f"{name}: {error}", file=tee)
-        if error.__cause__ is not None:
-            print("".join(traceback.format_exception(error.__cause__)), file=log_only)
-        sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by the user", file=log_only)
+        raise
     except Exception as error:
-        if message := outside(error, path):
-            print(f"{name}: {message}", file=tee)
-        else:
-            print(traceback.format_exc(), file=log_only)
-            *location, message = last_lines(error)
-            for line in [*location, f"{message} (the traceback is in {path})"]:
-                print(f"{name}: {line}", file=_Tee(terminal))
+        _report(error, name, path, log=log_only, shown=shown, terminal=terminal)
         sys.exit(1)
     finally:
         logger.removeHandler(handler)

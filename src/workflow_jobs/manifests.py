@@ -23,7 +23,7 @@ from workflow_jobs.jobs import job, measured
 
 @contextlib.contextmanager
 def rule_job(
-    snakemake: Any, name: str, *, timed: bool = True
+    snakemake: Any, name: str, *, timed: bool = True, is_answer: bool = False
 ) -> Iterator[logging.Logger]:
     """Run the script of a rule as a job.
 
@@ -36,6 +36,7 @@ def rule_job(
         name: name of the job in messages.
         timed: whether time and memory are written to `benchmark/`, beside `logs/`. A
             training is not timed, because its time depends on secret cohorts.
+        is_answer: as for `job`.
 
     Yields:
         The job's logger.
@@ -45,7 +46,7 @@ def rule_job(
     measurement: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if timed:
         measurement = measured(log.parent.with_name("benchmark") / f"{log.stem}.tsv")
-    with job(log, name) as logger, measurement:
+    with job(log, name, is_answer=is_answer) as logger, measurement:
         made_from = {
             path.relative_to(RESULTS).as_posix(): digest_of(path)
             for path in map(Path, snakemake.input)

@@ -9,13 +9,35 @@ from collections.abc import Callable
 from typing import Any
 
 from dpfedbench.errors import BenchError
+from dpfedbench.experiments.job_descriptions import JobDescriptions
 from dpfedbench.method import Method
 from dpfedbench.parts.compatibility import check_processes
 from workflow_jobs.cluster import check_slurm
+from workflow_jobs.terminal import JobTimes, TerminalHandler
 from workflow_jobs.warm import FEWEST, WARM
 
 _DEFAULT_RATE = (100, 1)
 """Snakemake's default limit: so many jobs in so many seconds."""
+
+
+def show_progress(
+    workflow: Any, handler: TerminalHandler, descriptions: JobDescriptions
+) -> None:
+    """Show the progress of all jobs on the terminal.
+
+    Args:
+        workflow: Snakemake's workflow.
+        handler: the handler of the terminal.
+        descriptions: texts and times of the jobs.
+    """
+    estimates = {}
+    is_public = {}
+    for job in workflow.dag.needrun_jobs():
+        number = workflow.dag.jobid(job)
+        estimates[number] = descriptions.seconds(job.rule.name, job.wildcards_dict)
+        is_public[number] = descriptions.is_public(job.rule.name, job.wildcards_dict)
+    slots = max(1, workflow.cores or 1)
+    handler.begin(descriptions.label, JobTimes(estimates, is_public, slots))
 
 
 def remove_default_rate_limit(workflow: Any) -> None:

@@ -42,7 +42,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dpfedbench import plugins
-from workflow_jobs.jobs import WORKFLOW, place, workflow_process
+from workflow_jobs.jobs import (
+    WORKFLOW,
+    place,
+    print_no_interrupt,
+    workflow_process,
+)
 
 WARM = "DPFEDBENCH_WARM"
 """Environment variable with which a workflow allows its jobs a warm process.
@@ -90,6 +95,7 @@ def hand_over() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = (
         "1"  # numpy reads it when it is loaded, which is later
     )
+    print_no_interrupt()
     marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
     if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
         return
@@ -414,6 +420,7 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
     if threads > 1:  # torch was imported with one thread
         sys.modules["torch"].set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    print_no_interrupt()
     gc.enable()
     code: Any = 0
     try:

@@ -47,6 +47,10 @@ try:
     from dpfedbench.experiments.code_hash import hash_with_scripts
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
+    from dpfedbench.experiments.job_descriptions import (
+        REFERENCE_RATES,
+        JobDescriptions,
+    )
     from dpfedbench.experiments.planned import Planned
     from dpfedbench.experiments.targets import own_command
     from dpfedbench.papers import METHODS
@@ -77,6 +81,12 @@ REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
 # Returns a hash of the packages, script and further files that a cheap rule depends on.
 code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
+# Texts and times of jobs, for the line of progress.
+DESCRIPTIONS = JobDescriptions(
+    PLAN,
+    {name: CONFIGURATION.experiments[name].title for name in PAPERS},
+    (Path(REPORT, "cost_rates.csv"), REFERENCE_RATES),
+)
 
 
 wildcard_constraints:

@@ -14,6 +14,8 @@ except BenchError as error:
 
 
 onstart:
+    if TERMINAL is not None:
+        start.show_progress(workflow, TERMINAL, DESCRIPTIONS)
     start.remove_default_rate_limit(workflow)
     start.continue_after_failed_library(workflow)
     if WARM_ALLOWED:

@@ -7,7 +7,7 @@ from workflow_jobs.manifests import rule_job, seal
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with rule_job(snakemake, "cost") as logger:
+    with rule_job(snakemake, "cost", is_answer=True) as logger:
         from dpfedbench.experiments.cost import Clock, report
         from dpfedbench.papers import read_run
 
@@ -23,4 +23,7 @@ if __name__ == "__main__":
         runs = [read_run(values) for values in params.runs]
         folder = Path(params.report)
         report(runs, clock, folder, cores=params.cores, say=logger.info)
-        seal("cost", [folder / "cost.csv", folder / "cost.md"])
+        seal(
+            "cost",
+            [folder / name for name in ("cost.csv", "cost.md", "cost_rates.csv")],
+        )

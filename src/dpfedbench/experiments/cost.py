@@ -10,30 +10,23 @@ so that the timed ones are drawn from a seed that no run has.
 
 import dataclasses
 import itertools
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from dpfedbench.config.kinds import is_section
-from dpfedbench.config.part import plain
+from dpfedbench.experiments.work import Rate, kind_of, rate_record
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.choose import device_of
 from dpfedbench.models.kernels import processor
-from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.parts.server.server_step import ServerStep
-from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.results import formats
 from dpfedbench.results.summary import each_row
 from dpfedbench.training.rounds import Rounds
-from dpsum.clipping import ClippingRule
-from dpsum.noise import Noise
 from dpsum.participation import Participation
 
 _LONG = 0.3
@@ -41,17 +34,6 @@ _LONG = 0.3
 _MOST = 2048
 """Largest number of clients of a timed round whose cohort has to be complete."""
 _SEED = 2**64 - 1
-
-_SMALL = (
-    BudgetSettings,
-    OwnSum,
-    ClippingRule,
-    Noise,
-    Participation,
-    ServerStep,
-    Transform,
-)
-"""Sections that hardly affect the time."""
 
 
 class _FirstClients:
@@ -67,89 +49,6 @@ class _FirstClients:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plan, name)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rate:
-    """Seconds of a kind of work.
-
-    Attributes:
-        seconds_per_unit: seconds of one client or record.
-        validation: seconds of one validation task (for records: of all).
-        test: seconds of one test.
-        lot: records of a round; None: the round is counted in the cohort's clients.
-        unit: unit of the work, "clients" or "records".
-    """
-
-    seconds_per_unit: float
-    validation: float = 0.0
-    test: float = 0.0
-    lot: int | None = None
-    unit: str = "clients"
-
-    def estimate(self, run: Method, rounds: int) -> tuple[int, float]:
-        """Return the clients or records of a run's training, and its seconds.
-
-        Args:
-            run: a run of this kind of work.
-            rounds: number of rounds.
-        """
-        trained = rounds * (self.lot or run.participation.cohort)
-        every = run.validation.every
-        validated = (
-            -(-rounds // every)
-            * (run.validation.tasks if run.client_data == "tasks" else 1)
-            if every
-            else 0
-        )
-        tested = rounds // run.evaluation.every if run.evaluation.every else 0
-        return (
-            trained,
-            trained * self.seconds_per_unit
-            + validated * self.validation
-            + tested * self.test,
-        )
-
-
-def kind_of(run: Method) -> str:
-    """Return the kind of work of a run, as text.
-
-    A client, or a record, of two runs of one kind takes the same time. Rates,
-    thresholds and budgets are fractions and do not affect the amount of computation;
-    sizes are whole numbers. Sampling, clipping, noise and server step take very little
-    time compared with the client's computation.
-    """
-    tasks = run.client_data == "tasks"
-    kind: dict[str, Any] = {
-        "sums": [
-            (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
-            for sum_ in run.sums()
-        ],
-        "data": [run.dataset, run.within_records, run.pretrains],
-    }
-    for key in type(run).model_fields:
-        value = run.model.without_references() if key == "model" else getattr(run, key)
-        if is_section(type(value)) and not isinstance(value, _SMALL):
-            kind[key] = _sizes(plain(value))
-    if tasks:
-        kind["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
-    kind["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
-    return json.dumps(
-        kind
-        | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]}
-    )
-
-
-def _sizes(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: _sizes(item)
-            for key, item in value.items()
-            if key not in ("seed", "every", "tasks")
-        }
-    if isinstance(value, list | tuple):
-        return [_sizes(item) for item in value]
-    return None if isinstance(value, float) else value
 
 
 class Clock:
@@ -304,12 +203,15 @@ def report(
     cores: int,
     say: Callable[[str], None],
 ) -> None:
-    """Write cost.csv and cost.md of the plan's runs, and print the table.
+    """Write cost.csv, cost.md and cost_rates.csv of the plan's runs, and print the table.
+
+    cost_rates.csv has the measured rate of each kind of work. The workflow's terminal
+    estimates the remaining time from it.
 
     Args:
         runs: the runs of the plan.
         clock: times the runs.
-        folder: folder of the two files.
+        folder: folder of the three files.
         cores: number of cores of the workflow.
         say: prints a line.
     """
@@ -319,6 +221,7 @@ def report(
             kinds.setdefault(kind_of(run), []).append(run)
     records = [{"method": run.method, "runs": 1} for run in runs]
     planned: dict[str, int] = {}
+    rates = []
     for number, group in enumerate(kinds.values(), start=1):
         # A noise that a budget determines has to be calibrated first, and a larger
         # cohort gives a better measurement.
@@ -330,6 +233,7 @@ def report(
             f" {typical.dataset}"
         )
         rate = clock.rate(typical)
+        rates.append(rate_record(typical, rate))
         for run in group:
             planned[run.key] = planned.get(run.key) or clock.planned(run)
             trained, seconds = rate.estimate(run, planned[run.key])
@@ -383,6 +287,7 @@ def report(
     write_text(
         folder / "cost.csv", formats.csv_text(table.reset_index().round({"hours": 5}))
     )
+    write_text(folder / "cost_rates.csv", formats.csv_text(pd.DataFrame(rates)))
     write_text(folder / "cost.md", "\n".join(["# What the runs cost", "", *lines, ""]))
     for line in lines:
         say(line)
