@@ -7,7 +7,8 @@ import pytest
 
 from dpfedbench.data.records import load_any_records
 from dpfedbench.experiments import cost
-from dpfedbench.experiments.cost import Clock, Rate
+from dpfedbench.experiments.cost import Clock
+from dpfedbench.experiments.work import Rate, kind_key
 from tests.dpfedbench.training.conftest import make_config
 from tests.partitions import make_fragments
 
@@ -73,12 +74,19 @@ def test_cost_of_a_run_is_that_of_its_clients_and_validations(tmp_path, monkeypa
     assert "On 4 cores 4 run side by side: 46 s by the clock" in "\n".join(lines)
 
 
+STARTED = {
+    "initial": {"kind": "run", "run": make_run("maml").replace(seed=0).plain()},
+    "streams": "own",
+}
+
+
 @pytest.mark.parametrize(
     ("run", "unit"),
     [
         (make_run(participation={"kind": "poisson"}), "clients"),
         (make_run("dp-agrlr", participation={"kind": "balls-and-bins"}), "clients"),
         (make_run(**TRANSFER), "records"),
+        (make_run(**STARTED), "clients"),
     ],
 )
 def test_cost_times_each_kind_of_work_once_and_no_cohort_of_a_run(
@@ -92,6 +100,8 @@ def test_cost_times_each_kind_of_work_once_and_no_cohort_of_a_run(
     runs = [run.replace(seed=seed) for seed in (0, 1)]
     (row, _), lines = reported(runs, results, tmp_path)
     assert len([line for line in lines if line.startswith("kind")]) == 1
+    rates = (tmp_path / "cost_rates.csv").read_text(encoding="utf-8").splitlines()
+    assert rates[1].startswith(f"{kind_key(run)},{run.method},")
     assert row["runs"] == "2"
     assert 0 < float(row["hours"]) < 1
     assert int(row[unit]) > 0

@@ -22,6 +22,7 @@ from dpfedbench.experiments.work import Rate, kind_of, rate_record
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.choose import device_of
+from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results import formats
@@ -89,7 +90,8 @@ class Clock:
     def _rounds(self, run: Method, **other: Any) -> Rounds:
         """Return the rounds of a run on its data.
 
-        A threshold or cells that another run would find have a placeholder.
+        A threshold or cells that another run would find have a placeholder, and initial
+        weights that another run would train are random: neither changes the time.
         """
         referenced = any(
             isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
@@ -98,7 +100,8 @@ class Clock:
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
-        run = run.replace(model=run.model.without_references(), **other)
+        model = run.model.without_references()
+        run = run.replace(model=model, initial=RandomInitial(), **other)
         options: dict[str, Any] = {
             "threads": self.threads,
             "device": self.device,
