@@ -75,17 +75,27 @@ def reading(path: str | os.PathLike[str], *, remedy: str = RUN_AGAIN) -> Iterato
             " move it away and run the workflow again"
         ) from error
     except UnicodeDecodeError as error:
-        raise BenchError(f"{path} is not UTF-8 text: {remedy}") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise BenchError(
+            f"{path} is not UTF-8 text (line {line}, {error.reason}): {remedy}"
+        ) from error
 
 
-def text_of(path: str | os.PathLike[str]) -> str:
+def text_of(
+    path: str | os.PathLike[str], *, encoding: str = "utf-8", remedy: str = RUN_AGAIN
+) -> str:
     """Return the content of a text file.
+
+    Args:
+        path: the file.
+        encoding: "utf-8", or "utf-8-sig" to leave a byte order mark out.
+        remedy: as of `reading`.
 
     Raises:
         BenchError: as `reading`.
     """
-    with reading(path):
-        return Path(path).read_text(encoding="utf-8")
+    with reading(path, remedy=remedy):
+        return Path(path).read_bytes().decode(encoding)
 
 
 @contextlib.contextmanager
@@ -161,11 +171,9 @@ def read_csv(
     """
     import pandas as pd  # slow to import, and no plan needs it
 
-    with (
-        reading(path, remedy=remedy),
-        open(path, newline="", encoding="utf-8-sig") as file,
-    ):
-        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    text = text_of(path, encoding="utf-8-sig", remedy=remedy)
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header, *rows = [row for row in lines if row] or [[]]
     for name in columns:
         if header.count(name) != 1:
             raise BenchError(

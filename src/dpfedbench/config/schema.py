@@ -249,12 +249,14 @@ def convert(annotation: Any, value: Any) -> Any:
     """Return the value that a text or a truth value stands for at a key.
 
     Pydantic converts other values: text to a number, a list to a tuple. It would read a
-    truth value as a number.
+    truth value as a number, also within a list or a mapping.
 
     Raises:
         PydanticCustomError: a truth value at a key that accepts none.
     """
     options, literals = _options(annotation)
+    if isinstance(value, (list, tuple, Mapping)):
+        return _convert_items(options, value)
     if value == "null" and NoneType in options:
         return None
     if isinstance(value, str) and value not in literals.values():
@@ -266,6 +268,38 @@ def convert(annotation: Any, value: Any) -> Any:
             return "on" if value else "off"  # YAML reads both as truth values
         raise PydanticCustomError("truth_value", "expected no truth value")
     return value
+
+
+def _convert_items(
+    options: Sequence[Any], value: Sequence[Any] | Mapping[str, Any]
+) -> list[Any] | dict[str, Any]:
+    """Return the items of a list or mapping as `convert` does, by the item's type."""
+    if isinstance(value, Mapping):
+        item_type = _value_type(options)
+        return {key: convert(item_type, item) for key, item in value.items()}
+    return [
+        convert(_item_type(options, index), item) for index, item in enumerate(value)
+    ]
+
+
+def _item_type(options: Sequence[Any], index: int) -> Any:
+    """Return the type of an item of a list at a key that accepts these types."""
+    for option in options:
+        types_of_items = typing.get_args(option)
+        if typing.get_origin(option) not in (tuple, list) or not types_of_items:
+            continue
+        if types_of_items[-1] is Ellipsis or index >= len(types_of_items):
+            index = 0
+        return types_of_items[index]
+    return Any
+
+
+def _value_type(options: Sequence[Any]) -> Any:
+    """Return the type of the values of a mapping at a key that accepts these types."""
+    for option in options:
+        if typing.get_origin(option) in (dict, Mapping):
+            return typing.get_args(option)[1]
+    return Any
 
 
 @functools.cache

@@ -169,7 +169,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Return the values of a configuration file.
 
     Raises:
-        BenchError: the file is missing, or see `load_yaml`.
+        BenchError: the file is missing or not UTF-8, or see `load_yaml`.
     """
     path = Path(path)
     if not path.exists():
@@ -177,7 +177,8 @@ def read_file(path: str | Path) -> dict[str, Any]:
             f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put"
             " it before --configfile, because --configfile takes every word after it"
         )
-    return load_yaml(text_of(path), str(path))
+    text = text_of(path, encoding="utf-8-sig", remedy="save it as UTF-8 in an editor")
+    return load_yaml(text, str(path))
 
 
 def check_config_option(words: Sequence[str]) -> None:

@@ -2,12 +2,20 @@
 and the keys that a method takes of them.
 """
 
-from typing import Any, ClassVar, Literal
+import contextlib
+import importlib
+import pkgutil
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
+import pydantic
 import pytest
 
+import dpfedbench
+from dpfedbench.config.kinds import is_library, is_section
 from dpfedbench.config.merge import fit, leaves, merge, set_key
 from dpfedbench.config.part import Settings, kind_of, kinds_of, setting
+from dpfedbench.config.schema import convert, fields_of, keys_of, members
 from dpfedbench.errors import BenchError
 from tests.dpfedbench.config.family import Rule, SharedRule
 from tests.dpfedbench.config.family.rules import Moving, Odd, Still
@@ -69,6 +77,68 @@ def test_settings_read_text_as_the_type_of_the_key() -> None:
     assert Toy.read(values(title="1")).title == "1"
     # YAML reads the word off as a truth value.
     assert Toy.read(values(kernels=False)).kernels == "off"
+
+
+class Lists(Settings):
+    seeds: tuple[int, ...] = setting((0,))
+    pair: tuple[str, float] = setting(("a", 1.0))
+    by_task: dict[str, tuple[int, ...] | None] = setting({})
+    switches: tuple[bool, ...] = setting(())
+    options: dict[str, Any] = setting({})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"seeds": [True]},
+        {"seeds": [0, False]},
+        {"pair": ["a", True]},
+        {"by_task": {"5-way": [1, True]}},
+        {"by_task": {"5-way": True}},
+    ],
+)
+def test_settings_refuse_a_truth_value_within_a_list_or_mapping(values) -> None:
+    """Pydantic would read true as 1."""
+    (key,) = values
+    with pytest.raises(BenchError, match=f"^{key} is .*: expected no truth value$"):
+        Lists(**values)
+
+
+def test_settings_take_truth_values_where_they_are_meant() -> None:
+    values = {"switches": [True, False], "options": {"deep": [True]}}
+    assert Lists(**values).plain().items() >= values.items()
+
+
+def has_number(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(has_number, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_number, value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def test_no_key_of_any_section_reads_a_truth_value_as_a_number() -> None:
+    for info in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench."):
+        importlib.import_module(info.name)
+    sections: list[Any] = [Settings]
+    for section in sections:  # the list grows
+        subclasses = section.__subclasses__()
+        sections += [cls for cls in subclasses if cls not in sections]
+        parts = [cls for key in keys_of(section).values() for cls in key.classes]
+        sections += [cls for cls in parts if is_library(cls) and cls not in sections]
+    shipped = [cls for cls in sections if cls.__module__.startswith(("dpf", "dpsum"))]
+    assert len(shipped) > 100
+    for section in shipped:
+        for name, field in fields_of(section).items():
+            if any(map(is_section, members(field.annotation))):
+                continue
+            converter = pydantic.BeforeValidator(partial(convert, field.annotation))
+            reader = pydantic.TypeAdapter(
+                Annotated[(field.annotation, *field.metadata, converter)]
+            )
+            for value in (True, [True], [True, True], {"a": True}, {"a": [True]}):
+                with contextlib.suppress(pydantic.ValidationError):
+                    assert not has_number(reader.validate_python(value)), name
 
 
 def test_settings_of_equal_values_are_equal_and_read_back() -> None:

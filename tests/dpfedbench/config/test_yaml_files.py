@@ -37,3 +37,44 @@ def test_yaml_plain_numbers_and_texts_are_taken(tmp_path):
     read_file(path)
     check_config_option([f"a={value}" for value in (*PLAIN, *TEXT, "", "{", "no")])
     check_config_option(["a=2026-11-26", "b={public: no, tasks: 5}"])
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("seeds: [0]\n# Prämie\n".encode("latin-1"), 2),
+        ("seeds: [0]\n".encode("utf-16"), 1),
+    ],
+)
+def test_yaml_file_that_is_not_utf8_is_the_users_to_correct(tmp_path, content, line):
+    """The workflow does not make this file, so nobody may delete it."""
+    path = tmp_path / "own.yaml"
+    path.write_bytes(content)
+    with pytest.raises(BenchError) as caught:
+        read_file(path)
+    assert str(caught.value).startswith(f"{path} is not UTF-8 text (line {line}, ")
+    assert str(caught.value).endswith("): save it as UTF-8 in an editor")
+
+
+def test_yaml_file_may_have_a_byte_order_mark_and_windows_line_ends(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: [2]\r\n")
+    assert read_file(path) == {"a": 1, "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: the key a is already in line 1"),
+        ("a:\n\tb: 1\n", "is not YAML: .*line 2"),
+        ("", "expected keys at its top level"),
+    ],
+    ids=["key twice", "tab", "empty"],
+)
+def test_yaml_file_with_a_fault_is_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "own.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BenchError, match=message) as caught:
+        read_file(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
