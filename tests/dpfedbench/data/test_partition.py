@@ -1,5 +1,6 @@
 """Clients and tasks: their images or records, and dependence on the seed alone."""
 
+import dataclasses
 import math
 from unittest.mock import Mock
 
@@ -316,6 +317,24 @@ def test_dirichlet_gives_each_record_to_one_client(tmp_path, concentration):
     reseeded = make_dirichlet(dataset, seed=6, **options).records
     assert np.array_equal(again, partition.records)
     assert not np.array_equal(reseeded, partition.records)
+
+
+@pytest.mark.parametrize(
+    ("deal", "own"),
+    [
+        (make_dirichlet, {"concentration": 1.0, "least": 1}),
+        (make_fragments, {"fragments": 10}),
+    ],
+)
+def test_clients_of_records_hold_no_test_record(deal, own):
+    """Of 100 records the odd ones are for the test, and have the same labels."""
+    dataset = dataclasses.replace(
+        make_records([0] * 40 + [1] * 60),
+        splits={"train": np.arange(0, 100, 2), "test": np.arange(1, 100, 2)},
+    )
+    partition = deal(dataset, clients=5, seed=0, **own)
+    held = partition.records[partition.records >= 0]
+    assert sorted(held) == list(range(0, 100, 2))
 
 
 @pytest.mark.parametrize("concentration", [0.1, 0.5, 10.0])

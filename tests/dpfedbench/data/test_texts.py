@@ -16,7 +16,13 @@ from dpfedbench.data.text_tasks import (
     TextTasks,
     make_text_partition,
 )
-from dpfedbench.data.tokens import cut_into_tasks, is_text, words_of
+from dpfedbench.data.tokens import (
+    RawTexts,
+    cut_into_tasks,
+    is_text,
+    load_texts,
+    words_of,
+)
 from dpfedbench.data.wiki import read_wiki
 
 from .conftest import refusal, split_counts, write_files, write_tar, write_zip
@@ -205,6 +211,28 @@ def test_private_vocabulary_has_clients_words_and_is_unaccounted(texts):
     assert (private.tasks(owner)[0][:4] > 0).all()
     assert public.unaccounted_releases == ()
     assert "vocabulary" in private.unaccounted_releases[0]
+
+
+def test_vocabularies_count_no_word_of_a_test_task(tmp_path):
+    """Each text has a word of its own. The private vocabulary is of the training tasks,
+    the public one of the public text, to which the validation task belongs.
+    """
+    tasks = (("a", ("train",) * 8), ("b", ("test",) * 8), ("c", ("validated",) * 8))
+    raw = RawTexts(
+        tasks=tasks,
+        splits=("train", "test", "validation"),
+        public={"public": 3},
+        versions={},
+    )
+    raw.save(tmp_path, {"name": "tiny", "recorded_sha256": None})
+    texts = load_texts(tmp_path)
+    text = TEXT.replace(words=1, record=4)
+    assert KnownText(texts, text.replace(vocabulary=Private())).words == ("train",)
+    assert KnownText(texts, text.replace(words=2)).words == ("validated", "public")
+    message = refusal(KnownText, texts, text.replace(words=3))
+    assert "has 2 different words" in message
+    message = refusal(KnownText, texts, text.replace(words=2, vocabulary=Private()))
+    assert "has 1 different words" in message
 
 
 class PeekingVocabulary(Vocabulary):
