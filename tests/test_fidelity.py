@@ -120,7 +120,7 @@ PLANTED = {
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: random initialisation",
         {"status": "differs, explained"},
-        "the status is not that of '46.1 (44.6 to 47.7)' beside 49.2",
+        "it is not explained: '46.1 (44.6 to 47.7)' does not have 49.2",
     ),
     "a second reading of another row is not ours": (
         "adap-dp-fl",
