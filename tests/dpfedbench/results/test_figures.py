@@ -116,7 +116,7 @@ def test_history_draws_means_over_seeds_until_the_first_stopped(
     assert releases["value"].between(releases["low"], releases["high"]).all()
     maml = drawn[drawn["curve"] == "norm_q50"]
     assert (maml["high"] / maml["value"]).to_numpy() == pytest.approx(1.7)
-    histories[0].head(7).to_csv(paths[0], index=False)
+    histories[1].head(7).to_csv(paths[1], index=False)
     _, drawn = figures.make(item, results_to_change, published)
     assert (drawn["curve"] == "threshold").sum() == 7
 

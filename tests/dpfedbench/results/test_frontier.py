@@ -101,7 +101,7 @@ def test_frontier_marks_arrows_and_curves_stand_at_the_accounts_epsilons(
     read, monkeypatch
 ):
     """An arrow leads from the claim to what is proven; without a finite ε, beyond every
-    finite one. A claim that is proven has no arrow.
+    finite one. A claim that is proven has no arrow. A bar is the interval.
     """
     read(POINTS)
     figure, _ = figures.make(ITEM, "not read", "not read")
@@ -113,6 +113,12 @@ def test_frontier_marks_arrows_and_curves_stand_at_the_accounts_epsilons(
     assert arrows[1.5, 72.0] == (4.887, 72.0)
     assert arrows[2.0, 75.0][0] > 4.887
     assert not records.texts
+    bars = [
+        segment.tolist()
+        for container in clients.containers
+        for segment in container.lines[2][0].get_segments()
+    ]
+    assert [[1.5, 72 - 12.5], [1.5, 72 + 12.5]] in bars
 
 
 def test_frontier_cells_have_the_proven_budget_of_their_place(plan):
