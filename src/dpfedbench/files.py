@@ -166,14 +166,20 @@ def read_csv(
         remedy: end of the messages.
 
     Raises:
-        BenchError: the file is missing or not UTF-8, lacks a column or has it twice, has
-            a row with more values than columns, or a text where a number is expected.
+        BenchError: the file is missing, not UTF-8 or not CSV, lacks a column or has it
+            twice, has a row with more values than columns, or a text where a number is
+            expected.
     """
     import pandas as pd  # slow to import, and no plan needs it
 
     text = text_of(path, encoding="utf-8-sig", remedy=remedy)
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header, *rows = [row for row in lines if row] or [[]]
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header, *rows = [row for row in lines if row] or [[]]
+    except csv.Error as error:
+        raise BenchError(
+            f"{path}, line {lines.line_num} is not CSV ({error}): {remedy}"
+        ) from error
     for name in columns:
         if header.count(name) != 1:
             raise BenchError(

@@ -103,9 +103,18 @@ def test_csv_numbers_may_be_missing_or_infinite(tmp_path: Path) -> None:
         (b"label,value,label\nx,1,y\n", "has 2 columns label, not one"),
         (b"label,value\nx,1,2\n", "the row x,1,2 has 3 values"),
         (b"label,value\nx,1;5\n", "column value: Unable to parse string '1;5'"),
+        (b'label,value\n"x,1\n', "line 2 is not CSV"),
         ("label,value\né,1\n".encode("latin-1"), "is not UTF-8 text"),
     ],
-    ids=["empty", "semicolons", "column twice", "long row", "text", "Latin-1"],
+    ids=[
+        "empty",
+        "semicolons",
+        "column twice",
+        "long row",
+        "text",
+        "open quote",
+        "Latin-1",
+    ],
 )
 def test_csv_that_cannot_be_read_is_refused(
     tmp_path: Path, content: bytes, message: str

@@ -12,12 +12,20 @@ def read_history(path: Path) -> pd.DataFrame:
     """Read a run's history.csv, one row for each round.
 
     Raises:
-        BenchError: it is missing, or is not a CSV with a column `round`.
+        BenchError: it is missing, or is not a CSV with a column `round`, or has rows with more
+            values than columns.
     """
     try:
         with reading(path):
-            return pd.read_csv(path).astype({"round": int})
+            history = pd.read_csv(path).astype({"round": int})
     except (ValueError, KeyError) as error:
         raise BenchError(
             f"{path} cannot be read ({error}): delete it and run the workflow again"
         ) from error
+    # pandas takes a further value in each row for the row's name, and shifts the others.
+    if not isinstance(history.index, pd.RangeIndex):
+        raise BenchError(
+            f"{path} has rows with more values than columns: delete it and run the"
+            " workflow again"
+        )
+    return history
