@@ -43,8 +43,10 @@ class Extra:
         name: name of the release in the ledger.
         stream: purpose of the random stream of its noise.
         threshold: limit to which each value is clipped, and so the sensitivity of the
-            sum of the values (zero-out).
-        noise_multiplier: z of this release.
+            sum of the values (zero-out). Under replace-one the sensitivity is twice as
+            much, as that of the sum.
+        noise_multiplier: z of this release: the deviation of its noise over its
+            sensitivity.
         counted: whether the method's paper counts this release.
         within: whether the budget of the sum pays for it. The noise multiplier of the
             sum is then raised (Andrew et al. 2019, Theorem 1).
@@ -333,7 +335,8 @@ class PrivateQuantile(CohortRule, LotRule):
     b is the noised share of the cohort (or lot) whose norm is at most C. The count is a
     release of its own over the same cohort: a private sum of centred indicators, which
     the ledger records. C is therefore post-processing of releases. A unit moves the sum
-    by C and the count by 1/2. Both together are one Gaussian release of multiplier z
+    by C and the count by 1/2 (by twice as much under replace-one adjacency, where both
+    deviations double). Both together are one Gaussian release of multiplier z
     with z^-2 = z_sum^-2 + (2 sigma_b)^-2. z_sum is raised until that z is the
     configured one (Andrew et al. 2019, Algorithm 1 and Theorem 1).
 
@@ -362,8 +365,8 @@ class PrivateQuantile(CohortRule, LotRule):
         gt=0,
         le=1e9,
         doc=(
-            "sigma_b: deviation of the noise on the count of norms below C; null: a"
-            " twentieth of the cohort or lot"
+            "sigma_b: deviation of the noise on the count of norms below C (twice that"
+            " under replace-one adjacency); null: a twentieth of the cohort or lot"
         ),
     )
 

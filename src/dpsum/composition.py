@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsum.accounting.analyses import within_task
+from dpsum.accounting.analyses import known, within_task
 from dpsum.accounting.budget_plans import BudgetPlan
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
@@ -150,11 +150,7 @@ class Composition:
         members = [private[name] for name in names if name in private]
         first = members[0]
         for member in members[1:]:
-            if member.sampler != first.sampler:
-                spec = first.spec
-                raise DpsumError(
-                    cannot_compose(spec.name, member.spec.name, spec.unit, spec.part)
-                )
+            _check_sampled_alike(first, member)
         has_private_rules = all(
             spec.clipping is not None and spec.clipping.private for spec in group.sums
         )
@@ -291,3 +287,25 @@ class Composition:
         self.finalize()
         for plan, _ in self._plans:
             plan.observe(loss)
+
+
+def _check_sampled_alike(first: Mechanism, second: Mechanism) -> None:
+    """Refuse two mechanisms of one budget whose cohorts are not one draw.
+
+    Draws that an observer may know cost the same, whether they are one or two.
+
+    Raises:
+        DpsumError: the samplers differ, or the cohorts are drawn apart.
+    """
+    samplers = [first.sampler, second.sampler]
+    spec = first.spec
+    if known(spec.noise.mechanism, samplers[0].kind):
+        samplers = [dataclasses.replace(sampler, draw=None) for sampler in samplers]
+    if samplers[0] == samplers[1]:
+        return
+    why = "are not sampled alike"
+    if dict(samplers[0]) | {"draw": ""} == dict(samplers[1]) | {"draw": ""}:
+        why = "have cohorts of their own draws, which no budget covers together"
+    raise DpsumError(
+        cannot_compose(spec.name, second.spec.name, spec.unit, spec.part, why)
+    )

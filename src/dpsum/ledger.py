@@ -147,6 +147,8 @@ class Release:
             )
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
             raise ValueError("sampler has no kind")
+        if not isinstance(self.sampler.draw, (str, type(None))):
+            raise ValueError(f"sampler.draw is {_shown(self.sampler.draw)}, not text")
         for name, most in _SAMPLED.items():
             if name in self.sampler:
                 _check_number(f"sampler.{name}", self.sampler[name], most, least=0.0)
@@ -396,6 +398,11 @@ def check_same_mechanism(
             f"the run's ledger has {len(ran)} releases, but that of {whose} has"
             f" {len(audited)}: {mend}"
         )
+    if _draws_in_order(ran) != _draws_in_order(audited):
+        raise DpsumError(
+            f"the run's ledger has other sums of one draw of cohorts than {whose}:"
+            f" {mend}"
+        )
     for number, (run_event, audited_event) in enumerate(zip(ran, audited, strict=True)):
         prefix = f"the ledger's release {number} has"
         for name in _COMPARED:
@@ -410,13 +417,7 @@ def check_same_mechanism(
                     f"{prefix} {name} {value}, but {whose} has {expected}: the"
                     f" mechanisms differ, {mend}"
                 )
-        samplers = [
-            {key: value for key, value in event.sampler.items() if key != "clients"}
-            for event in (run_event, audited_event)
-        ]
-        if samplers[0] != samplers[1] or (
-            run_event.unit == "client" and run_event.sampler != audited_event.sampler
-        ):
+        if _compared_sampler(run_event) != _compared_sampler(audited_event):
             raise DpsumError(f"{prefix} another sampler than {whose}: {mend}")
         if not _same_groups(run_event.groups, audited_event.groups):
             raise DpsumError(f"{prefix} another number of groups than {whose}: {mend}")
@@ -430,6 +431,22 @@ def check_same_mechanism(
                     f"{prefix} {name} of {ratios[0]:g} C, but {whose} has"
                     f" {ratios[1]:g} C: {mend}"
                 )
+
+
+def _compared_sampler(event: Release) -> dict[str, Any]:
+    """Return the numbers of a sampler that two ledgers of one mechanism share."""
+    numbers = dict(event.sampler)
+    numbers.pop("draw", None)
+    if event.unit != "client":
+        numbers.pop("clients", None)
+    return numbers
+
+
+def _draws_in_order(releases: Sequence[Release]) -> list[int]:
+    """Return the draw of each line, numbered in the order of their first lines."""
+    draws = [event.sampler.draw for event in releases]
+    numbers = {draw: number for number, draw in enumerate(dict.fromkeys(draws))}
+    return [numbers[draw] for draw in draws]
 
 
 def _same_groups(
@@ -458,6 +475,7 @@ class Ledger:
         self.path = Path(path)
         self.chain = chain_of(())
         self._streams = set[str]()
+        self._last_rounds: dict[str, int] = {}
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
@@ -486,6 +504,11 @@ class Ledger:
             handle.write(line)
         lines = self.chain["lines"] + 1
         self.chain = {"lines": lines, "head": digest(line)}
+        self._last_rounds[release.name] = release.round
+
+    def last_round(self, name: str) -> int:
+        """Return the `round` of the last line of a sum; -1 without a line."""
+        return self._last_rounds.get(name, -1)
 
     def sync(self) -> None:
         """Flush the appended lines to the disk, so that they survive a power failure.
@@ -516,8 +539,9 @@ class Ledger:
                 f"{self.path} does not belong to the checkpoint beside it: delete the"
                 f" folder {self.path.parent} to train from the start"
             )
-        parse("".join(known_lines), str(self.path))
+        releases = parse("".join(known_lines), str(self.path))
         with writing(self.path):
             size = sum(map(len, lines))
             os.truncate(self.path, size)
         self.chain = dict(chain)
+        self._last_rounds = {event.name: event.round for event in releases}

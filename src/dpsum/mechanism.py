@@ -12,6 +12,7 @@ the ledger's participation.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,9 @@ from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh
 from dpsum.sampling import Sampling
 from dpsum.sums import SumSpec
+
+UNNAMED = "unnamed"
+"""First part of the name of a draw of which nothing is known beside another draw."""
 
 
 class ReleaseLog(Protocol):
@@ -131,6 +135,11 @@ class Mechanism:
             self.sampler = Sampling.from_mapping(participation.describe())
             self.per_round = getattr(participation, "steps", 1)
             self._cohort = participation.denominator
+        if self.sampler.draw is None:
+            draw = getattr(participation, "draw", None)
+            self.sampler = dataclasses.replace(
+                self.sampler, draw=draw or f"{UNNAMED}/{spec.name}"
+            )
         self.denominator = self._cohort if denominator is None else denominator
         self.seed = fresh(seed)
         self._drawn_by = "the operating system" if seed is None else str(seed)
@@ -146,7 +155,8 @@ class Mechanism:
         self.non_finite = 0
         self.finished = list[FinishedSum]()
         self._lock = threading.Lock()
-        self._last_released = -1
+        self._last_written = -1
+        self._drawn = set[tuple[int, ...]]()
         self._unwritten: int | None = None
         self.ledger = _opened(ledger)
         self.composition.register(self)
@@ -279,18 +289,13 @@ class Mechanism:
                 f"{self.spec.name} has one sum for each holder: call finish() for all"
                 " sums of a round, then write()"
             )
-        if total.round <= self._last_released:
-            raise DpsumError(
-                f"round {total.round} of {self.spec.name} was released before, and a"
-                " second release would repeat its noise: begin the next round"
-            )
+        self._check_unreleased(total)
         if not self.composition.allows(total.round + 1):
             raise DpsumError(
                 f"round {total.round} of {self.spec.name} is beyond the budget or the"
                 " planned rounds: stop here, or call `allows` before each round"
             )
         released = self.finish(total)
-        self._last_released = total.round
         self.write(total.round)
         return released
 
@@ -299,7 +304,12 @@ class Mechanism:
 
         Call `write` once after the last `finish` of a round, or of a local step. The
         caller asks `allows` before each round.
+
+        Raises:
+            RuntimeError: the sum was finished before.
+            DpsumError: another sum with the same noise was finished before.
         """
+        self._claim_noise(total)
         rule = self._rule
         extra = None
         released: np.ndarray = total.sum.release(
@@ -346,6 +356,43 @@ class Mechanism:
             self.on_release(total, released)
         return released
 
+    def _claim_noise(self, total: Accumulator) -> None:
+        """Reserve the noise of a sum, which no other sum may have.
+
+        Raises:
+            DpsumError: a sum with the same noise was finished before.
+        """
+        if not self.spec.private:
+            return
+        noise = self._indices_of(total)
+        with self._lock:
+            self._check_unreleased(total)
+            if noise in self._drawn and not total.sum.released:
+                raise DpsumError(_released_before(total))
+            self._drawn.add(noise)
+
+    def _check_unreleased(self, total: Accumulator) -> None:
+        """Refuse a sum of a round, or of a step, whose line was written."""
+        last = self._last_written
+        if isinstance(self.ledger, Ledger):
+            last = max(last, self.ledger.last_round(self.spec.name))
+        if self._number_of(total.round, total.step) <= last:
+            raise DpsumError(_released_before(total))
+
+    def _indices_of(
+        self, total: Accumulator, index: int | None = None
+    ) -> tuple[int, ...]:
+        """Return the indices of a sum's stream of noise, in a round `index`."""
+        round_ = total.round if index is None else index
+        names = {"round": round_, "step": total.step, "client": total.holder}
+        return tuple(names[name] for name in self._stream_indices)
+
+    def _number_of(self, index: int, step: int) -> int:
+        """Return the `round` of a line in the ledger; each local step has a line."""
+        if self.per_round == 1:
+            return index
+        return index * self.per_round + step
+
     def allows(self, rounds: int) -> bool:
         """Return whether the budget has room for this total number of rounds."""
         return self.composition.allows(rounds)
@@ -374,13 +421,15 @@ class Mechanism:
     def _new_extra_sum(self, extra: Extra, state: State) -> PrivateSum:
         """Return the private sum behind the clipping rule's own release.
 
-        It has one coordinate, or one for each group.
+        It has one coordinate, or one for each group, and the adjacency of the sum.
         """
+        adjacency = self.spec.adjacency
         if self.groups is None:
             return PrivateSum(
                 dimension=1,
                 threshold=extra.threshold,
                 noise_multiplier=extra.noise_multiplier,
+                adjacency=adjacency,
             )
         extras = self._rule.extras(
             state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
@@ -391,6 +440,7 @@ class Mechanism:
             ),
             thresholds=[of_group.threshold for of_group in extras],
             noise_multiplier=extra.noise_multiplier,
+            adjacency=adjacency,
         )
 
     def _new_sum(self, state: State, index: int = 0) -> Any:
@@ -449,9 +499,9 @@ class Mechanism:
             dimension = total.extra_sum.dimension
 
         def stream_of(index: int) -> np.random.Generator:
-            names = {"round": index, "step": total.step, "client": total.holder}
-            indices = [names[name] for name in self._stream_indices]
-            return randomness.stream(self.seed, purpose, *indices)
+            return randomness.stream(
+                self.seed, purpose, *self._indices_of(total, index)
+            )
 
         return noise.standard(stream_of, total.round, dimension)
 
@@ -467,18 +517,24 @@ class Mechanism:
         Args:
             index: number of the round.
             step: local step of the holders, where each step has its own line.
+
+        Raises:
+            DpsumError: the line was written before, or the finished sums are of another
+                round.
         """
+        number = self._number_of(index, step or 0)
+        self._check_line(index, number)
         self._unwritten = None
+        self._drawn.clear()
+        self._last_written = number
         finished = sorted(self.finished, key=lambda sum_: (sum_.holder, sum_.step))
         self.finished = []
         if not self.spec.private:
             return
         sums = [sum_.sum for sum_ in finished] or [self._new_sum(self._state_of(0))]
         names = {"round": str(index)}
-        number = index
         if step is not None:
             names["step"] = str(step)
-            number = index * self.per_round + step
         # The names of holders' streams differ in the client alone.
         stream_name = "/".join(names.get(name, name) for name in self._stream_indices)
         line = self._line(sums, number, stream_name, self.spec.name, self.spec.stream)
@@ -495,6 +551,22 @@ class Mechanism:
             )
             self._append(line, [(sum_, sum_.extra_mean) for sum_ in finished])
         self.composition.charge(self)
+
+    def _check_line(self, index: int, number: int) -> None:
+        """Refuse to write a line again, or to write that of another round."""
+        if not self.spec.private:
+            return
+        name = self.spec.name
+        if self._unwritten not in (None, index):
+            raise DpsumError(
+                f"{name} was released in round {self._unwritten}: write that round, not"
+                f" {index}"
+            )
+        if number <= self._last_written:
+            raise DpsumError(
+                f"the ledger has the line of round {index} of {name} already: call"
+                " write() once after the last finish() of a round"
+            )
 
     def _append(self, line: Release, outcomes: Sequence[Any]) -> None:
         """Append a line to the ledger, and show it to the observer."""
@@ -579,13 +651,26 @@ class Mechanism:
         } | drawn
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore what `state` returned.
+
+        Rounds whose lines the ledger has are not released again: take its lines back
+        with `Ledger.go_on_after` first.
+        """
         self.states = list(state["states"])
         plan = self.composition.plan_of(self)
-        self._last_released = -1
+        if isinstance(self.ledger, Ledger):
+            self._last_written = self.ledger.last_round(self.spec.name)
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])
+
+
+def _released_before(total: Accumulator) -> str:
+    """Return the message about a second sum with the noise of a released one."""
+    return (
+        f"round {total.round} of {total.spec.name} was released before, and a second"
+        " release would repeat its noise: begin the next round"
+    )
 
 
 def _check_participation(spec: SumSpec, participation: object) -> None:

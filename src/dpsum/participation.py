@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
@@ -111,6 +112,22 @@ class Participation:
             rate=self.cohort / self._count,
         )
 
+    @property
+    def draw(self) -> str | None:
+        """Name of the draws in the ledger (`Sampling.draw`); None without a seed.
+
+        It names the random stream, and does not reveal a seed of 128 random bits. A
+        class of another package adds its own values, since `describe` may omit some.
+        """
+        if self.seed is None:
+            return None
+        name = draw_name(self.seed, "participation")
+        cls = type(self)
+        if cls.__module__ == __name__:
+            return name
+        values = [repr(getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return f"{name}/{_digest(cls.__module__, cls.__qualname__, *values)}"
+
     def clients_per_round(self, clients: int) -> int:
         """Return the number of clients in a round, or its expectation."""
         return self.cohort
@@ -169,6 +186,16 @@ class Participation:
                 f"{self.kind} participation needs a cohort that divides the"
                 f" {units} units, not {self.cohort}"
             )
+
+
+def draw_name(seed: int, purpose: str) -> str:
+    """Return the name of the draws of a random stream; see `Sampling.draw`."""
+    return _digest(str(int(seed)), purpose)
+
+
+def _digest(*parts: str) -> str:
+    """Return the first 16 digits of the SHA-256 of names."""
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
 
 
 class Cohorts(Participation):
@@ -562,6 +589,14 @@ class RecordLots:
             self.sizes[client]
         )
         return np.flatnonzero(drawn < self.rate)
+
+    @property
+    def draw(self) -> str:
+        """Name of the draws in the ledger (`Sampling.draw`)."""
+        name = draw_name(self.seed, self.purpose)
+        if self.steps == 1:
+            return name
+        return f"{name}/{self.steps} steps"
 
     def expected_size(self, client: int) -> float:
         """Return the expected lot size of one holder.

@@ -167,6 +167,11 @@ class _Sum:
         self.non_finite += count - int(finite.sum())
         return norms
 
+    @property
+    def released(self) -> bool:
+        """Whether the sum was released."""
+        return self._released
+
     def _check_open(self) -> None:
         if self._released:
             raise RuntimeError("this sum was released: nothing can be added to it")

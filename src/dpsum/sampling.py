@@ -26,6 +26,10 @@ class Sampling(Mapping[str, Any]):
         batches: whether an observer may know the batches: "known" or "secret".
         separation: least number of rounds between two participations of a unit.
         participations: most rounds in which a unit takes part.
+        draw: name of the draw of the cohorts. Lines of one draw have the same cohorts.
+            Two draws are independent if their names differ before the first "/"; else
+            nothing is known of them together. None: the ledger does not say (ledgers
+            of earlier versions).
         further_keys: keys of a sampler that this library does not know.
         encoder: for correlated noise, the absolute values |C| for all planned rounds,
             float64 [rounds, rounds], as bytes. It belongs to the noise, and no ledger
@@ -43,6 +47,7 @@ class Sampling(Mapping[str, Any]):
     batches: str | None = None
     separation: int | None = None
     participations: int | None = None
+    draw: str | None = None
     further_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     encoder: bytes | None = None
 

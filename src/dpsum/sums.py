@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsum.accounting.units import by_part, by_unit, cannot_compose
+from dpsum.accounting.units import by_part, by_unit, cannot_compose, part_of
 from dpsum.clipping import ClippingRule
 from dpsum.errors import DpsumError
 from dpsum.noise import Noise
@@ -43,10 +43,13 @@ class SumSpec:
             where a unit is always present.
         stream: purpose of the random stream of its noise; no two sums of a run share
             one.
-        part: the part of a client's records that the sum reads, where each record is in
-            one part alone; "": all records.
+        part: for a sum over records, the part of a client's records that it reads,
+            where each record is in one part alone; "": all records.
         added: whether the clients' releases are added up, so that all but the observer
             see only their own release and the total.
+
+    Raises:
+        DpsumError: a sum over clients names a part of their records.
     """
 
     name: str
@@ -62,6 +65,10 @@ class SumSpec:
     stream: str = "noise"
     part: str = ""
     added: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a part of the records where the unit is not the record."""
+        part_of(self)
 
     @property
     def private(self) -> bool:

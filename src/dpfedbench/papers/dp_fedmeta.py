@@ -36,6 +36,7 @@ from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import SupportAndQuery
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
+from dpfedbench.training.client_updates.maml_by_record import QUERY_SET, SUPPORT_SET
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.participation import Cohorts, OnePass
 from dpsum.sums import SumSpec
@@ -132,8 +133,8 @@ class DpAgrlr(DpAgr):
     def sums(self) -> list[SumSpec]:
         """Return each client's sums (Algorithm 3), then the server's of DP-AGR."""
         section = self.within_task
-        support_sum = section.sum(SUPPORT, observer="server")
-        query_sum = section.sum(QUERY, observer="server")
+        support_sum = section.sum(SUPPORT, observer="server", part=SUPPORT_SET)
+        query_sum = section.sum(QUERY, observer="server", part=QUERY_SET)
         if section.query_gradient == "exact":
             return [support_sum, *super().sums()]
         return [support_sum, query_sum, *super().sums()]

@@ -36,6 +36,7 @@ import dataclasses
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.training.client_updates.maml import SUPPORT, Maml
+from dpfedbench.training.client_updates.maml_by_record import QUERY_SET, SUPPORT_SET
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.sums import SumSpec
 
@@ -96,6 +97,6 @@ class DpMamlSample(ClientLevelMethod):
         """Return each client's inner-loop sum, then the server's query sum."""
         (query_sum,) = super().sums()
         return [
-            self.within_task.sum(SUPPORT, observer="everyone"),
-            dataclasses.replace(query_sum, unit="record"),
+            self.within_task.sum(SUPPORT, observer="everyone", part=SUPPORT_SET),
+            dataclasses.replace(query_sum, unit="record", part=QUERY_SET),
         ]

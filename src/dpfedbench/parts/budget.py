@@ -95,12 +95,13 @@ class OwnSum(Section):
         if self.multiplier is None:
             _check_profile(self.section, self.profile, run)
 
-    def sum(self, name: str, *, observer: str) -> SumSpec:
+    def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         """Return one of these sums.
 
         Args:
             name: name of the released quantity.
             observer: who sees the release.
+            part: the part of the client's examples that it reads; see `SumSpec`.
         """
         return SumSpec(
             name=name,
@@ -111,6 +112,7 @@ class OwnSum(Section):
             clipping=Constant(threshold=self.threshold),
             noise=Gaussian(multiplier=self.multiplier),
             within_task=self,
+            part=part,
         )
 
     def noise_multiplier(
@@ -183,13 +185,14 @@ class WithinTask(OwnSum):
                 " set it"
             )
 
-    def sum(self, name: str, *, observer: str) -> SumSpec:
+    def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         rule = Constant(
             threshold=self.threshold,
             groups=self.clipping_groups,
             noise_by_group=self.noise_by_group,
         )
-        return dataclasses.replace(super().sum(name, observer=observer), clipping=rule)
+        record_sum = super().sum(name, observer=observer, part=part)
+        return dataclasses.replace(record_sum, clipping=rule)
 
 
 class SupportAndQuery(WithinTask):
@@ -228,8 +231,8 @@ class OwnUpdate(OwnSum):
 
     section: ClassVar[str] = "own_update"
 
-    def sum(self, name: str, *, observer: str) -> SumSpec:
-        record_sum = super().sum(name, observer=observer)
+    def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
+        record_sum = super().sum(name, observer=observer, part=part)
         return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
 
 

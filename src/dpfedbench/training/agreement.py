@@ -302,6 +302,18 @@ class _Checked:
             expected,
         )
 
+    def _check_sampler(self, line: Release) -> None:
+        """Check the sampler, and that the cohorts of a served sum are the run's draw.
+
+        Lines of earlier versions do not name their draw.
+        """
+        where = f"in round {line.round} a"
+        numbers = dict(line.sampler)
+        draw = numbers.pop("draw", None)
+        _same(f"{where} sampler of {line.name} of", numbers, dict(self.sampler))
+        if draw is not None and self.sum.taken_by == "server":
+            _same(f"{where} draw of {line.name} of", draw, self.run.plan.draw)
+
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
     ) -> None:
@@ -318,7 +330,6 @@ class _Checked:
             "adjacency": self.sum.adjacency,
             "observer": self.sum.observer,
             "mechanism": self.noise.mechanism,
-            "sampler": dict(self.sampler),
             "counted_by_paper": counted,
             "part": self.sum.part or None,
         }
@@ -329,6 +340,7 @@ class _Checked:
                     getattr(line, field),
                     value,
                 )
+            self._check_sampler(line)
             _check_noise(line)
             self._check_groups(line)
             secure = self.noise.secure(

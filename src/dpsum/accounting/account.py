@@ -30,12 +30,18 @@ import numpy as np
 from dploss.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
 from dploss.renyi import PROVEN_ORDERS, epsilon_of
 from dpsum.accounting import analyses
-from dpsum.accounting.accountant import Accountant
+from dpsum.accounting.accountant import Accountant, check_sensitivity
 from dpsum.accounting.analyses.poisson import PoissonAccountant, composed_ends
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.profiles import Entry, Profiles
-from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
+from dpsum.accounting.units import (
+    by_draw,
+    by_part,
+    by_unit,
+    cannot_compose,
+    tells_rounds,
+)
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
 
@@ -199,6 +205,9 @@ def account(
     if not releases:
         reasons = dict.fromkeys(PROFILES, _NOTHING_PRIVATE)
         return Account(delta=delta, reasons=reasons)
+    context = context or AccountContext()
+    _check_sensitivities(releases, "the ledger's")
+    _check_sensitivities(context.before, "the earlier ledger's")
     units = by_unit(releases)
     events: list[Release] = []
     for lines in units.values():
@@ -206,7 +215,6 @@ def account(
         events += _of_one_observer(lines)
     client_releases = [event for event in events if _accountant_of(event).within_task]
     served = [event for event in events if not _accountant_of(event).within_task]
-    context = context or AccountContext()
     if context.before:
         _check_rests_on([*context.before, *releases])
     # Only the server's noise may follow a loss.
@@ -224,6 +232,12 @@ def account(
         return _either(first, _account_of(client_releases, delta, claims, of_clients))
     second = _account_of(client_releases, own_delta or delta, claims, of_clients)
     return dataclasses.replace(first, also=(second,))
+
+
+def _check_sensitivities(releases: Sequence[Release], ledger: str) -> None:
+    """Refuse lines whose sensitivity does not fit their threshold and adjacency."""
+    for number, event in enumerate(releases):
+        check_sensitivity(event, f"{ledger} release {number}")
 
 
 def _of_one_observer(lines: Sequence[Release]) -> Sequence[Release]:
@@ -298,7 +312,7 @@ def _account_of(
         noise_multiplier=min(
             ends(schedule)[0] for schedule, _ in reader.events.claimed
         ),
-        sampler=sampler,
+        sampler=dataclasses.replace(sampler, draw=None),
         profiles=profiles,
         groups=reader.groups(profiles),
         reasons=reasons,
@@ -360,7 +374,7 @@ def _worst_part(
     parts = by_part(releases)
     accounts = []
     for events in parts.values():
-        accounts.append(_account_of(events, delta, claims, context))
+        accounts.append(_of_draws(events, delta, claims, context))
     if context.before:
         return _after(accounts[0], releases, context.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
@@ -368,6 +382,71 @@ def _worst_part(
     for account_of_part in further_accounts:
         worst = _either(worst, account_of_part, f"the releases of {names}")
     return worst
+
+
+def _of_draws(
+    releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
+) -> Account:
+    """Return the account of sums over the same units, of one draw or of several."""
+    if _draws_do_not_matter(releases):
+        merged = [
+            dataclasses.replace(
+                event, sampler=dataclasses.replace(event.sampler, draw=None)
+            )
+            for event in releases
+        ]
+        return _account_of(merged, delta, claims, context)
+    draws = by_draw(releases)
+    accounts = [_account_of(lines, delta, claims, context) for lines in draws]
+    if len(draws) == 1:
+        return accounts[0]
+    names = " and of ".join(lines[0].name for lines in draws)
+    low, high = _both(draws, delta, what=f"cohorts of {names} that are drawn apart")
+    proofs = [account_of_draw.profiles["proven"] for account_of_draw in accounts]
+    worst = max(proofs, key=lambda entry: _STATUSES.index(entry.status))
+    status = worst.status
+    explanation = (
+        f"the cohorts of {names} are drawn independently of each other; of"
+        f" {draws[0][0].name} alone: {proofs[0].explanation}"
+    )
+    if status == "void":
+        low = math.inf
+        high = math.inf
+        explanation = worst.explanation
+    elif context.adaptive or (context.adaptive is None and status == "as run"):
+        status = "as run"
+    proven = dataclasses.replace(
+        proofs[0],
+        epsilon_low=low,
+        epsilon_high=high,
+        status=status,
+        explanation=explanation,
+    )
+    first = accounts[0]
+    not_composed = "not accounted for where sums have cohorts of their own draws"
+    reasons = {name: first.reasons.get(name, not_composed) for name in PROFILES}
+    del reasons["proven"]
+    return dataclasses.replace(
+        first, profiles={"proven": proven}, groups={}, reasons=reasons
+    )
+
+
+_STATUSES = ("proved", "as run", "void")
+"""Statuses of a proven entry, from the strongest to none."""
+
+
+def _draws_do_not_matter(releases: Sequence[Release]) -> bool:
+    """Return whether one draw and several cost the same.
+
+    That is so where the observer may know the cohorts and no sum changes its noise: a
+    unit is in as many releases of each sum, whatever the orders of the units.
+    """
+    multipliers: dict[str, set[float]] = {}
+    for event in releases:
+        if not _accountant_of(event).known or event.mechanism != "gaussian":
+            return False
+        multipliers.setdefault(event.name, set()).add(event.noise_multiplier)
+    return all(len(values) == 1 for values in multipliers.values())
 
 
 def _after(
@@ -416,10 +495,14 @@ def _after(
     )
 
 
-def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
+def _both(
+    ledgers: Sequence[Sequence[Release]],
+    delta: float,
+    what: str = "a run that rests on another's releases",
+) -> Bracket:
     """Return proven ends of epsilon of two runs' releases on the same units.
 
-    The runs draw independently. Sampled rounds of both are composed like those of one
+    The runs draw independently. `what` names them in a message. Sampled rounds of both are composed like those of one
     run. Known blocks of both are one Gaussian for each unit. For other pairs, Renyi
     divergences add up, and the low end is that of one run: fewer releases reveal no
     more.
@@ -431,9 +514,7 @@ def _both(ledgers: Sequence[Sequence[Release]], delta: float) -> Bracket:
     accountants = [analyses.of(lines) for lines in ledgers]
     pairs = [" noise and ".join(accountant.pair) for accountant in accountants]
     names = " and of ".join(pairs)
-    refusal = DpsumError(
-        f"a run that rests on another's releases: no analysis of {names} together"
-    )
+    refusal = DpsumError(f"{what}: no analysis of {names} together")
     stages = []
     for accountant, lines in zip(accountants, ledgers, strict=True):
         mechanism, _ = accountant.pair

@@ -398,6 +398,37 @@ def rounds_of(
     return rounds
 
 
+_REACH = {"zero-out": 1.0, "replace-one": 2.0}
+"""Largest distance by which a unit of norm C moves a sum, over C, by adjacency."""
+
+
+def check_sensitivity(event: Release, where: str) -> None:
+    """Refuse a line whose sensitivity is below that of its threshold and adjacency.
+
+    A unit that is zeroed out moves a sum by up to C, one that is replaced by up to 2C.
+
+    Args:
+        event: line of a ledger.
+        where: position of the line, for messages.
+
+    Raises:
+        DpsumError: the line's adjacency is unknown, or its sensitivity is too small.
+    """
+    if event.adjacency not in _REACH:
+        raise DpsumError(
+            f"{where} is for {event.adjacency} adjacency: accounts are for"
+            f" {' and '.join(_REACH)}"
+        )
+    least = _REACH[event.adjacency] * np.atleast_1d(event.threshold)
+    sensitivity = np.atleast_1d(event.sensitivity)
+    if len(sensitivity) != len(least) or (sensitivity < least).any():
+        raise DpsumError(
+            f"{where} declares sensitivity {event.sensitivity}, less than the"
+            f" {event.adjacency} sensitivity of its threshold {event.threshold}: its"
+            " mechanism is not the one accounted for"
+        )
+
+
 def _check_release(event: Release, first: Release, where: str, adjacency: str) -> None:
     if any(
         getattr(event, name) != getattr(first, name)
@@ -419,6 +450,7 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
             f"{where} is for {event.adjacency} adjacency: the analysis of its sampler"
             f" is for {adjacency}"
         )
+    check_sensitivity(event, where)
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
     columns = []
@@ -432,11 +464,6 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
         if not is_valid:
             raise DpsumError(
                 f"{where} has z {z} and C {threshold}: both must be above 0"
-            )
-        if sensitivity < threshold:
-            raise DpsumError(
-                f"{where} declares sensitivity {sensitivity}, less than its threshold"
-                f" {threshold}: its mechanism is not the one accounted for"
             )
         if not math.isclose(noise_std, z * sensitivity, rel_tol=1e-12):
             raise DpsumError(

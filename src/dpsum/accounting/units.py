@@ -7,8 +7,9 @@ and for lines of a ledger alike:
 - Sums of the same unit compose, whoever sees them. Where one is for the server alone,
   the account is against the server, which also sees what everyone sees. It is an upper
   bound for everyone.
-- The maximum counts only for disjoint parts of the records: no record is in two parts.
-  A sum that names no part reads all of every unit, and so composes with the sums of
+- The maximum counts only for disjoint parts of the records that the sums declare: no
+  record is in two parts. A client has records in every part, so that a sum over clients
+  has no part. A sum that names no part reads all of every unit, and so composes with the sums of
   every part.
 - Sums over records and sums over clients are two guarantees only if no observer sees
   both kinds. Records are then protected against the server, to which clients send
@@ -17,14 +18,20 @@ and for lines of a ledger alike:
   covers.
 - Independent Gaussian releases of one round, of units that were sampled together, are
   one Gaussian of multiplier (sum of z^-2)^-1/2. Nothing else composes here.
+- Sums whose cohorts are drawn independently of each other (`Sampling.draw`) are
+  mechanisms that run side by side: their privacy losses add up, whichever is released
+  first in a round (Vadhan and Zhang 2023, concurrent composition).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dpsum.errors import DpsumError
+
+if TYPE_CHECKING:
+    from dpsum.ledger import Release
 
 CLIENT = "client"
 RECORD = "record"
@@ -45,26 +52,24 @@ class Read(Protocol):
 
 One = TypeVar("One", bound=Read)
 
-_SETS = {
-    "support-gradient-sum": "support set",
-    "client-query-gradient-sum": "query set",
-    "query-gradient-sum": "query set",
-}
-"""Part of a few-shot client's examples that sums of these names read; their lines do
-not name it.
-"""
-
-_BESIDE = ("below-threshold-count", "clipped-norm-sum")
-"""Names of clipping rules' own releases, which read the units of their sum."""
-
 
 def part_of(event: Read) -> str:
-    """Return the part of the records that a sum reads; "": all of every unit."""
-    if event.part:
-        return event.part
-    if event.unit != RECORD:
+    """Return the part of the records that a sum reads; "": all of every unit.
+
+    Sums read disjoint parts only where they declare them: names say nothing.
+
+    Raises:
+        DpsumError: a sum that protects clients names a part.
+    """
+    if not event.part:
         return ""
-    return _SETS.get(event.name, "")
+    if event.unit != RECORD:
+        raise DpsumError(
+            f"{event.name} protects {event.unit}s, but reads a part of the records"
+            f" ({event.part}): parts are of records, and a {event.unit} counts with all"
+            " its records; leave the part out, or let the sum protect records"
+        )
+    return event.part
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
@@ -99,32 +104,12 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     The part is "" where they read all records.
 
     Raises:
-        DpsumError: some sums read a part and others all records.
+        DpsumError: some sums read a part and others all records, or a sum over clients
+            names a part.
     """
-    kinds = {}
-    for event in reversed(events):
-        kinds[event.name, event.part] = event
-    read = {
-        key: part_of(event)
-        for key, event in kinds.items()
-        if event.part or event.name not in _BESIDE
-    }
-    for key, event in kinds.items():
-        if key not in read:
-            matching_parts = {
-                read[of]
-                for of in read
-                if kinds[of].unit == event.unit
-                and _sampler(kinds[of]) == _sampler(event)
-            }
-            if len(matching_parts) == 1:
-                read[key] = matching_parts.pop()
-            else:
-                read[key] = ""
     parts: dict[str, list[One]] = {}
     for event in events:
-        part = read[event.name, event.part]
-        parts.setdefault(part, []).append(event)
+        parts.setdefault(part_of(event), []).append(event)
     if "" in parts and len(parts) > 1:
         named_part = next(part for part in parts if part)
         raise DpsumError(
@@ -135,9 +120,35 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     return parts
 
 
-def _sampler(event: Read) -> object:
-    """Return the sampler of a line of a ledger; None for a sum, which has none yet."""
-    return getattr(event, "sampler", None)
+def by_draw(events: Sequence[Release]) -> list[list[Release]]:
+    """Return lines of the same units, grouped by the draw of their cohorts.
+
+    Lines of one draw have the same cohorts; the groups are drawn independently.
+
+    Raises:
+        DpsumError: nothing is known about two of the draws together.
+    """
+    draws: dict[str | None, list[Release]] = {}
+    for event in events:
+        draws.setdefault(event.sampler.draw, []).append(event)
+    names = list(dict.fromkeys(event.name for event in events))
+    if len(names) == 1:
+        if len(draws) == 1:
+            return [list(events)]
+        raise DpsumError(
+            f"the cohorts of {names[0]} have another draw from some round on: give the"
+            " participation the same seed at a restart"
+        )
+    streams = {draw.partition("/")[0] for draw in draws if draw is not None}
+    if len(streams) == len(draws):
+        return list(draws.values())
+    first, *others = names
+    raise DpsumError(
+        f"the ledger does not say whether the cohorts of {first} and of"
+        f" {', '.join(others) or first} are one draw or independent draws: give both"
+        " sums one participation, or name the draw in their sampler (sampler.draw); a"
+        " ledger of an earlier version has to be trained again"
+    )
 
 
 def cannot_compose(

@@ -115,6 +115,7 @@ def from_event(
         "cohort": cohort,
         "rounds": len(rounds),
         "rate": cohort / units if size else rate,
+        "draw": "of the event",
     }
     lines = []
     for number, sample in enumerate(rounds):

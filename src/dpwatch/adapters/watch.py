@@ -316,7 +316,8 @@ class Watch:
                 sensitivity=float(sensitivity),
                 noise_std=std,
                 dimension=int(dimension),
-                sampler=Sampling.from_mapping(sampler),
+                # The releases of a round are of the library's one cohort.
+                sampler=Sampling.from_mapping({**sampler, "draw": "of the library"}),
                 denominator=float(denominator),
                 noise_stream=noise_stream,
                 counted_by_paper=True,

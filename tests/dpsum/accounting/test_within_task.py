@@ -29,7 +29,7 @@ make_sampler = partial(
 )
 
 
-def release(name, z, *, round_=0, steps=1, batches="full"):
+def release(name, z, *, round_=0, steps=1, batches="full", part=None):
     """Return the line of one name of releases of all clients."""
     return make_release(
         round=round_,
@@ -40,6 +40,7 @@ def release(name, z, *, round_=0, steps=1, batches="full"):
         threshold=0.2,
         sampler=make_sampler(steps=steps, batches=batches),
         denominator=10.0,
+        part=part,
     )
 
 
@@ -68,8 +69,9 @@ def test_account_of_five_steps_of_reptile(batches, proven, status):
 
 def test_account_of_two_kinds_of_releases_is_the_worse_of_both():
     """A record is in four releases of one kind, or in one of the other."""
-    support = release("support-gradient-sum", 2.0, steps=4)
-    lines = [support, release("client-query-gradient-sum", 2.0)]
+    support = release("support-gradient-sum", 2.0, steps=4, part="support set")
+    query = release("client-query-gradient-sum", 2.0, part="query set")
+    lines = [support, query]
     profiles = profiles_of(lines, 1e-5, CLAIMS)
     assert ends(profiles["proven"]) == (gaussian(1.0, 1e-5), gaussian(1.0, 1e-5))
     assert profiles["claimed"].epsilon_high == gaussian(2.0, 1e-5)
@@ -90,7 +92,8 @@ def test_account_of_two_fold_privacy_has_a_unit_for_each_observer():
         assert (entry.unit, part.delta) == (unit, delta)
         assert entry.epsilon_high == gaussian(z, delta)
     sample_level = [
-        dataclasses.replace(line, unit="record", observer="everyone") for line in lines
+        dataclasses.replace(line, unit="record", observer="everyone", part=part)
+        for line, part in zip(lines, ("support set", "query set"), strict=True)
     ]
     of_records = account(sample_level, claims=CLAIMS, delta=1e-5)
     assert not of_records.also

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 SUPPORT = "support-gradient-sum"
 QUERY = "client-query-gradient-sum"
+SUPPORT_SET = "support set"
+QUERY_SET = "query set"
+"""Disjoint parts of a client's examples, which these sums read."""
 
 
 class MamlByRecord(ClientsWithinTask):
