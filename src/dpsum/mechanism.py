@@ -38,11 +38,8 @@ from dpsum.ledger import Ledger, Release
 from dpsum.participation import Participation, PoissonLots, RecordLots, check_name
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh
-from dpsum.sampling import Sampling
+from dpsum.sampling import UNNAMED, Sampling
 from dpsum.sums import SumSpec
-
-UNNAMED = "unnamed"
-"""First part of the name of a draw of which nothing is known beside another draw."""
 
 
 class ReleaseLog(Protocol):

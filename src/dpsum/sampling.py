@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+UNNAMED = "unnamed"
+"""First part of the name of a draw of which nothing is known beside another draw."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Sampling(Mapping[str, Any]):

@@ -232,7 +232,8 @@ def check_parts(sum_: SumSpec) -> None:
 
     Raises:
         DpsumError: the noise is correlated over rounds and the threshold moves, or the
-            sum is under secure aggregation and the rule makes its own release.
+            sum is under secure aggregation and the rule makes its own release, or the
+            adjacency is not zero-out.
     """
     rule = sum_.clipping
     noise = sum_.noise
@@ -243,6 +244,11 @@ def check_parts(sum_: SumSpec) -> None:
             f"the noise of {sum_.name} cancels noise of earlier rounds, but its"
             f" clipping rule {type(rule).__name__} changes the threshold, and noise"
             " at two thresholds does not cancel: take a constant threshold"
+        )
+    if noise.one_by_one and sum_.adjacency != "zero-out":
+        raise DpsumError(
+            f"{sum_.name} is summed by secure aggregation, whose analysis is for zero-out"
+            f" adjacency, not {sum_.adjacency}: set adjacency to zero-out"
         )
     if noise.one_by_one and type(rule).extra is not ClippingRule.extra:
         raise DpsumError(

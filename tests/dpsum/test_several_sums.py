@@ -9,6 +9,7 @@ import pytest
 
 import dpsum
 from dpsum.accounting.account import account
+from dpsum.accounting.context import AccountContext
 from dpsum.participation import local
 from tests.dpsum.accounting.helpers import (
     dp_accounting_epsilon,
@@ -157,7 +158,7 @@ def test_account_refuses_a_replace_one_line_of_sensitivity_c():
 
 
 def test_account_refuses_an_earlier_line_of_too_small_sensitivity():
-    context = dpsum.accounting.context.AccountContext(before=(replaced_line(1.0),))
+    context = AccountContext(before=(replaced_line(1.0),))
     with pytest.raises(dpsum.DpsumError, match="the earlier ledger's release 0"):
         account([make_release()], delta=DELTA, context=context)
 
@@ -313,6 +314,23 @@ def test_budget_of_two_draws_is_refused():
         first.begin_round(0)
     shared, _ = make_sums([], plans[:1] * 2, budget=budget)
     shared.begin_round(0)
+
+
+def test_run_that_rests_on_another_has_a_draw_of_its_own():
+    """Two runs of one seed are in the same cohorts: their releases are dependent."""
+    ledgers = []
+    for seed in (1, 1, 2):
+        ledger = []
+        plans = [dpsum.Poisson(seed=seed, **POISSON)]
+        release_all(make_sums(ledger, plans, 0.2), 1)
+        ledgers.append(ledger)
+    first, same, other = ledgers
+    context = AccountContext(before=tuple(first))
+    with pytest.raises(dpsum.DpsumError, match="random stream of the run that it"):
+        account(same, delta=0.15, context=context)
+    apart = account(other, delta=0.15, context=context).profiles["proven"]
+    expected = dp_accounting_epsilon([(0.2, 1, 0.1)] * 2, 0.15)
+    assert apart.epsilon_high == pytest.approx(expected, abs=2e-3)
 
 
 # Parts of the records

@@ -44,6 +44,7 @@ from dpsum.accounting.units import (
 )
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
+from dpsum.sampling import UNNAMED
 
 PROFILES = ("claimed", "proven", "replace_one", "image_level", "tuning")
 """Profiles of an account, in order; each has a number or a reason."""
@@ -388,15 +389,8 @@ def _of_draws(
     releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
 ) -> Account:
     """Return the account of sums over the same units, of one draw or of several."""
-    if _draws_do_not_matter(releases):
-        merged = [
-            dataclasses.replace(
-                event, sampler=dataclasses.replace(event.sampler, draw=None)
-            )
-            for event in releases
-        ]
-        return _account_of(merged, delta, claims, context)
-    draws = by_draw(releases)
+    _check_noise_composes(releases)
+    draws = _draws_of(releases)
     accounts = [_account_of(lines, delta, claims, context) for lines in draws]
     if len(draws) == 1:
         return accounts[0]
@@ -431,6 +425,36 @@ def _of_draws(
     )
 
 
+def _check_noise_composes(releases: Sequence[Release]) -> None:
+    """Refuse several sums over the same units whose noise is not independent Gaussian.
+
+    Plans refuse them too (`sums.composition_groups`), where the sums share a
+    composition.
+    """
+    names = list(dict.fromkeys(event.name for event in releases))
+    mechanisms = {event.mechanism for event in releases}
+    if len(names) > 1 and mechanisms != {"gaussian"}:
+        first = releases[0]
+        why = f"have {' and '.join(sorted(mechanisms))} noise"
+        raise DpsumError(
+            cannot_compose(names[0], names[1], first.unit, first.part or "", why)
+        )
+
+
+def _draws_of(releases: Sequence[Release]) -> list[list[Release]]:
+    """Return lines of the same units, grouped by the draw of their cohorts.
+
+    All are one group where it does not matter whether they are one draw.
+    """
+    if not _draws_do_not_matter(releases):
+        return by_draw(releases)
+    merged = []
+    for event in releases:
+        sampler = dataclasses.replace(event.sampler, draw=None)
+        merged.append(dataclasses.replace(event, sampler=sampler))
+    return [merged]
+
+
 _STATUSES = ("proved", "as run", "void")
 """Statuses of a proven entry, from the strongest to none."""
 
@@ -455,9 +479,11 @@ def _after(
     """Return the account of releases after an earlier run on the same records."""
     lows = []
     highs = []
+    _check_drawn_apart(before, releases)
     for part in dict.fromkeys(event.part for event in before):
         before_on_part = [event for event in before if event.part == part]
-        low, high = _both((before_on_part, releases), delta)
+        draws = [*_draws_of(before_on_part), *_draws_of(releases)]
+        low, high = _both(draws, delta)
         lows.append(low)
         highs.append(high)
     low = max(lows)
@@ -493,6 +519,22 @@ def _after(
     return dataclasses.replace(
         last, profiles={"proven": proven}, groups={}, reasons=reasons
     )
+
+
+def _check_drawn_apart(before: Sequence[Release], releases: Sequence[Release]) -> None:
+    """Refuse two runs whose secret cohorts are of one random stream."""
+    draws = []
+    for lines in (before, releases):
+        names = {
+            event.sampler.draw for event in lines if not _accountant_of(event).known
+        }
+        draws.append({name.partition("/")[0] for name in names if name})
+    if draws[0] & draws[1] - {UNNAMED}:
+        raise DpsumError(
+            "this run draws its cohorts from the random stream of the run that it rests"
+            " on, so that their releases are not independent: give it a stream of its"
+            " own (streams: own)"
+        )
 
 
 def _both(

@@ -48,6 +48,7 @@ def sampler_of(kind, clients=4000, cohort=100, rounds=40):
 def lots_of(rounds=100_000):
     """Return the sampler of Adap DP-FL: ten clients' lots of 78 of 6,000 records."""
     values = {"clients": 10, "records": 6000, "cohort": 78, "rounds": rounds}
+    values["draw"] = "lots"
     return {"kind": "poisson-lots", **values, "rate": RATE_OF_LOTS}
 
 

@@ -33,6 +33,7 @@ def rate_and_rounds(parties, batch):
 def make_lines(*, part="training half", z=1.0, clients=2, rate=0.1, **changes):
     """Return three rounds of sums that all parties take over 100 records each."""
     sampler = {"kind": "poisson-lots", "clients": clients, "records": 100, "rounds": 3}
+    sampler["draw"] = "lots"
     values = {
         "name": "weights-sum",
         "unit": "record",
@@ -181,7 +182,8 @@ def test_account_of_a_searched_network_has_the_search():
     """The worst record is in the validation half. Another party knows its own noise, of
     two parties'.
     """
-    sampler = make_lines()[0].sampler | {"records": 200, "rate": 0.05}
+    changes = {"records": 200, "rate": 0.05, "draw": "lots of all records"}
+    sampler = make_lines()[0].sampler | changes
     training = make_lines(name="gradient-sum", part=None, sampler=sampler)
     context = AccountContext(before=tuple(search_lines(architecture=0.8)))
     combined = account_of(training, claims={}, context=context)

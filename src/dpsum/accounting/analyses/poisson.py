@@ -40,6 +40,7 @@ from dploss.round_loss import RoundLoss
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
 from dpsum.accounting.composed_accountant import ComposedAccountant
 from dpsum.accounting.image_level import ImageUse
+from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
@@ -313,6 +314,21 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
             )
 
     def read(self, lines: Sequence[Release]) -> Events:
+        named: dict[str, list[Release]] = {}
+        for event in lines:
+            named.setdefault(event.name, []).append(event)
+        for of_name in named.values():
+            if of_name[0].sampler | {"draw": ""} != lines[0].sampler | {"draw": ""}:
+                raise DpsumError(
+                    f"{lines[0].name} and {of_name[0].name} have samples of other"
+                    " sizes: account for them separately"
+                )
+        # Each name has its own set of examples, so that the least noisy one counts.
+        of_names = [self._read_one(of_name) for of_name in named.values()]
+        return min(of_names, key=lambda events: events.ends[0])
+
+    def _read_one(self, lines: Sequence[Release]) -> Events:
+        """Read the releases of one name."""
         events = super().read(lines)
         steps = int(events.sampling["steps"])
         claimed_schedule, _ = events.claimed[0]
