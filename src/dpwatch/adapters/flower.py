@@ -23,7 +23,8 @@ release too):
 `watch_mod` does the same for `LocalDpMod` in each client: a ledger of its own messages.
 
 The watch does not see what a client sends elsewhere, the evaluation on the server by
-`evaluate_fn`, and who knows the cohorts.
+`evaluate_fn`, who knows the cohorts, and rounding: comparisons allow for the rounding of
+the arrays' own type, which is a thousandth for half precision.
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ class StrategyWatch(Watch):
             `flwr.serverapp.strategy`, or is watched already; an argument is out of
             bounds; the ledger exists.
     """
+
+    follows_number = (
+        "the cohort is a share of all clients, and the mean is over those who answer"
+    )
 
     def __init__(
         self,
@@ -368,10 +373,17 @@ watch = StrategyWatch
 
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
     """Return why an update exceeds the threshold, up to rounding; empty if none does."""
-    step = norm([spacing(array) for array in before])
-    lengths = [norm(differences(arrays, before)) for arrays in updates]
-    longest = max(lengths, default=0.0)
-    if longest <= threshold * (1 + 1e-5) + step:
+    resolution = _resolution([before, *updates])
+    longest = 0.0
+    is_long = False
+    for arrays in updates:
+        length = norm(differences(arrays, before))
+        step = norm([spacing(array) for array in (*before, *arrays)])
+        longest = max(longest, length)
+        # A norm that is not a number is too long as well.
+        if not length <= threshold * (1 + max(1e-5, 4 * resolution)) + step:
+            is_long = True
+    if not is_long:
         return []
     return [
         f"an update that was averaged has norm {longest:.4g}, more than its threshold"
@@ -379,7 +391,18 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     ]
 
 
+def _resolution(arrays_of: Sequence[Arrays]) -> float:
+    """Return the coarsest relative spacing of the arrays' floating-point types."""
+    types = {np.asarray(array).dtype for arrays in arrays_of for array in arrays}
+    floats = [kind for kind in types if np.issubdtype(kind, np.floating)]
+    return max((float(np.finfo(kind).eps) for kind in floats), default=0.0)
+
+
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
+    # FedAvg adds up in the arrays' own type. Rounding n terms, at most half a spacing
+    # each, errs by about n^1/2 / 2 spacings.
+    resolution = _resolution([mean, *updates])
+    error = max(1e-5, 4 * math.sqrt(len(updates)) * resolution)
     # Weights and updates that are not finite have no mean: suppress numpy's warnings.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratios = np.array(weights) / max(weights)
@@ -388,7 +411,7 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
             rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
             expected = np.tensordot(shares, np.stack(rows), axes=1)
             size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
-            if not np.allclose(array, expected, rtol=1e-5, atol=1e-5 * size):
+            if not np.allclose(array, expected, rtol=error, atol=error * size):
                 return False
     return True
 
@@ -473,6 +496,10 @@ def _local_deviation(mod: LocalDpMod) -> float:
 
 class LocalWatch(Watch):
     """Watch of one client's messages, which `LocalDpMod` noises."""
+
+    # Its sensitivity is stated by the user: here it compares an update with none.
+    claimed_adjacency = "zero-out"
+    follows_number = ""
 
     def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
         super().__init__(path, metrics, go_on=True)

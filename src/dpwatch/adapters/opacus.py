@@ -15,9 +15,14 @@ and before the model changes:
   the joint sensitivity. So the privacy is that of flat clipping with the same
   multiplier. The ledger has the tensors as groups, with their thresholds.
 - The noise is `noise_multiplier` times `max_grad_norm` at the time of the draw. The
-  watch also measures it. If a parameter's noise is smaller than chance allows (1e-9
-  over the whole run), the line has a reason. The same holds for noise and Poisson
-  batches drawn from an earlier state of the generator, which repeat earlier draws.
+  watch also measures it. If a parameter's noise is smaller than chance allows, or was
+  used before (1e-9 each over the whole run), the line has a reason. The same holds for
+  noise and Poisson batches drawn from an earlier state of the generator, which repeat
+  earlier draws.
+- Layers may be frozen and unfrozen, and parameters added. A line is of the tensors that
+  the step releases. Ghost clipping clips to the norm over the layers that were
+  trainable at `make_private`; where these are not the ones that are released, the line
+  has a reason. So has a step that also applies a gradient that was not released.
 - The watch counts the batches that the loader drew. No analysis covers gradients of a
   batch that it did not draw, of a batch used twice, or of several Poisson batches
   together; the line then has a reason.
@@ -26,14 +31,23 @@ A line with a reason makes the account void: no epsilon is proven.
 
 The watch does not see gradients that leave without the optimiser, data that does not
 follow the loader's indices (copies of a record, a module that mixes records, which
-Opacus's validator checks), and floating-point effects.
+Opacus's validator checks), and floating-point effects. Opacus does not hand it the
+criterion either. One that adds up the losses under `loss_reduction="mean"`, or averages
+them under "sum", scales each record's gradient with the number of the batch's records,
+so that one record moves a clipped sum by up to 2 C - C / n, with n the batch's size.
+`watch(criterion=...)` refuses it.
 
 The unit is a record: one index of the data set. In a neighbour its gradient is zero.
+The number of records is public: Opacus divides by int(N / L) of N records in L batches,
+and the rate and the number of steps follow N too. In batches of 64, it divides by 64
+for 60,032 records and by 63 for 60,031.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +77,7 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.parameters import check_range
 from dpwatch.adapters.torch_loader import Draws, States, check
-from dpwatch.adapters.watch import Watch, check_scale
+from dpwatch.adapters.watch import NoiseSeen, Watch, check_scale
 
 _KNOWN = (
     DPOptimizer,
@@ -73,6 +87,8 @@ _KNOWN = (
 )
 _NAMES = [kind.__name__ for kind in _KNOWN]
 _FALSE_ALARM = 1e-9
+_WINDOW = 32  # earlier draws of noise whose correlation is tested
+_KEPT = 512  # coordinates of a tensor that are compared with earlier noise
 _GRADIENTS = ("grad", "grad_sample", "summed_grad")
 _NORM_SLACK = 1 + 1e-4  # sums of float32
 
@@ -91,6 +107,17 @@ _LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
 _SAME_NOISE = (
     "its noise was drawn from a generator in a state that noise was drawn from before"
 )
+_OTHER_LAYERS = (
+    "layers were frozen or unfrozen, and ghost clipping clips to the norm over those"
+    " that were trainable at make_private"
+)
+_CHANGED_IN_STEP = (
+    "parameters were frozen, unfrozen or added between the clipping and the noise of a"
+    " step"
+)
+_NOT_RELEASED = (
+    "the step also applies the gradient of a parameter that was not clipped and noised"
+)
 _DENOMINATOR = (
     "it was divided by another number than the public one: expected_batch_size was"
     " changed"
@@ -106,15 +133,21 @@ class TrainingWatch(Watch):
             this loader, directly or within `BatchMemoryManager`.
         epochs: number of passes over the loader; further steps are refused.
         ledger: path of the ledger; the file must not exist.
+        criterion: the loss, whose `reduction` is compared with `loss_reduction`; None:
+            it is not checked.
 
     Raises:
         DpsumError: the optimiser is not one of Opacus's own for one process, is watched
             already, or adds no noise; steps were taken before; the loader does not know
-            its length; the ledger exists.
+            its length; the criterion has another reduction; the ledger exists.
     """
 
     adaptive = None
     unit = "record"
+    follows_number = (
+        "the divisor int(N / L) of N records in L batches, the rate and the number of"
+        " steps follow N"
+    )
 
     def __init__(
         self,
@@ -125,6 +158,7 @@ class TrainingWatch(Watch):
         *,
         epochs: int,
         ledger: Path | str,
+        criterion: Any = None,
     ) -> None:
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         for refused, why in (
@@ -166,6 +200,15 @@ class TrainingWatch(Watch):
                 isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
                 f"epochs is {epochs!r}: it must be a whole number from 1 on",
             ),
+            (
+                not ghost and _reduces_otherwise(criterion, optimizer),
+                (
+                    f"the criterion's reduction is {getattr(criterion, 'reduction', '')},"
+                    f" but loss_reduction is {optimizer.loss_reduction}: gradients of"
+                    " records are scaled by the batch's size; give make_private the"
+                    " criterion's"
+                ),
+            ),
         ):
             if refused:
                 raise DpsumError(why)
@@ -187,11 +230,10 @@ class TrainingWatch(Watch):
         self._clipped_to = 0.0
         self._ghost = (-1, 0.0)
         self._layers: list[float] = []
-        self._names = _parameter_names(module, optimizer)
-        self._energy = np.zeros(len(optimizer.params))
-        self._coordinates = np.array(
-            [parameter.numel() for parameter in optimizer.params]
-        )
+        self._clipped_tensors: list[torch.Tensor] = []
+        self._noise_sizes: dict[int, _NoiseSize] = {}
+        self._noise_draws = NoiseSeen(_WINDOW)
+        self._gradients: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.silent = self._released = False
         self.put(optimizer, "_dpsum", self)
         self.replace(
@@ -218,27 +260,36 @@ class TrainingWatch(Watch):
         """Count the records of a physical batch, and record their clipping norm."""
         optimizer = self._optimizer
         if not self.silent:
+            self._check_tensors()
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
                 (records, norm) = self._ghost
                 self._ghost = (-1, 0.0)
                 if records < 0:
                     self._reasons.append(_UNCLIPPED)
+                if not _clips_released_layers(self._module, optimizer):
+                    self._reasons.append(_OTHER_LAYERS)
             else:
-                gradients = optimizer.params[0].grad_sample
-                records = (
-                    sum(map(len, gradients))
-                    if isinstance(gradients, list)
-                    else len(gradients)
-                )
+                records = _record_count(optimizer)
                 norm = float(optimizer.max_grad_norm)
                 layers = _layer_thresholds(optimizer)
                 if layers:
                     before = self._layers or layers
-                    self._layers = [*map(max, layers, before)]
+                    self._layers = [
+                        max(*pair) for pair in zip(layers, before, strict=False)
+                    ]
                     norm = math.hypot(*self._layers)
             self._records += max(records, 0)
             self._clipped_to = max(self._clipped_to, norm)
         method()
+
+    def _check_tensors(self) -> None:
+        """Note a change of the optimiser's tensors within a step."""
+        tensors = list(self._optimizer.params)
+        before = self._clipped_tensors or tensors
+        if list(map(id, before)) != list(map(id, tensors)):
+            self._reasons.append(_CHANGED_IN_STEP)
+            self._layers = []
+        self._clipped_tensors = tensors
 
     def _noised(self, method: Any) -> None:
         if self.silent:
@@ -274,13 +325,15 @@ class TrainingWatch(Watch):
             self._reasons.append(_ADAPTIVE)
         if mean and optimizer.expected_batch_size != self._public:
             self._reasons.append(_DENOMINATOR)
+        self._check_tensors()
+        self._check_further_gradients()
         self._measure(deviation, sensitivity)
         self.write(
             name="gradient-sum",
             threshold=sensitivity,
             sensitivity=sensitivity,
             deviation=deviation,
-            dimension=self._coordinates.sum(),
+            dimension=sum(parameter.numel() for parameter in optimizer.params),
             sampler=sampler,
             denominator=(
                 optimizer.expected_batch_size * optimizer.accumulated_iterations
@@ -298,32 +351,62 @@ class TrainingWatch(Watch):
         self.round += 1
         self._records = 0
         self._clipped_to = 0.0
+        self._clipped_tensors = []
         self._layers = []
         self._released = True
         self._reasons = []
+
+    def _check_further_gradients(self) -> None:
+        """Note gradients that the step applies beside those of the release.
+
+        Torch's optimisers also apply the gradient of a parameter that was frozen after
+        the backward pass. Gradients of earlier releases, and zeros, reveal nothing more.
+        """
+        released = set(map(id, self._optimizer.params))
+        for parameter in self._applied():
+            gradient = parameter.grad
+            if gradient is None or id(parameter) in released:
+                continue
+            reference, version = self._gradients.get(id(parameter), (None, 0))
+            earlier = reference is not None and reference() is gradient
+            if earlier and gradient._version == version:
+                continue
+            if bool(gradient.count_nonzero()):
+                self._reasons.append(_NOT_RELEASED)
+
+    def _applied(self) -> list[torch.Tensor]:
+        """Return the parameters that the optimiser updates where they have a gradient."""
+        groups = self._optimizer.param_groups
+        return [parameter for group in groups for parameter in group["params"]]
 
     def _groups(self) -> dict[str, Any] | None:
         """Return the groups of coordinates of this step; None for flat clipping."""
         if not self._layers:
             return None
+        boundaries = [0]
+        for parameter in self._optimizer.params:
+            boundaries.append(boundaries[-1] + parameter.numel())
         groups: dict[str, Any] = {
-            "boundaries": [0, *map(int, self._coordinates.cumsum())],
+            "boundaries": boundaries,
             "thresholds": self._layers,
         }
-        if self._names:
-            groups["names"] = self._names
+        names = _parameter_names(self._module, self._optimizer)
+        if names:
+            groups["names"] = names
         return groups
 
     def _measure(self, std: float, clipped_to: float) -> None:
         """Check that the sum's norm and its noise are possible for the mechanism."""
         lengths = []
         squares = []
-        for parameter in self._optimizer.params:
+        pieces = []
+        params = self._optimizer.params
+        for parameter in params:
             summed = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
+            noise = parameter.grad.double().reshape(-1) - summed  # type: ignore[union-attr]
             lengths.append(summed.square().sum())
-            squares.append(
-                (parameter.grad.double().reshape(-1) - summed).square().sum()
-            )  # type: ignore[union-attr]
+            squares.append(noise.square().sum())
+            pieces.append(noise[:_KEPT])
         length = math.sqrt(float(torch.stack(lengths).sum()))
         energies = torch.stack(squares).cpu().numpy()
         if not (math.isfinite(length) and np.isfinite(energies).all()):
@@ -336,13 +419,22 @@ class TrainingWatch(Watch):
         ]
         if any(norm > self._records * most * _NORM_SLACK for norm, most in sums):
             self._reasons.append(_TOO_LONG)
-        self._energy += energies / std / std if std else 0.0
-        steps = self.round + 1
-        level = _FALSE_ALARM / (len(self._coordinates) * steps * (steps + 1))
-        if std <= 0 or np.any(
-            gammainc(self._coordinates * steps / 2, self._energy / 2) < level
-        ):
+        if std <= 0:
             self._reasons.append(_LESS_NOISE)
+            return
+        for parameter, energy in zip(params, energies / std / std, strict=True):
+            size = self._noise_sizes.setdefault(id(parameter), _NoiseSize(parameter))
+            size.coordinates += parameter.numel()
+            size.energy += float(energy)
+        steps = self.round + 1
+        alarm = _FALSE_ALARM / (steps * (steps + 1))
+        level = alarm / len(self._noise_sizes)
+        if any(size.chance() < level for size in self._noise_sizes.values()):
+            self._reasons.append(_LESS_NOISE)
+        drawn = torch.cat(pieces).cpu().numpy() / std
+        ends = np.cumsum([piece.numel() for piece in pieces])
+        draws = np.split(drawn, ends[:-1])
+        self._reasons += self._noise_draws.repeats(draws, alarm / len(draws))
 
     def _before_step(self, *_: Any) -> None:
         if not self._released:
@@ -352,6 +444,12 @@ class TrainingWatch(Watch):
                 " returned, not the one that it wraps"
             )
         self._released = False
+        # The gradients as they are applied, to recognise those that stay.
+        for parameter in self._optimizer.params:
+            gradient = parameter.grad
+            if gradient is not None:
+                state = weakref.ref(gradient), gradient._version
+                self._gradients[id(parameter)] = state
 
     # Queries
 
@@ -370,7 +468,7 @@ class TrainingWatch(Watch):
             ),
         )
 
-    def account(self, delta: float) -> Account:
+    def compute_account(self, delta: float) -> Account:
         """Return the account: Opacus's epsilon (`claimed`) and the proven one.
 
         A profile without a number has a reason.
@@ -415,7 +513,7 @@ class TrainingWatch(Watch):
                 reasons=dict.fromkeys(PROFILES[1:], str(error)),
                 noise_multiplier=min(event.noise_multiplier for event in releases),
             )
-        return super().account(delta)
+        return super().compute_account(delta)
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
         return release_of(self._optimizer)
@@ -427,23 +525,70 @@ class TrainingWatch(Watch):
 watch = TrainingWatch
 
 
+@dataclasses.dataclass
+class _NoiseSize:
+    """Noise of a parameter tensor over all steps so far.
+
+    Attributes:
+        tensor: the tensor, kept alive so that its identity stays its own.
+        coordinates: number of draws.
+        energy: sum of their squares, in variances.
+    """
+
+    tensor: torch.Tensor
+    coordinates: int = 0
+    energy: float = 0.0
+
+    def chance(self) -> float:
+        """Return the probability that right noise is so small."""
+        return float(gammainc(self.coordinates / 2, self.energy / 2))
+
+
+def _record_count(optimizer: DPOptimizer) -> int:
+    """Return the number of records whose gradients are about to be clipped."""
+    gradients = optimizer.params[0].grad_sample
+    if isinstance(gradients, list):
+        return sum(map(len, gradients))
+    return len(gradients)
+
+
+def _clips_released_layers(module: Any, optimizer: DPOptimizer) -> bool:
+    """Return whether ghost clipping's norm is of this batch and of all released tensors.
+
+    The module takes the norm over the tensors that were trainable at first. A frozen
+    one keeps the norms of an earlier batch.
+    """
+    normed = module.trainable_parameters
+    of_this_batch = all(parameter.requires_grad for parameter in normed)
+    released = set(map(id, optimizer.params))
+    return of_this_batch and released <= set(map(id, normed))
+
+
+def _reduces_otherwise(criterion: Any, optimizer: DPOptimizer) -> bool:
+    reduction = getattr(criterion, "reduction", None)
+    return reduction in ("mean", "sum") and reduction != optimizer.loss_reduction
+
+
 def _layer_thresholds(optimizer: DPOptimizer) -> list[float]:
     """Return the threshold of each parameter tensor; empty for flat clipping.
 
+    Where layers are frozen, Opacus gives the first thresholds to the tensors that are
+    left, in order.
+
     Raises:
-        DpsumError: the number of thresholds is not that of parameter tensors.
+        DpsumError: there are fewer thresholds than parameter tensors.
     """
     if not isinstance(optimizer, DPPerLayerOptimizer):
         return []
     thresholds = [float(threshold) for threshold in optimizer.max_grad_norms]
     tensors = len(optimizer.params)
-    if len(thresholds) != tensors:
+    if len(thresholds) < tensors:
         raise DpsumError(
             f"max_grad_norm has {len(thresholds)} thresholds, but the optimiser has"
             f" {tensors} parameter tensors: give one threshold for each, in the order"
             " of optimizer.params"
         )
-    return thresholds
+    return thresholds[:tensors]
 
 
 def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:

@@ -346,6 +346,8 @@ class BackendWatch(Watch):
                 " compositions of Poisson sampling at"
                 f" {accountant.sampling_probability:.4g}{scaled}"
             ),
+            # No sampler here draws Poisson samples.
+            status="proved" if accountant.sampling_probability == 1 else "void",
         )
 
 

@@ -7,19 +7,27 @@ mechanism, the line has a reason, and no finite epsilon is proven.
 Tests judge the noise. They are exact for independent normal draws, and each has a
 false-alarm probability of at most `FALSE_ALARM`. They test the size of the noise (chi
 squared, array by array and over all, of this release and of all so far), coordinates
-without noise, and repeated draws (the correlation of two vectors, by Student's t). A
-run of a thousand releases of a hundred arrays is rejected by mistake less often than
-once in a thousand.
+without noise, and repeated draws (the correlation of two vectors, by Student's t, and
+equal digits). A run of a thousand releases of a hundred arrays is rejected by mistake
+less often than once in a thousand.
+
+Every account names its adjacency. The lines are for zero-out: neighbours have the same
+number of units, which is public. Loops divide by numbers that follow the number of
+units, so that nothing is proven where a unit more or less changes it. A library's claim
+for add-or-remove adjacency is void, unless the caller declares the number public.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import ndtr
 from scipy.stats import chi2, poisson, t
 
 from dpsum.accounting.account import Account, account
@@ -48,15 +56,26 @@ _ARRAYS, _KEPT = (
     # others
 )
 _LEAST = 16  # least coordinates for the test of repeated draws
+_DIGITS = 32
+_LEVELS = 16
+"""Coordinates of a draw that are compared by their digits, and values of a digit: two
+independent draws of `_LEAST` coordinates agree with probability 2^-63.
+"""
 
 
 class NoiseSeen:
-    """Observed noise of a series of releases."""
+    """Observed noise of a series of releases.
 
-    def __init__(self) -> None:
+    Args:
+        window: number of earlier draws that are compared by their correlation; None:
+            all. Equal draws are found whatever their age.
+    """
+
+    def __init__(self, window: int | None = None) -> None:
         self._squares: dict[int, float] = {}
         self._counts: dict[int, int] = {}
-        self._draws: list[np.ndarray] = []
+        self._draws: deque[np.ndarray] = deque(maxlen=window)
+        self._digits: set[bytes] = set()
 
     def faults(
         self,
@@ -81,7 +100,7 @@ class NoiseSeen:
         messages = (
             self._sizes(pieces, std)
             + self._missing(pieces, values, std)
-            + self._repeats(pieces)
+            + self.repeats(pieces)
         )
         return list(dict.fromkeys(messages))
 
@@ -126,29 +145,51 @@ class NoiseSeen:
             return [f"{zeros:,} of {size:,} coordinates have no noise"]
         return []
 
-    def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
+    def repeats(
+        self, pieces: Sequence[np.ndarray], level: float = FALSE_ALARM
+    ) -> list[str]:
+        """Return the first array whose noise was used before, as a fault; or nothing.
+
+        Args:
+            pieces: the noise of a release in deviations, array by array.
+            level: false-alarm probability of the comparison of an array.
+        """
         faults = list[str]()
-        earlier_draws = len(self._draws)
-        largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[
-            :_ARRAYS
-        ]
-        for number in sorted(largest):
-            piece = pieces[number][:_KEPT].astype(np.float32)
-            if piece.size < _LEAST:
+        earlier = list(self._draws)
+        own = list[np.ndarray]()
+        by_size = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)
+        largest = set(by_size[:_ARRAYS])
+        for number, whole in enumerate(pieces):
+            if whole.size < _LEAST:
                 continue
-            comparable = [
-                at for at in range(len(self._draws)) if self._draws[at].size >= _LEAST
-            ]
-            chances = _chances(piece, [self._draws[at] for at in comparable])
-            if comparable and np.min(chances) * len(comparable) < FALSE_ALARM:
-                before = (
-                    "in this release"
-                    if comparable[int(np.argmin(chances))] >= earlier_draws
-                    else "in an earlier release"
-                )
+            before = ""
+            digits = _digits(whole)
+            if digits in self._digits:
+                before = "with equal digits"
+            self._digits.add(digits)
+            if number in largest:
+                piece = whole[:_KEPT].astype(np.float32)
+                comparable = [*earlier, *own]
+                chances = _chances(piece, comparable)
+                if comparable and np.min(chances) * len(comparable) < level:
+                    before = "in an earlier release"
+                    if int(np.argmin(chances)) >= len(earlier):
+                        before = "in this release"
+                own.append(piece)
+            if before:
                 faults.append(f"the noise of array {number} was used before: {before}")
-            self._draws.append(piece)
+        self._draws.extend(own)
         return faults[:1]
+
+
+def _digits(piece: np.ndarray) -> bytes:
+    """Return the digits of a draw's first coordinates, equal for a draw and its negative.
+
+    The `_LEVELS` digits are equally likely for normal noise. Rounding moves a digit
+    only where a coordinate is close to the border of two.
+    """
+    values = piece[:_DIGITS] * (1.0 if piece[0] >= 0 else -1.0)
+    return np.floor(ndtr(values) * _LEVELS).astype(np.uint8).tobytes()
 
 
 def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
@@ -186,6 +227,8 @@ class Watch:
     Attributes:
         adaptive: whether the noise follows earlier releases; see `AccountContext`.
         unit: whose contribution is protected.
+        claimed_adjacency: adjacency of the library's own epsilon.
+        follows_number: what depends on the number of units, as a clause; "": nothing.
 
     Raises:
         DpsumError: the file has lines, or `metrics` has another value.
@@ -193,6 +236,8 @@ class Watch:
 
     adaptive: bool | None = False
     unit: ClassVar[str] = "client"
+    claimed_adjacency: ClassVar[str] = "add-or-remove"
+    follows_number: ClassVar[str] = "the cohort has a fixed number of units"
 
     def __init__(
         self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False
@@ -347,13 +392,37 @@ class Watch:
         """Return the library's own epsilon as a claim; None if it has none."""
         return None
 
-    def account(self, delta: float) -> Account:
+    def account(self, delta: float, *, units_public: bool = False) -> Account:
         """Return the account of the releases so far, with the library's claim.
+
+        Each profile names its adjacency. A claim for add-or-remove adjacency is void,
+        unless the number of units is public: it is then a claim for zero-out.
+
+        Args:
+            delta: delta at which epsilon is stated.
+            units_public: whether the number of units (records or clients) is declared
+                public, so that neighbouring data sets have the same number.
 
         Raises:
             DpsumError: the sampler is unknown, or the lines are not of one mechanism;
                 see `releases` too.
         """
+        account = self.compute_account(delta)
+        if units_public or not self.follows_number:
+            return _with_claim(account, adjacency=self.claimed_adjacency)
+        private = (
+            f"{self.follows_number}: under add-or-remove adjacency, where the number of"
+            f" {self.unit}s is private, nothing is proven"
+        )
+        named = _with_claim(account, adjacency=self.claimed_adjacency, private=private)
+        notice = (
+            f"{private}; zero-out and replace-one take the number of {self.unit}s as"
+            " public"
+        )
+        return dataclasses.replace(named, notices=(*named.notices, notice))
+
+    def compute_account(self, delta: float) -> Account:
+        """Return the account of the lines; see `account`."""
         releases = self.releases()
         claim = self.claim()
         claims = (
@@ -403,6 +472,33 @@ class Watch:
             **self.declared(last),
         }
         return audited(self.release_of(), delta=delta, **declared | how)
+
+
+def _with_claim(account: Account, *, adjacency: str, private: str = "") -> Account:
+    """Return the account with the adjacency of its claim.
+
+    Args:
+        account: the account.
+        adjacency: adjacency for which the library claims its epsilon.
+        private: why add-or-remove is void; "": the number of units is public.
+    """
+    claimed = account.profiles.get("claimed")
+    if claimed is None:
+        return account
+    changes: dict[str, Any] = {"adjacency": adjacency}
+    if adjacency == "add-or-remove" and private:
+        changes["status"] = "void"
+        changes["explanation"] = (
+            f"{claimed.explanation}; {private}: declare it public by"
+            " account(units_public=True) if it is"
+        )
+    elif adjacency == "add-or-remove":
+        changes["adjacency"] = "zero-out"
+        changes["explanation"] = (
+            f"{claimed.explanation}; the number of {account.unit}s is declared public"
+        )
+    named = dataclasses.replace(claimed, **changes)
+    return dataclasses.replace(account, profiles={**account.profiles, "claimed": named})
 
 
 def check_cohorts(cohorts: str) -> None:

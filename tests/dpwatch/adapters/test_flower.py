@@ -51,9 +51,9 @@ def make_nodes(*, examples=lambda node: 10, metrics=(), mods=()):
     return InProcess(app, {1000 + node: {"i": node} for node in range(NODES)})
 
 
-def zero_model():
-    zeros = {key: np.zeros(shape, np.float32) for key, shape in SHAPES.items()}
-    return ArrayRecord({key: Array(values) for key, values in zeros.items()})
+def zero_model(kind=np.float32, value=0.0):
+    arrays = {key: np.full(shape, value, kind) for key, shape in SHAPES.items()}
+    return ArrayRecord({key: Array(values) for key, values in arrays.items()})
 
 
 def fed_avg(kind=strategies.FedAvg, **options):
@@ -74,12 +74,13 @@ def adaptive(side, **options):
 def run(path):
     """Run a watched strategy; return its watch."""
 
-    def run_rounds(strategy=None, nodes=None, *, rounds=3, **options):
+    def run_rounds(strategy=None, nodes=None, *, rounds=3, model=None, **options):
         strategy = strategy or fixed()
         random.seed(0)
         np.random.seed(0)
         watched = flower.watch(strategy, path, **options)
-        strategy.start(nodes or make_nodes(), zero_model(), num_rounds=rounds)
+        initial = model or zero_model()
+        strategy.start(nodes or make_nodes(), initial, num_rounds=rounds)
         return watched
 
     return run_rounds
@@ -122,7 +123,11 @@ def test_flower_account_of_known_cohorts_is_one_gaussian_below_the_claim(run):
     sampling = privacy_accounting.SamplingMethod.NO_AMPLIFICATION
     config = privacy_accounting.PrivacyConfig(DELTA, NODES, relation, sampling)
     strategy = fixed(accountant=RdpAccountant(config))
-    profiles = run(strategy, cohorts="known").account(DELTA).profiles
+    watched = run(strategy, cohorts="known")
+    private = watched.account(DELTA).profiles["claimed"]
+    assert (private.status, private.adjacency) == ("void", "add-or-remove")
+    profiles = watched.account(DELTA, units_public=True).profiles
+    assert profiles["claimed"].status == "proved"
     event = dp_accounting.GaussianDpEvent(1.5)
     renyi = dp_accounting.rdp.RdpAccountant().compose(event, 3).get_epsilon(DELTA)
     assert profiles["claimed"].epsilon_high == pytest.approx(renyi, rel=1e-9)
@@ -131,6 +136,46 @@ def test_flower_account_of_known_cohorts_is_one_gaussian_below_the_claim(run):
     assert proven.epsilon_high < renyi < 1.2 * proven.epsilon_high
     exact = gaussian_epsilon(1.5 / math.sqrt(3), DELTA)
     assert proven.epsilon_high == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 8.0])
+@pytest.mark.parametrize(
+    ("side", "mods"), [("Server", []), ("Client", [fixedclipping_mod])]
+)
+def test_flower_half_precision_is_right_code(run, side, mods, value):
+    """Numbers of half precision near 8 are 1/128 apart: FedAvg's mean of ten is off by
+    more than 1e-5 of their size.
+    """
+    model = zero_model(np.float16, value)
+    lines = lines_of(run(fixed(side), make_nodes(mods=mods), model=model))
+    assert reasons(lines) == [""] * 3
+
+
+class UnweightedMean(strategies.FedAvg):
+    """FedAvg of the replies' plain mean, whatever their numbers of examples."""
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        rows = [
+            next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+            for reply in replies
+        ]
+        means = [np.mean(values, axis=0) for values in zip(*rows, strict=True)]
+        named = zip(arrays.items(), means, strict=True)
+        plain = {
+            key: Array(mean.astype(old.numpy().dtype)) for (key, old), mean in named
+        }
+        return ArrayRecord(plain), metrics
+
+
+def test_flower_half_precision_hides_no_other_mean(run):
+    nodes = make_nodes(examples=lambda node: 10 + 5 * node)
+    strategy = fixed(inner=fed_avg(UnweightedMean))
+    watched = run(
+        strategy, nodes, model=zero_model(np.float16), examples=(10, 205), rounds=1
+    )
+    assert "did not release the weighted mean" in lines_of(watched)[0].reason
 
 
 def test_flower_noise_of_adaptive_clipping_is_of_the_next_threshold(run):
@@ -232,6 +277,17 @@ def half_noise(arrays, std):
     differential_privacy.add_gaussian_noise_inplace(arrays, std / 2)
 
 
+def same_noise_in_each_round(arrays, std):
+    rng = np.random.default_rng(3)
+    for array in arrays:
+        array += rng.normal(0, std, array.shape).astype(array.dtype)
+
+
+def noise_on_the_largest_array_alone(arrays, std):
+    largest = max(arrays, key=np.size)
+    differential_privacy.add_gaussian_noise_inplace([largest], std)
+
+
 def clip_each_array(param1, param2, clipping_norm):
     for index, previous in enumerate(param2):
         update = param1[index] - previous
@@ -243,6 +299,12 @@ def clip_each_array(param1, param2, clipping_norm):
     ("name", "fault", "message"),
     [
         ("add_gaussian_noise_inplace", half_noise, "has deviation 0.03"),
+        ("add_gaussian_noise_inplace", same_noise_in_each_round, "used before"),
+        (
+            "add_gaussian_noise_inplace",
+            noise_on_the_largest_array_alone,
+            "noise of array",
+        ),
         ("compute_clip_model_update", clip_each_array, "more than its threshold 0.5"),
     ],
 )

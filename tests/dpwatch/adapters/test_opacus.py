@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
 from opacus.accountants.analysis import rdp
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.adaptive_clipping import adaptive_clipping_utils
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from scipy.stats import chi2
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import sampler as samplers
@@ -92,9 +93,9 @@ class Training:
         if criterion:
             (self.criterion,) = criterion
 
-    def watch(self, path, epochs=EPOCHS):
+    def watch(self, path, epochs=EPOCHS, **options):
         parts = self.engine, self.module, self.optimizer, self.loader
-        return watch(*parts, epochs=epochs, ledger=path)
+        return watch(*parts, epochs=epochs, ledger=path, **options)
 
     def use(self, batch, *, step=True):
         self.criterion(self.module(batch[0]), batch[1]).backward()
@@ -191,7 +192,7 @@ def test_watch_of_poisson_training_has_a_line_a_step(
         values = line.sensitivity, line.noise_std
         assert values == pytest.approx((norm, norm), rel=1e-7)
         assert line.reason == ""
-    account = watched.account(DELTA)
+    account = watched.account(DELTA, units_public=True)
     low, high = proven_ends(account)
     expected = poisson_epsilon(1.0, rate=1 / batches, steps=EPOCHS * batches)
     assert low - 1e-3 < expected < high + 1e-3
@@ -199,14 +200,15 @@ def test_watch_of_poisson_training_has_a_line_a_step(
     opacus_epsilon = training.engine.accountant.get_epsilon(DELTA, eps_error=5e-4)
     assert low < opacus_epsilon == pytest.approx(high, abs=1e-3)
     claimed = account.profiles["claimed"]
-    assert claimed.status == "proved"
+    assert (claimed.status, claimed.adjacency) == ("proved", "zero-out")
     assert claimed.epsilon_high == training.engine.get_epsilon(DELTA)
 
 
 @pytest.mark.parametrize(("accountant", "status"), [("rdp", "proved"), ("gdp", "void")])
 def test_watch_voids_the_claim_of_the_central_limit(accountant, status, path):
     """Renyi divergences give an upper bound."""
-    account = Training(accountant=accountant).run_watched(path).account(DELTA)
+    watched = Training(accountant=accountant).run_watched(path)
+    account = watched.account(DELTA, units_public=True)
     claimed = account.profiles["claimed"]
     assert claimed.status == status
     assert status == "void" or claimed.epsilon_high > proven_ends(account)[1]
@@ -397,6 +399,199 @@ def test_per_layer_noise_has_the_stated_deviation_on_every_tensor():
         assert tensor.std() == pytest.approx(5.0, rel=0.125)
 
 
+# The number of records
+
+
+def test_claim_for_a_private_number_of_records_is_void(path):
+    """Zero-out and replace-one have a public number of records, and stand."""
+    watched = Training().run_watched(path)
+    account = watched.account(DELTA)
+    named = {
+        name: (entry.adjacency, entry.status)
+        for name, entry in account.profiles.items()
+    }
+    assert named["claimed"] == ("add-or-remove", "void")
+    assert named["proven"] == ("zero-out", "proved")
+    assert named["replace_one"] == ("replace-one", "proved")
+    assert "int(N / L)" in account.profiles["claimed"].explanation
+    assert any("under add-or-remove" in notice for notice in account.notices)
+    public = watched.account(DELTA, units_public=True)
+    claimed = public.profiles["claimed"]
+    assert (claimed.adjacency, claimed.status) == ("zero-out", "proved")
+    assert public.notices == ()
+
+
+def released_mean(records, rows):
+    """Return a coordinate of the mean that Opacus releases, without noise.
+
+    Args:
+        records: number of records of the data.
+        rows: gradients of the batch's records in that coordinate.
+    """
+    loader = loader_of(batch_size=64, shuffle=True)
+    training = Training(records=records, loader=loader, noise_multiplier=1e-12)
+    optimizer = training.optimizer
+    gradients = torch.zeros(len(rows), DIMENSION)
+    gradients[:, 0] = torch.tensor(rows)
+    sizes = [tensor.numel() for tensor in optimizer.params]
+    columns = gradients.split(sizes, dim=1)
+    for tensor, values in zip(optimizer.params, columns, strict=True):
+        tensor.grad_sample = values.reshape(-1, *tensor.shape)
+        tensor.summed_grad = None
+    optimizer.pre_step()
+    rate = training.loader.batch_sampler.sample_rate
+    return rate, optimizer.expected_batch_size, optimizer.params[0].grad[0, 0].item()
+
+
+def test_one_record_less_moves_the_released_mean_by_twice_its_share():
+    """Both data sets have 938 batches, and divisors of 64 and 63. A batch of 63 gradients
+    of C and one of -C has the mean 62 C / 64. Without the last it is C: it moved by
+    2 C / 64, and the account is of C / 64.
+    """
+    others = [1.0] * 63
+    rate, divisor, with_it = released_mean(60_032, [*others, -1.0])
+    rate_without, divisor_without, without_it = released_mean(60_031, others)
+    assert rate == rate_without == 1 / 938
+    assert (divisor, divisor_without) == (64, 63)
+    assert with_it == pytest.approx(62 / 64, rel=1e-5)
+    assert without_it == pytest.approx(1.0, rel=1e-5)
+
+
+def test_noise_of_one_epoch_tells_one_record_less():
+    """The noise of the mean is z C / 64 or z C / 63 on each of 938 x 210 coordinates, so
+    that its sum of squares, a chi squared, shows an epsilon of more than 20. Opacus
+    claims less than 1 for the epoch.
+    """
+    draws = 938 * DIMENSION
+    median = chi2.median(draws)
+    # More than the median of the noise over 63, and seldom so much over 64.
+    log_false_alarm = chi2.logsf(median * (64 / 63) ** 2, draws)
+    shown = math.log(0.5 - DELTA) - log_false_alarm
+    assert shown > 20
+    assert poisson_epsilon(1.0, rate=1 / 938, steps=938) < 1
+
+
+@pytest.mark.parametrize(("reduction", "loss_reduction"), [("sum", "mean")])
+def test_clipped_sum_of_a_criterion_that_adds_up_moves_by_more(
+    reduction, loss_reduction, path
+):
+    """Opacus multiplies each record's gradient by the batch's size n under "mean". With
+    n gradients of C / n, leaving one out moves the clipped sum from n C to (n - 1)^2 C /
+    n: by 2 C - C / n.
+    """
+    sums = []
+    for rows in (5, 4):
+        model = GradSampleModule(nn.Linear(1, 1, bias=False), loss_reduction="mean")
+        optimizer = DPOptimizer(
+            torch.optim.SGD(model.parameters()),
+            noise_multiplier=0.0,
+            max_grad_norm=1.0,
+            expected_batch_size=5,
+        )
+        model(torch.full((rows, 1), 1 / 5)).sum().backward()
+        optimizer.clip_and_accumulate()
+        sums.append(optimizer.params[0].summed_grad.item())
+    assert sums[0] - sums[1] == pytest.approx(2 - 1 / 5, rel=1e-5)
+    criterion = nn.CrossEntropyLoss(reduction=reduction)
+    training = Training(loss_reduction=loss_reduction)
+    with pytest.raises(
+        DpsumError, match="reduction is sum, but loss_reduction is mean"
+    ):
+        training.watch(path, criterion=criterion)
+    training.watch(path, criterion=nn.CrossEntropyLoss()).stop()
+
+
+# Layers that are frozen
+
+
+def freeze(training, value=False):
+    training.model[0].requires_grad_(value)
+
+
+def run_with_change(training, change, path, step=10):
+    """Train for two epochs, with a change before a step; return the watch."""
+    watched = training.watch(path)
+    number = 0
+    for _ in range(EPOCHS):
+        for batch in training.loader:
+            if number == step:
+                change(training)
+            training.use(batch)
+            number += 1
+    assert number == STEPS
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("options", "later_z", "groups"),
+    [({}, 1.0, None), (NORM_5, math.sqrt(5), ["2.weight", "2.bias"])],
+)
+def test_watch_accounts_for_a_layer_that_is_frozen(options, later_z, groups, path):
+    """The tensors that are left have 34 coordinates. Opacus gives them the first
+    thresholds, 1 and 2, and noise of 5, the norm of all thresholds.
+    """
+    watched = run_with_change(Training(**options), freeze, path)
+    lines = lines_of(watched)
+    assert reasons_of(watched) == set()
+    assert [line.dimension for line in lines] == [DIMENSION] * 10 + [34] * 10
+    multipliers = [line.noise_multiplier for line in lines]
+    assert multipliers == pytest.approx([1.0] * 10 + [later_z] * 10, rel=1e-7)
+    if groups:
+        assert lines[-1].groups["names"] == groups
+    low, high = proven_ends(watched.account(DELTA))
+    assert low - 1e-3 < poisson_epsilon(1.0, later_z) < high + 1e-3
+
+
+def test_watch_accounts_for_a_parameter_that_is_added(path):
+    """Progressive unfreezing adds the first layer to the optimiser."""
+    training = Training(poisson_sampling=False)
+    optimizer = training.optimizer
+    optimizer.param_groups[0]["params"] = list(training.model[2].parameters())
+
+    def add_first_layer(training):
+        for tensor in training.model[0].parameters():
+            tensor.grad_sample = None
+            tensor.summed_grad = None
+        optimizer.param_groups[0]["params"] = list(training.model.parameters())
+
+    watched = run_with_change(training, add_first_layer, path)
+    assert reasons_of(watched) == set()
+    dimensions = [line.dimension for line in lines_of(watched)]
+    assert dimensions == [34] * 10 + [DIMENSION] * 10
+
+
+def frozen_first(**options):
+    """Return a training of ghost clipping whose first layer is frozen at first."""
+
+    class FrozenFirst(nn.Sequential):
+        def __init__(self, *layers):
+            super().__init__(*layers)
+            self[0].requires_grad_(False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn, "Sequential", FrozenFirst)
+        return Training(**GHOST, **options)
+
+
+@pytest.mark.parametrize(
+    ("training", "change"),
+    [
+        # Its gradient is in no norm that ghost clipping takes.
+        (frozen_first, lambda training: freeze(training, True)),
+        # Its norms are those of an earlier batch's records.
+        (lambda: Training(**GHOST, poisson_sampling=False), freeze),
+    ],
+)
+def test_watch_reports_layers_that_ghost_clipping_does_not_clip_to(
+    training, change, path
+):
+    watched = run_with_change(training(), change, path)
+    lines = lines_of(watched)
+    assert {line.reason for line in lines[:10]} == {""}
+    assert all("ghost clipping clips to the norm" in line.reason for line in lines[10:])
+    assert watched.account(DELTA).profiles["proven"].status == "void"
+
+
 # Faults of a loop
 
 
@@ -434,6 +629,26 @@ def accumulate_poisson_batches(training):
     training.run(every=2)
 
 
+def freeze_before_the_step(training):
+    """Freeze a layer after the backward pass: its raw gradient is applied."""
+    for number, batch in enumerate(training.loader):
+        training.criterion(training.module(batch[0]), batch[1]).backward()
+        if number == 5:
+            freeze(training)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+
+def freeze_between_physical_batches(training):
+    """Freeze a layer while the gradients of a step are added up."""
+    batches = iter(training.loader)
+    optimizer = training.optimizer
+    for skip in (True, False):
+        optimizer.signal_skip_step(skip)
+        training.use(next(batches))
+        freeze(training)
+
+
 def skip_empty_batches(training):
     for _ in range(20):
         for batch in training.loader:
@@ -464,6 +679,34 @@ def no_noise_on_a_tensor(optimizer, add_noise):
 def repeated_noise(optimizer, add_noise):
     optimizer.generator = torch.Generator().manual_seed(3)
     add_noise()
+
+
+def reuse_noise(optimizer, add_noise, *, tensors, age, share=1.0):
+    """Use earlier noise for some tensors: that of `age` steps before.
+
+    Args:
+        tensors: numbers of the tensors.
+        age: number of steps.
+        share: share of the noise that is used again; the rest is new.
+    """
+    add_noise()
+    history = vars(optimizer).setdefault("history", [])
+    noises = [tensor.grad - tensor.summed_grad for tensor in optimizer.params]
+    history.append([noise.clone() for noise in noises])
+    if len(history) > age:
+        for number in tensors:
+            tensor = optimizer.params[number]
+            old = history[-1 - age][number]
+            noise = share * old + math.sqrt(1 - share**2) * noises[number]
+            tensor.grad = tensor.summed_grad + noise
+
+
+def same_noise_at_once(optimizer, add_noise):
+    """Use one draw for the weights of both layers."""
+    add_noise()
+    first, _, second, _ = optimizer.params
+    noise = (first.grad - first.summed_grad).reshape(-1)[: second.numel()]
+    second.grad = second.summed_grad + noise.reshape(second.shape)
 
 
 def noise_of_each_threshold(optimizer, _):
@@ -510,7 +753,12 @@ def reversed_thresholds(optimizer, clip_and_accumulate):
     optimizer.max_grad_norms.reverse()
 
 
+def reused(**options):
+    return NOISE, functools.partial(reuse_noise, **options)
+
+
 LESS_NOISE = "its noise is less"
+USED_BEFORE = "was used before"
 TOO_LONG = "longer than the clipping norm"
 
 
@@ -534,6 +782,14 @@ SMALL_LOTS = {"records": 8, "loader": loader_of(batch_size=2, shuffle=True)}
         (PER_LAYER, (CLIP, reversed_thresholds), Training.run, TOO_LONG),
         ({}, (CLIP, no_clipping), Training.run, TOO_LONG),
         (ADAPTIVE, None, Training.run, "the batch's own size"),
+        ({}, reused(tensors=range(4), age=1), Training.run, USED_BEFORE),
+        ({}, reused(tensors=[1], age=15), Training.run, USED_BEFORE),
+        ({}, reused(tensors=[0], age=2, share=0.7), Training.run, USED_BEFORE),
+        (GHOST, reused(tensors=[2], age=3), Training.run, USED_BEFORE),
+        (PER_LAYER, reused(tensors=[0], age=1), Training.run, USED_BEFORE),
+        ({}, (NOISE, same_noise_at_once), Training.run, USED_BEFORE),
+        ({}, None, freeze_before_the_step, "not clipped and noised"),
+        ({}, None, freeze_between_physical_batches, "between the clipping"),
     ],
 )
 def test_watch_reports_a_fault(options, fault, loop, message, path):
