@@ -6,7 +6,8 @@
   part, the score subtracts it.
 - `alone`: one canary in a call, against a row in the opposite direction. It moves the
   sum as far as one canary can. Other changes are scored as well, such as the noise's
-  size where the denominator is the realised number.
+  size where the denominator is the realised number, and answers that are far from all
+  others. The canary is the first row of a call, the last, or any, in random turns.
 - `over_rounds`: canaries among the units of a participation, in the rounds and cohorts
   that it draws. The score is that of the participation's own description
   (`ideal.Tally`).
@@ -32,6 +33,15 @@ BLOCK = 16
 
 TRAINING = 64
 """Number of calls in each world from which the score of `alone` is learned."""
+
+_PLACES = 3
+_ANYWHERE = 2
+"""Numbers of places of a canary that is alone: first, last, and any."""
+
+_FAR = 4.0
+_LEAST_MEMBERS = 8
+"""Groups of answers are this many times the reach of a row apart, and clear of the noise. Where a group has fewer members of a world, its calls are not compared.
+"""
 
 _PLAIN = 6.0
 """Number of standard errors beyond which a change of the noise is scored as well."""
@@ -181,13 +191,15 @@ def alone(
     """Return scores and coins, each [calls], of one canary in each call."""
     rows = np.concatenate([watched.background, 2 * watched.direction[None, :]])
 
-    def answer(present: bool) -> np.ndarray:
-        return watched(rows, np.array([present])) - watched.mean
+    def answer(present: bool, place: int) -> np.ndarray:
+        order = _order(watched.pair_size, place, rng)
+        return watched(rows, np.array([present]), order=order) - watched.mean
 
     worlds = [
-        np.stack([answer(present) for _ in range(TRAINING)])
+        np.stack([answer(present, number % _PLACES) for number in range(TRAINING)])
         for present in (False, True)
     ]
+    places = np.arange(TRAINING) % _PLACES
     if watched.aligned:
         way = watched.response(watched.direction) / watched.variance
     # what is released is laid out otherwise: the direction is learned from calls that
@@ -198,16 +210,86 @@ def alone(
             worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)
         ) / watched.variance
         worlds = [world[cut:] for world in worlds]
+        places = places[cut:]
     way = way / max(float(np.linalg.norm(way)), 1e-300)
     absent, present = (_features(world, way) for world in worlds)
-    ratio = _learned(absent, present)
+    ratio = _learned_by_place(absent, present, places)
     coins = rng.integers(2, size=calls).astype(bool)
-    return (
-        np.array(
-            [ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]
-        ),
-        coins,
-    )
+    turns = rng.integers(_PLACES, size=calls)
+    scores = [
+        ratio(_features(answer(bool(coin), place)[None], way), place)
+        for coin, place in zip(coins, turns, strict=True)
+    ]
+    return np.array(scores), coins
+
+
+def _order(count: int, place: int, rng: np.random.Generator) -> np.ndarray:
+    """Return places of the rows of a call, the background and one canary first.
+
+    Args:
+        count: number of rows.
+        place: the canary's: 0 first, 1 last, 2 any.
+    """
+    order = rng.random(count)
+    if place < _ANYWHERE:
+        order[1] = -1.0 if place == 0 else 2.0
+    return order
+
+
+def _learned_by_place(
+    absent: np.ndarray, present: np.ndarray, places: np.ndarray
+) -> Callable[[np.ndarray, int], float]:
+    """Return the fitted log-likelihood ratio of features [1, 2] at a place.
+
+    Answers of right code are one group, and the ratio is `_learned` for all places.
+    Where some are far from the others, each place has its own shares of the groups, and
+    the ratio within a group is that of its own centre.
+
+    Args:
+        absent, present: features of the calls in each world, [n, 2].
+        places: place of the canary in each of these calls, [n].
+    """
+    borders = _borders(absent[:, 0], present[:, 0])
+    if not len(borders):
+        ratio = _learned(absent, present)
+        return lambda features, _: float(ratio(features)[0])
+    groups = [np.searchsorted(borders, world[:, 0]) for world in (absent, present)]
+    within = {}
+    for group in range(len(borders) + 1):
+        members = [
+            world[of == group]
+            for world, of in zip((absent, present), groups, strict=True)
+        ]
+        if min(map(len, members)) >= _LEAST_MEMBERS:
+            within[group] = _learned(*members)
+
+    def scored(features: np.ndarray, place: int) -> float:
+        group = int(np.searchsorted(borders, features[0, 0]))
+        counts = [
+            float(np.sum((of == group) & (places == place))) + 0.5 for of in groups
+        ]
+        value = float(np.log(counts[1] / counts[0]))
+        if group in within:
+            value += float(within[group](features)[0])
+        return value
+
+    return scored
+
+
+def _borders(absent: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Return the borders between groups of answers that are very far apart.
+
+    Between the worlds of right code there are the noise and the reach of one row. Both
+    are measured by a quarter of the calls, so that the others may be far away.
+    """
+    quarter = len(absent) // 4
+    ordered = np.sort(absent)
+    # The shortest range of a quarter; for normal noise about half a deviation.
+    spread = float(np.min(ordered[quarter:] - ordered[:-quarter]))
+    reach = float(np.quantile(np.abs(present - np.median(absent)), 0.25))
+    values = np.sort(np.concatenate([absent, present]))
+    far = np.flatnonzero(np.diff(values) > _FAR * max(6 * spread, reach))
+    return np.asarray((values[far] + values[far + 1]) / 2)
 
 
 def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:

@@ -126,8 +126,17 @@ class Watched:
         """Whether all calls have the same number of rows."""
         return self._cohort is not None
 
+    @property
+    def pair_size(self) -> int:
+        """Number of rows of a call with the background and one canary."""
+        return self._cohort or 2
+
     def __call__(
-        self, rows: np.ndarray, present: np.ndarray | None = None
+        self,
+        rows: np.ndarray,
+        present: np.ndarray | None = None,
+        *,
+        order: np.ndarray | None = None,
     ) -> np.ndarray:
         """Call the release and return its answer, float64 [k].
 
@@ -135,26 +144,14 @@ class Watched:
             rows: contributions [n, d]. The first row is the background, which is in
                 every call.
             present: whether each canary is present, bool [n - 1]; None: all are.
+            order: places of all rows of the call, by which they are sorted, float64 [m]
+                with m at least the number of rows; None: they stay as they are.
 
         Raises:
             DpsumError: the release fails, or its answer is not an array of finite
                 numbers of constant size.
         """
-        if present is not None:
-            there = np.concatenate([[True], present])
-            if self.adjacency == "add-or-remove":
-                rows = rows[there]
-            else:
-                rows = (
-                    rows
-                    * np.where(
-                        there, 1.0, 0.0 if self.adjacency == "zero-out" else -1.0
-                    )[:, None]
-                )
-        if self._cohort is not None:
-            rows = np.concatenate(
-                [rows, np.zeros((self._cohort - len(rows), self.dimension))]
-            )
+        rows = self._arranged(rows, present, order)
         self.calls += 1
         arguments = f"contributions [{len(rows)}, {self.dimension}]"
         try:
@@ -191,6 +188,32 @@ class Watched:
             )
         self._told(self.calls)
         return answer.astype(np.float64)
+
+    def _arranged(
+        self,
+        rows: np.ndarray,
+        present: np.ndarray | None,
+        order: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return the contributions of a call; arguments as of the call."""
+        if present is not None:
+            there = np.concatenate([[True], present])
+            if self.adjacency == "add-or-remove":
+                rows = rows[there]
+            else:
+                rows = (
+                    rows
+                    * np.where(
+                        there, 1.0, 0.0 if self.adjacency == "zero-out" else -1.0
+                    )[:, None]
+                )
+        if self._cohort is not None:
+            rows = np.concatenate(
+                [rows, np.zeros((self._cohort - len(rows), self.dimension))]
+            )
+        if order is not None:
+            rows = rows[np.argsort(order[: len(rows)], kind="stable")]
+        return rows
 
     def learn(self, rng: np.random.Generator) -> None:
         """Learn the mean, the noise and the response of the release.

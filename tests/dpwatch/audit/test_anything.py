@@ -46,6 +46,78 @@ def test_audit_refutes_a_planted_fault(fault):
     assert audit.epsilon > EXACT_EPSILON
 
 
+def unclipped_row(place, seed=0, noise_std=0.5):
+    """Return a mechanism that leaves one row of each call unclipped, or none.
+
+    Args:
+        place: function from the number of rows to the row's number; None: no row.
+    """
+    rng = np.random.default_rng(seed)
+
+    def release(rows):
+        clipped = clip(rows)
+        if place is not None and len(rows):
+            at = place(len(rows), rng)
+            clipped[at] = rows[at]
+        return clipped.sum(axis=0) + noise_std * rng.standard_normal(rows.shape[1])
+
+    return release
+
+
+PLACES = {
+    "first": lambda rows, rng: 0,
+    "last": lambda rows, rng: rows - 1,
+    "random": lambda rows, rng: rng.integers(rows),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "adjacency", "rows"),
+    [
+        ("first", "add-or-remove", None),
+        ("last", "add-or-remove", None),
+        ("random", "add-or-remove", None),
+        ("first", "zero-out", 40),
+        ("last", "zero-out", 40),
+        ("first", "replace-one", 40),
+        ("last", "replace-one", None),
+    ],
+)
+def test_audit_refutes_a_row_that_is_not_clipped(place, adjacency, rows):
+    """The canary is the first row, the last or any. A random row shows in calls of two
+    rows, which add-or-remove has.
+    """
+    noise_std = 1.0 if adjacency == "replace-one" else 0.5
+    release = unclipped_row(PLACES[place], noise_std=noise_std)
+    audit = audit_at_z_1(release, adjacency=adjacency, cohort=rows)
+    assert (audit.refuted, audit.worst.name) == (True, "alone")
+
+
+def test_audit_with_canaries_in_all_places_passes_right_code():
+    """One false alarm in a thousand audits: none in 30, with probability 0.97. Chances
+    are uniform or larger: 8 or more of 30 below 0.05 have a probability of 1e-4.
+    """
+    audits = [
+        audit_at_z_1(unclipped_row(None, seed), 30, calls=64, seed=seed)
+        for seed in range(30)
+    ]
+    assert not any(audit.refuted for audit in audits)
+    assert sum(audit.chance < 0.05 for audit in audits) < 8
+
+
+def test_answers_of_right_code_are_one_group():
+    """A row moves the answer by 1 to 100 deviations of the noise: the worlds are two
+    modes at most. An answer far beyond them makes a group.
+    """
+    rng = np.random.default_rng(1)
+    for shift in (0.1, 1.0, 10.0, 100.0):
+        absent = rng.standard_normal(64)
+        present = shift + rng.standard_normal(64)
+        assert len(attacks._borders(absent, present)) == 0
+        present[:20] += 50 * (1 + shift)
+        assert len(attacks._borders(absent, present)) == 1
+
+
 @pytest.mark.parametrize(("dimension", "period"), [(300, 1), (30, 4), (5000, 2)])
 def test_audit_refutes_noise_that_repeats(dimension, period):
     """The generator is seeded in each call, or in every few calls."""
