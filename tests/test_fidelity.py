@@ -263,6 +263,33 @@ def test_fidelity_runs_state_their_differences(
     assert any(message in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (
+            "real accuracy-b-rate-003 series=adap-noise",
+            "adap-noise has learning rate, Fashion-MNIST 0.003 (0.001), which `differs`"
+            " does not name",
+        ),
+        ("", "runs that differ in nothing name their cells of a preset"),
+        ("real accuracy-b series=none", "the preset real has no cells accuracy-b"),
+    ],
+)
+def test_fidelity_equal_settings_are_those_of_the_preset(
+    paper_plan: Plan, sources: Sources, cells: str, message: str
+) -> None:
+    """A run that says it has the paper's settings is looked up in its preset."""
+    run = sources.runs["fashion-001"]
+    settings = sources.settings
+    paper = "adap-dp-fl"
+    assert not list(
+        fidelity.find_unstated_differences(run, paper, settings, paper_plan)
+    )
+    planted = dataclasses.replace(run, cells=cells)
+    problems = fidelity.find_unstated_differences(planted, paper, settings, paper_plan)
+    assert any(message in problem for problem in problems)
+
+
 def test_measurement_row_has_whole_numbers(sources: Sources) -> None:
     """92.0 is in a row that has 92.0, not in one that has 192.0 or 92.05."""
     result = read_result("dp-fedmeta", "Omniglot, 5-way 1-shot: DP-AGR")

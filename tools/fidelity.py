@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +108,34 @@ DATA_SETS = {
     "wiki-1600": r"Wiki",
 }
 """Patterns of the data sets of published.csv in docs/measurements.md."""
+
+COMMON_KEYS = (
+    "clients.count",
+    "clients.examples_per_class",
+    "clients.fragments",
+    "clients.query_per_class",
+    "clients.support_per_class",
+    "client_update.inner_rate",
+    "client_update.inner_steps",
+    "client_update.learnable_rates",
+    "client_update.multi_step_rounds",
+    "client_update.optimizer.kind",
+    "client_update.order",
+    "budget.delta",
+    "evaluation.tasks",
+    "model.filters",
+    "model.nodes",
+    "participation.cohort",
+    "participation.kind",
+    "server.optimizer.kind",
+    "server.rate",
+    "server.schedule.kind",
+    "validation.ensemble",
+    "validation.tasks",
+)
+"""Keys that the rows of a paper's table share. Figures vary noise, thresholds and
+budgets.
+"""
 
 _EXPLAINED = ("differs, explained", "differs, partly explained")
 _EFFECTS = ("effect found", "effect not found")
@@ -212,6 +241,9 @@ class RunSettings:
             (TEXT)`, joined by `; `. A SETTING of settings.csv is compared with its
             stated value. "none" if there are none.
         open: our choices where the text leaves a setting open.
+        cells: where the runs are configured: `PRESET ITEM`, then `name=value` as in
+            `Setting.cells`, joined by `; `. Their settings are compared with the text.
+            Runs that train and differ in nothing have them.
         fitted: the value that was chosen so that a printed number comes out.
     """
 
@@ -221,6 +253,7 @@ class RunSettings:
     measures: str
     differs: str
     open: str
+    cells: str
     fitted: str
 
 
@@ -354,10 +387,24 @@ def read_published() -> dict[tuple[str, str], PublishedNumber]:
 
 def read_paper_plan() -> Plan:
     """Return the plan of the `paper` preset."""
+    return _make_plan("paper", {})
+
+
+@cache
+def read_plan_of(preset: str, paper: str) -> Plan:
+    """Return a preset's plan of one paper."""
+    names = [path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml")]
+    others = {name: None for name in names if name != paper}
+    return _make_plan(preset, {"experiments": others})
+
+
+def _make_plan(preset: str, overlay: Mapping[str, Any]) -> Plan:
+    """Return the plan of a preset with an overlay."""
     config = ROOT / "config"
     experiments = sorted((config / "experiments").glob("*.yaml"))
-    files = [config / "config.yaml", *experiments, config / "presets" / "paper.yaml"]
-    return make_plan(Configuration.read(overlaid(*map(read_file, files))))
+    preset_file = config / "presets" / f"{preset}.yaml"
+    files = [config / "config.yaml", *experiments, preset_file]
+    return make_plan(Configuration.read(overlaid(*map(read_file, files), overlay)))
 
 
 # Settings
@@ -441,6 +488,18 @@ def _format_value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
+def _find_cells(
+    text: str, paper: str, plan: Plan
+) -> tuple[PlannedItem | None, list[PlannedCell]]:
+    """Return the item and the cells that `ITEM name=value ...` describes."""
+    name, *words = text.split()
+    item = plan.items.get((paper, name))
+    if item is None:
+        return None, []
+    conditions = dict(word.split("=", 1) for word in words)
+    return item, [cell for cell in item.cells if _matches(cell, conditions)]
+
+
 def compare(setting: Setting, plan: Plan) -> ComparedSetting:
     """Compare a setting with the plan of the `paper` preset.
 
@@ -449,13 +508,8 @@ def compare(setting: Setting, plan: Plan) -> ComparedSetting:
     """
     if not setting.key:
         return ComparedSetting(setting, "", "no key")
-    name, *words = setting.cells.split()
-    item = plan.items.get((setting.paper, name))
-    if item is None:
-        return ComparedSetting(setting, "", "not in the plan")
-    conditions = dict(word.split("=", 1) for word in words)
-    cells = [cell for cell in item.cells if _matches(cell, conditions)]
-    if not cells:
+    item, cells = _find_cells(setting.cells, setting.paper, plan)
+    if item is None or not cells:
         return ComparedSetting(setting, "", "not in the plan")
     try:
         values = _collect_values(item, cells, setting.key)
@@ -859,6 +913,61 @@ def find_problems_of_runs(
             yield f"{name}: {values!r} is the text's value"
 
 
+def find_unstated_differences(
+    run: RunSettings, paper: str, settings: Sequence[Setting], plan: Plan
+) -> Iterable[str]:
+    """Yield the settings of a run's cells that differ from the text, but are not named.
+
+    A setting with one of `COMMON_KEYS` applies to a cell of the same data set and method
+    as the cells of the `paper` preset for which it is stated.
+
+    Args:
+        run: the row of runs.csv.
+        paper: its experiment.
+        settings: the settings that the papers state.
+        plan: the plan of the `paper` preset.
+    """
+    trained = set(_split(run.measures)) - {"epsilon", "delta"}
+    if run.differs == "none" and trained and not run.cells:
+        yield "runs that differ in nothing name their cells of a preset"
+    named = {entry.partition(": ")[0] for entry in _split(run.differs)}
+    for text in _split(run.cells):
+        preset, _, words = text.partition(" ")
+        item, cells = _find_cells(words, paper, read_plan_of(preset, paper))
+        if item is None or not cells:
+            yield f"the preset {preset} has no cells {words}"
+            continue
+        for setting in settings:
+            if setting.paper != paper or setting.key not in COMMON_KEYS:
+                continue
+            if not setting.value or setting.setting in named:
+                continue
+            _, stated = _find_cells(setting.cells, paper, plan)
+            kinds = {(cell.published_dataset, cell.runs[0].method) for cell in stated}
+            for cell in cells:
+                if (cell.published_dataset, cell.runs[0].method) in kinds:
+                    yield from _find_difference(setting, item, cell)
+
+
+def _find_difference(
+    setting: Setting, item: PlannedItem, cell: PlannedCell
+) -> Iterable[str]:
+    """Yield the setting of a cell, if it is not the stated one."""
+    try:
+        (ours,) = _collect_values(item, [cell], setting.key)
+    except (KeyError, IndexError):
+        return
+    if setting.value.startswith(">= "):
+        equal = ours >= float(setting.value.removeprefix(">= "))
+    else:
+        equal = _is_equal(yaml.safe_load(setting.value), ours)
+    if not equal:
+        yield (
+            f"{cell.series} has {setting.setting} {_format_value(ours)}"
+            f" ({setting.text}), which `differs` does not name"
+        )
+
+
 def find_problems(plan: Plan) -> list[str]:
     """Return all problems of the data, one line each."""
     sources = read_sources(plan)
@@ -905,6 +1014,11 @@ def find_problems(plan: Plan) -> list[str]:
                 sources.runs[name], papers, sources.settings
             )
         ]
+        if sources.runs[name].paper:
+            run = sources.runs[name]
+            problems = find_unstated_differences(run, run.paper, sources.settings, plan)
+            # Two items may state one setting.
+            messages += dict.fromkeys(f"runs.csv, {name}: {text}" for text in problems)
     missing = {row.paper for row in read_missing()}
     messages += [
         f"badge.csv: no row for {paper}" for paper in PAPERS if paper not in missing
@@ -1091,7 +1205,8 @@ A status is earned, not given. `tools/fidelity.py` refuses a row that breaks one
 1. **reproduced** needs the paper's own quantity, data set and stated settings, and a number that training or an independent
    computation produced. A number is no reproduction if a free value was solved from the printed one, if training ends where the
    printed number is reached, if the algorithm is not in the paper, if a stated setting differs, or if the agreement is chance. Such a
-   row is *fitted*, *agrees, other settings* or *not decided*.
+   row is *fitted*, *agrees, other settings* or *not decided*. Runs that say that they have the stated settings name their cells of a
+   preset, where the tool compares them.
 2. **explained** needs a second number in which one named cause is changed, on the same data set and task, and which is nearer to the
    printed one: *partly* if it does not reach it. The two intervals do not overlap. A run of another data set explains nothing, and
    neither does the difference between our size and the paper's as long as the larger run is missing.
