@@ -60,3 +60,20 @@ def test_recorded_claims_and_audits_agree_with_the_proven_epsilon() -> None:
             assert row["audited"] <= row["proven"], title
         if row["right"]:
             assert row["claimed"] >= row["proven"] - 2e-2, title
+
+
+def test_every_row_names_the_adjacency_of_its_epsilons() -> None:
+    """Local privacy replaces an update by any other; all other rows are for zero-out.
+    No library is called right for a private number of units.
+    """
+    for title, row in recorded().items():
+        is_local = "LocalDpMod" in title
+        assert row["adjacency"] == ("replace-one" if is_local else "zero-out"), title
+        claimed_for = "zero-out" if is_local else "add-or-remove"
+        if row["claimed"] is None:
+            claimed_for = ""
+        assert row["claimed_adjacency"] == claimed_for, title
+        if row["why"].startswith("Right where"):
+            assert "For add-or-remove it is void" in row["why"], title
+    opacus = recorded()["Opacus, poisson_sampling=True"]
+    assert opacus["why"].startswith("Right where the number of records is public")

@@ -122,11 +122,19 @@ def plan(given: argparse.Namespace) -> int:
     plans: list[dict[str, Any]] = []
     for kind in kinds:
         row: dict[str, Any] = dict.fromkeys(
-            ("participation", "noise_multiplier", "epsilon_low", "epsilon_high")
+            (
+                "participation",
+                "adjacency",
+                "noise_multiplier",
+                "epsilon_low",
+                "epsilon_high",
+            )
         )
         row["participation"] = kind
         try:
-            row |= _planned(given, analyses.find("gaussian", kind))
+            analysis = analyses.find("gaussian", kind)
+            row["adjacency"] = analysis.adjacency
+            row |= _planned(given, analysis)
         except Contradiction as error:
             row["reason"] = error.why
         except ArithmeticError:
@@ -141,6 +149,7 @@ def plan(given: argparse.Namespace) -> int:
     rows = [
         [
             row["participation"],
+            row["adjacency"],
             _number(row["noise_multiplier"]),
             _ends(row["epsilon_low"], row["epsilon_high"]),
             row.get("reason", row.get("takes", "")),
@@ -160,7 +169,14 @@ def plan(given: argparse.Namespace) -> int:
         [
             head,
             *_table(
-                ["participation", "z", "epsilon", "what it takes for granted"], rows
+                [
+                    "participation",
+                    "adjacency",
+                    "z",
+                    "epsilon",
+                    "what it takes for granted",
+                ],
+                rows,
             ),
         ],
     )
@@ -403,7 +419,8 @@ def _audit_lines(audit: Audited) -> list[str]:
     ]
     return [
         *_table(head, rows),
-        f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}: {audit.status}",
+        f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}, for"
+        f" {audit.adjacency}: {audit.status}",
     ]
 
 

@@ -35,6 +35,13 @@ NOTES = (
         " noise. The attacks do not try the sampling."
     ),
     (
+        "Each ε is for an adjacency. Under zero-out a unit's contribution becomes zero,"
+        " and under replace-one any other; the number of units is public. A claim for"
+        " add-or-remove is compared with zero-out, and holds only where that number is"
+        " public: what the libraries run follows it. Opacus divides by int(N / batches):"
+        " in batches of 64, by 64 for 60,032 records and by 63 for 60,031."
+    ),
+    (
         "Where a library is right, the row says so. Where it documents an assumption"
         " that the run breaks, or that explains the number, the row quotes it."
     ),
@@ -92,9 +99,11 @@ def _format_row(row: dict[Any, Any]) -> dict[str, Formatted]:
     return {
         "run": format_text(f"{row['what']} ({row['library']})"),
         "claimed ε": format_number(row["claimed"]),
+        "claimed for": format_text(row["claimed_adjacency"] or "–"),
         "proven ε": format_number(
             row["proven"], ".3g" if row["proven"] < 1000 else ",.0f"
         ),
+        "proven for": format_text(row["adjacency"]),
         "audited ε": (
             format_text(f"≥ {audited.text}") if audited.key is not None else audited
         ),

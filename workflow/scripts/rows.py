@@ -55,10 +55,11 @@ def make_row(
 
     Returns:
         The texts, delta, `claimed` and `audited` (None: there is none), `proven` (the
-        upper end; None: nothing finite), and `right`: whether the claimed epsilon is at
-        least the proven one.
+        upper end; None: nothing finite), the adjacency of each epsilon, and `right`:
+        whether the claimed epsilon is at least the proven one, where the number of
+        units is public.
     """
-    account = watched.account(delta)
+    account = watched.account(delta, units_public=True)
     if "claimed" in account.profiles:
         claimed = account.profiles["claimed"].epsilon_high
     proven = account.profiles[profile].epsilon_high
@@ -66,7 +67,9 @@ def make_row(
         "what": what,
         "source": source,
         "claimed": claimed,
+        "claimed_adjacency": "" if claimed is None else watched.claimed_adjacency,
         "proven": proven if math.isfinite(proven) else None,
+        "adjacency": account.profiles[profile].adjacency,
         "audited": watched.audit(delta, calls=CALLS).epsilon if audit else None,
         "delta": delta,
         "right": claimed is not None and claimed >= proven - 1e-2,

@@ -119,9 +119,10 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
         options={"cohorts": "known"},
         source=f"{example}, noise multiplier 1.0, the least that Flower recommends",
         why=(
-            "Right: with its accountant Flower enforces equal weights and claims no"
-            " amplification by sampling, so the claim holds even for somebody who knows"
-            " the cohorts. The remaining difference is the conversion from Rényi"
+            "Right where the number of clients is public: with its accountant Flower"
+            " enforces equal weights and claims no amplification by sampling, so the"
+            " claim holds even for somebody who knows the cohorts. For add-or-remove it"
+            " is void: the cohort is a share of all clients. The remaining difference is the conversion from Rényi"
             " divergence."
         ),
         quote="Training and evaluation metrics are not included.",

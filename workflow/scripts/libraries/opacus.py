@@ -59,8 +59,9 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     yield run(
         poisson=True,
         why=(
-            "Right: the batches are Poisson samples, and the accountant allows itself"
-            " an error of 0.01."
+            "Right where the number of records is public: the batches are Poisson"
+            " samples, and the accountant allows itself an error of 0.01. For"
+            " add-or-remove it is void: the divisor follows the number of records."
         ),
     )
     yield run(
