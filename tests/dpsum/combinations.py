@@ -232,7 +232,7 @@ RULES = (
     Rule(
         "a sum under secure aggregation has no further release",
         lambda cell: cell.noise == "skellam" and _makes_release(cell),
-        "makes a further release",
+        "makes a further release|secure aggregation",
     ),
     Rule(
         "a sum under secure aggregation is for zero-out adjacency",

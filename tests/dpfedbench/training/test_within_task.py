@@ -170,8 +170,11 @@ def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
         return release if name == SUPPORT else mean(self, name, *args, **options)
 
     monkeypatch.setattr(Client, "mean", fixed)
+    # A round is released once, so that each trial has rounds of its own.
+    rounds, _ = make_rounds(overlay)
     before = contributions(rounds, theta)
     assert not torch.equal(before, free)
+    rounds, _ = make_rounds(overlay)
     held = held_of(rounds)
     gather = held.gather
 
