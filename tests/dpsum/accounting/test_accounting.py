@@ -356,6 +356,7 @@ def changed(**change):
 
 
 TWO_SUMS = lot_lines(3, names=BOTH_SUMS)
+REPLACED = {"adjacency": "replace-one", "sensitivity": 1.0, "noise_std": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -365,12 +366,13 @@ TWO_SUMS = lot_lines(3, names=BOTH_SUMS)
         (changed(round=2), "of round 2"),
         (changed(sampler={"kind": "poisson"}), "another sampler"),
         (changed(unit="record"), "composes sums over two units"),
-        (changed(adjacency="replace-one"), "adjacency"),
+        (changed(**REPLACED), "another sampler, unit, adjacency"),
+        (changed(adjacency="replace-one"), "the replace-one sensitivity of its thr"),
         (changed(noise_std=0.25), "deviation 0.25"),
         (changed(noise_std=0.5 / 100), "deviation 0.005"),
         (changed(mechanism="correlated"), "no analysis for correlated"),
         (changed(sensitivity=0.25, noise_std=0.25), "declares sensitivity"),
-        (lines_of("poisson", 3, adjacency="replace-one"), "replace-one adjacency"),
+        (lines_of("poisson", 3, **REPLACED), "is for replace-one adjacency"),
         (lines_of("poisson", 41), "41 rounds"),
         (TWO_SUMS[:-1], "differ in what they released"),
         ([TWO_SUMS[0], TWO_SUMS[0]], "is of round 0"),
