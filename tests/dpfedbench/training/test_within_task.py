@@ -247,6 +247,7 @@ def test_empty_poisson_batch_is_noised_and_the_rate_is_in_the_ledger(
     mechanism = rounds.clients.mechanisms[TASK]
     deviation = mechanism.noise_multiplier * rounds.run.within_task.threshold / 3
     assert np.std(mean_of(rounds, theta, 0)) == pytest.approx(deviation, rel=0.2)
+    rounds, _ = make_rounds(REPTILE, POISSON)
     contributions(rounds, theta)
     line = ledger_in(tmp_path)[-1]
     stated = {"kind": "within-task-poisson", "rate": 1 / 3, "steps": 3}
