@@ -1,13 +1,22 @@
 """Texts and times of the workflow's jobs."""
 
+import csv
 from pathlib import Path
 
 import pytest
 
-from dpfedbench.experiments.job_descriptions import JobDescriptions, item_text
+from dpfedbench.config.yaml_files import read_file
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.job_descriptions import (
+    REFERENCE_RATES,
+    JobDescriptions,
+    item_text,
+)
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.experiments.work import kind_key
 from tests.dpfedbench.training.conftest import make_config
+from tests.shipped import ROOT
 
 SIZES = {
     "clients": {"count": 200},
@@ -123,3 +132,13 @@ def test_no_private_training_may_be_timed(describe, runs):
     assert public
     assert not private
     assert descriptions.is_public("meta_test", wildcards_of(runs[1]))
+
+
+def test_reference_rates_know_most_kinds_of_work_of_the_default_preset():
+    # Where they do not, `snakemake cost` measures them: copy results/cost_rates.csv.
+    files = [ROOT / "config/config.yaml", *sorted(ROOT.glob("config/experiments/*"))]
+    plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
+    text = REFERENCE_RATES.read_text(encoding="utf-8")
+    known = {row["kind"] for row in csv.DictReader(text.splitlines())}
+    kinds = {kind_key(run) for run in plan.runs.values() if run.trained}
+    assert len(kinds & known) >= 0.8 * len(kinds)
