@@ -108,7 +108,7 @@ def test_flower_fixed_clipping_has_a_line_a_round(run, side, mods):
     assert [line.round for line in lines] == [0, 1, 2]
     sampler = {"kind": "fixed-size", "clients": 40, "cohort": 10, "rounds": 3}
     for line in lines:
-        assert line.sampler == sampler | {"rate": 0.25}
+        assert line.sampler == sampler | {"rate": 0.25, "draw": "of the library"}
         assert line.threshold == line.sensitivity == 0.5
         assert (line.denominator, line.dimension) == (10, 1020)
         assert line.noise_std == pytest.approx(0.75, rel=1e-12)
