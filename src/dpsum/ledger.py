@@ -75,6 +75,8 @@ class Release:
             thresholds, deviations and names; None for other sums.
         claimed_multiplier: the noise multiplier that the paper counts; None if it is
             `noise_multiplier`.
+        follows_loss: true where the noise may follow a loss (`Noise.follows_loss`),
+            whether or not it changed in this run; None where it may not.
     """
 
     round: int
@@ -100,6 +102,7 @@ class Release:
     secure: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
     claimed_multiplier: float | None = None
+    follows_loss: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no mechanism can have written, so that no accountant reads
@@ -138,6 +141,10 @@ class Release:
             _check_number(f"secure.{name}", number, LARGEST)
         if self.claimed_multiplier is not None:
             _check_number("claimed_multiplier", self.claimed_multiplier, LARGEST)
+        if self.follows_loss is not None and self.follows_loss is not True:
+            raise ValueError(
+                f"follows_loss is {_shown(self.follows_loss)}: it is true or missing"
+            )
         if self.groups is not None:
             self._check_groups(self.groups)
         if self.round < 0 or self.dimension < 1:
@@ -366,6 +373,7 @@ _COMPARED = (
     "counted_by_paper",
     "data_dependent_threshold",
     "part",
+    "follows_loss",
 )
 
 

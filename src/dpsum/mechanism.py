@@ -627,6 +627,7 @@ class Mechanism:
             secure=None if first.secure is None else dict(first.secure),
             groups=_groups_line(first),
             claimed_multiplier=claimed_multiplier,
+            follows_loss=spec.noise.follows_loss or None,
         )
 
     # Restart from a checkpoint

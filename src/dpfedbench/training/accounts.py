@@ -165,6 +165,13 @@ def account_of(
         search=search,
         before=tuple(before),
     )
+    earlier = run.references.get("ledger.jsonl")
+    if before and earlier is not None:
+        context = dataclasses.replace(
+            context,
+            before_claims=earlier.counted_claims,
+            before_context=_context_of(earlier),
+        )
     own_delta = run.own_delta if delta is None else delta
     if delta is None:
         delta = run.delta or 1e-6

@@ -332,6 +332,7 @@ class _Checked:
             "mechanism": self.noise.mechanism,
             "counted_by_paper": counted,
             "part": self.sum.part or None,
+            "follows_loss": self.noise.follows_loss or None,
         }
         for line in lines:
             for field, value in expected.items():

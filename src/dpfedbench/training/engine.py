@@ -216,7 +216,10 @@ class _Training:
         """Run one round; return its clients or records, for the progress display."""
         measured, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | measured
-        row |= self.composition.epsilon_spent(index + 1)
+        # The epsilon of these rounds alone would be below that of all that the model
+        # discloses, where the run rests on an earlier private one.
+        if "ledger.jsonl" not in self.config.references:
+            row |= self.composition.epsilon_spent(index + 1)
         self.state.history.append(row)
         if self.rounds.non_finite:
             self._warn_of(self.rounds.non_finite, index + 1)

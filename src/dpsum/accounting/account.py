@@ -30,11 +30,12 @@ import numpy as np
 from dploss.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
 from dploss.renyi import PROVEN_ORDERS, epsilon_of
 from dpsum.accounting import analyses
-from dpsum.accounting.accountant import Accountant, check_sensitivity
+from dpsum.accounting.accountant import Accountant, Events, check_sensitivity
 from dpsum.accounting.analyses.poisson import PoissonAccountant, composed_ends
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.profiles import Entry, Profiles
+from dpsum.accounting.filters import Filter
+from dpsum.accounting.profiles import AS_RUN, STATUSES, Entry, Profiles
 from dpsum.accounting.units import (
     by_draw,
     by_part,
@@ -50,6 +51,12 @@ PROFILES = ("claimed", "proven", "replace_one", "image_level", "tuning")
 """Profiles of an account, in order; each has a number or a reason."""
 
 _NOTHING_PRIVATE = "no release claims privacy"
+_UNEVEN = (
+    "; clients' thresholds differ, and with them how much the noise of others hides:"
+    " this is of the worst client under the thresholds that were run, and does not cover"
+    " the choice of them; whatever they are, it is never above what is proven against"
+    " the server"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -351,10 +358,80 @@ def _served(
             if event.adds == clients:
                 event = seen_by(event, noises, who)
             before.append(event)
-        of_observer = dataclasses.replace(context, before=tuple(before))
+        # The budget was kept for the server's view; no filter is known for others'.
+        of_observer = dataclasses.replace(
+            context,
+            before=tuple(before),
+            before_context=None,
+            budget=None,
+            decay_step=None,
+        )
+        # Another of two clients sees the release of the first alone.
+        is_uneven = noises > 1 and any(map(_is_uneven, (*releases, *context.before)))
+        if is_uneven:
+            of_observer = dataclasses.replace(of_observer, adaptive=False)
         releases_seen = [seen_by(event, noises, who) for event in releases]
-        also.append(_worst_part(releases_seen, delta, claims, of_observer))
+        account = _worst_part(releases_seen, delta, claims, of_observer)
+        if is_uneven:
+            account = _of_uneven(account, _low_of_uneven(releases, noises, who, delta))
+        also.append(account)
     return dataclasses.replace(first, also=tuple(also))
+
+
+def _low_of_uneven(
+    releases: Sequence[Release], clients: int, observer: str, delta: float
+) -> float:
+    """Return a low end of epsilon where clients' thresholds differ.
+
+    It is that of the records of one client in all rounds: of the client whose releases
+    have the largest sum of z^-2. 0 where some clients made no release in a round, so
+    that the ledger does not tell whose the others are.
+
+    Arguments as in `seen_at_most`.
+    """
+    holders = releases[0].adds or 1
+    for event in releases:
+        if not isinstance(event.sensitivity, list) or len(event.sensitivity) < holders:
+            return 0.0
+    by_holder = []
+    for holder in range(holders):
+        by_holder.append(
+            [seen_at_most(event, clients, observer, holder) for event in releases]
+        )
+
+    def cost(lines: Sequence[Release]) -> float:
+        return math.fsum(line.noise_multiplier**-2 for line in lines)
+
+    worst = max(by_holder, key=cost)
+    lows = []
+    for events in by_part(worst).values():
+        for reader in _readers(_draws_of(events), delta, {}, AccountContext()):
+            if reader.missing:
+                return math.inf
+            lows.append(reader.accountant.bracket(reader.events, delta)[0])
+    return max(lows)
+
+
+def _of_uneven(account: Account, low: float) -> Account:
+    """Return an account of added releases whose clients' thresholds differ.
+
+    Thresholds follow from earlier releases, and the account does not cover the choice
+    of them.
+
+    Args:
+        account: account of the worst client of each round.
+        low: low end of epsilon under zero-out.
+    """
+    profiles = {}
+    for name, entry in account.profiles.items():
+        status = max(entry.status, "as run", key=STATUSES.index)
+        explanation = entry.explanation + _UNEVEN
+        entry = dataclasses.replace(entry, status=status, explanation=explanation)
+        if name != "claimed":
+            least = min(entry.epsilon_low, low)
+            entry = dataclasses.replace(entry, epsilon_low=least)
+        profiles[name] = entry
+    return dataclasses.replace(account, profiles=profiles)
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
@@ -376,12 +453,12 @@ def _worst_part(
     accounts = []
     for events in parts.values():
         accounts.append(_of_draws(events, delta, claims, context))
-    if context.before:
-        return _after(accounts[0], releases, context.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
     worst, *further_accounts = accounts
     for account_of_part in further_accounts:
         worst = _either(worst, account_of_part, f"the releases of {names}")
+    if context.before:
+        return _after(worst, releases, delta, claims, context)
     return worst
 
 
@@ -395,10 +472,12 @@ def _of_draws(
     if len(draws) == 1:
         return accounts[0]
     names = " and of ".join(lines[0].name for lines in draws)
-    low, high = _both(draws, delta, what=f"cohorts of {names} that are drawn apart")
+    readers = _readers(draws, delta, claims, context)
+    low, high = _both(readers, delta, what=f"cohorts of {names} that are drawn apart")
     proofs = [account_of_draw.profiles["proven"] for account_of_draw in accounts]
-    worst = max(proofs, key=lambda entry: _STATUSES.index(entry.status))
-    status = worst.status
+    worst = max(proofs, key=lambda entry: STATUSES.index(entry.status))
+    statuses = [worst.status, *(reader.proven_status for reader in readers)]
+    status = max(statuses, key=STATUSES.index)
     explanation = (
         f"the cohorts of {names} are drawn independently of each other; of"
         f" {draws[0][0].name} alone: {proofs[0].explanation}"
@@ -455,10 +534,6 @@ def _draws_of(releases: Sequence[Release]) -> list[list[Release]]:
     return [merged]
 
 
-_STATUSES = ("proved", "as run", "void")
-"""Statuses of a proven entry, from the strongest to none."""
-
-
 def _draws_do_not_matter(releases: Sequence[Release]) -> bool:
     """Return whether one draw and several cost the same.
 
@@ -473,23 +548,61 @@ def _draws_do_not_matter(releases: Sequence[Release]) -> bool:
     return all(len(values) == 1 for values in multipliers.values())
 
 
+def _readers(
+    draws: Sequence[Sequence[Release]],
+    delta: float,
+    claims: Claims,
+    context: AccountContext,
+) -> list[Profiles]:
+    """Return a reader of each draw of one run's releases.
+
+    A budget, or a rule of decay, is of all releases of a run together, and so proves
+    nothing of one draw of several.
+    """
+    if len(draws) > 1:
+        context = dataclasses.replace(context, budget=None, decay_step=None)
+    return [Profiles(lines, delta, claims, context) for lines in draws]
+
+
 def _after(
-    last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float
+    last: Account,
+    releases: Sequence[Release],
+    delta: float,
+    claims: Claims,
+    context: AccountContext,
 ) -> Account:
-    """Return the account of releases after an earlier run on the same records."""
+    """Return the account of releases after an earlier run on the same records.
+
+    Args:
+        last: the account of the releases alone.
+        releases: the releases.
+        delta, claims: as in `account`.
+        context: as in `account`; it has the earlier run.
+    """
+    before = context.before
     lows = []
     highs = []
     _check_drawn_apart(before, releases)
+    alone = last.profiles["proven"]
+    readers = _readers(_draws_of(releases), delta, claims, context)
+    statuses = [alone.status]
+    statuses += [reader.proven_status for reader in readers]
+    earlier_statuses = []
     for part in dict.fromkeys(event.part for event in before):
         before_on_part = [event for event in before if event.part == part]
-        draws = [*_draws_of(before_on_part), *_draws_of(releases)]
-        low, high = _both(draws, delta)
+        earlier = _readers(
+            _draws_of(before_on_part),
+            delta,
+            context.before_claims,
+            context.before_context or AccountContext(),
+        )
+        low, high = _both([*earlier, *readers], delta)
+        earlier_statuses += [reader.proven_status for reader in earlier]
         lows.append(low)
         highs.append(high)
     low = max(lows)
     high = max(highs)
-    alone = last.profiles["proven"]
-    status = alone.status
+    status = max((*statuses, *earlier_statuses), key=STATUSES.index)
     uncovered = ""
     for event in before:
         if event.data_dependent_threshold:
@@ -504,6 +617,8 @@ def _after(
         "together with the run that this one rests on; this one alone:"
         f" {alone.explanation}, at most {alone.epsilon_high:.4g}"
     )
+    if "as run" in earlier_statuses:
+        explanation += f"; of the run that this one rests on{AS_RUN}"
     if uncovered:
         explanation = uncovered
     proven = dataclasses.replace(
@@ -538,31 +653,83 @@ def _check_drawn_apart(before: Sequence[Release], releases: Sequence[Release]) -
 
 
 def _both(
-    ledgers: Sequence[Sequence[Release]],
+    readers: Sequence[Profiles],
     delta: float,
     what: str = "a run that rests on another's releases",
 ) -> Bracket:
-    """Return proven ends of epsilon of two runs' releases on the same units.
+    """Return proven ends of epsilon of several runs' releases on the same units.
 
-    The runs draw independently. `what` names them in a message. Sampled rounds of both are composed like those of one
-    run. Known blocks of both are one Gaussian for each unit. For other pairs, Renyi
-    divergences add up, and the low end is that of one run: fewer releases reveal no
-    more.
+    The runs draw independently. `what` names them in a message. The low end is of the
+    noise that was run. The high end covers noise that follows a loss as far as its run
+    alone is covered: by the noise that falls at every chance, or by the budgets of the
+    filters, added up (module `filters`). Noise without such a proof counts as it was
+    run.
 
     Raises:
         DpsumError: the noise is not independent Gaussian from round to round, or an
             accountant has no Renyi divergences.
     """
-    accountants = [analyses.of(lines) for lines in ledgers]
+    accountants = [reader.accountant for reader in readers]
     pairs = [" noise and ".join(accountant.pair) for accountant in accountants]
     names = " and of ".join(pairs)
     refusal = DpsumError(f"{what}: no analysis of {names} together")
-    stages = []
-    for accountant, lines in zip(accountants, ledgers, strict=True):
+    for accountant in accountants:
         mechanism, _ = accountant.pair
         if mechanism != "gaussian" or accountant.adjacency != "zero-out":
             raise refusal
-        stages.append((accountant, accountant.read(lines)))
+    as_run = [(reader.accountant, reader.events) for reader in readers]
+    low, high = _both_of_fixed_noise(as_run, delta, refusal)
+    if all(reader.filter is None and reader.floor is None for reader in readers):
+        return low, high
+    highs = []
+    if all(reader.filter is None or reader.floor is not None for reader in readers):
+        least = [(reader.accountant, reader.least_events) for reader in readers]
+        highs.append(_both_of_fixed_noise(least, delta, refusal)[1])
+    kept = _filter_of_both(readers, refusal)
+    if kept is not None:
+        highs.append(kept.epsilon(delta))
+    return low, max(low, min(highs))
+
+
+def _filter_of_both(readers: Sequence[Profiles], refusal: DpsumError) -> Filter | None:
+    """Return the filter of two runs; None if neither keeps one.
+
+    A run without a filter counts by the Renyi divergences of its least noise.
+
+    Raises:
+        DpsumError: `refusal`, where the run without a filter is not Poisson-sampled, so
+            that its divergences at the filter's orders are not known.
+    """
+    filters = [reader.filter for reader in readers if reader.filter is not None]
+    if not filters:
+        return None
+    kept = filters[0]
+    for other in filters[1:]:
+        kept = kept.together(other)
+    for reader in readers:
+        if reader.filter is None:
+            if not isinstance(reader.accountant, PoissonAccountant):
+                raise refusal
+            divergences = reader.accountant.renyi(reader.least_events, kept.orders)
+            kept = kept.beside(divergences)
+    return kept
+
+
+def _both_of_fixed_noise(
+    stages: Sequence[tuple[Accountant, Events]], delta: float, refusal: DpsumError
+) -> Bracket:
+    """Return proven ends of epsilon of two runs whose noise is fixed beforehand.
+
+    Sampled rounds of both are composed like those of one run. Known blocks of both are
+    one Gaussian for each unit. For other pairs, Renyi divergences add up, and the low
+    end is that of one run: fewer releases reveal no more.
+
+    Args:
+        stages: accountant and releases of each run.
+        delta: delta at which epsilon is stated.
+        refusal: raised where an accountant has no Renyi divergences.
+    """
+    accountants = [accountant for accountant, _ in stages]
     if all(isinstance(accountant, PoissonAccountant) for accountant in accountants):
         sampled = tuple((events.schedule, events.rate) for _, events in stages)
         return composed_ends(sampled, delta)
@@ -598,14 +765,64 @@ def _both(
 def seen_by(event: Release, clients: int, observer: str) -> Release:
     """Return the sum of several clients' releases as one release.
 
-    One record moves it as before, and it has the noise of all clients.
+    A record moves it as it moves its own client's release, and the noise of all these
+    clients hides it. Where clients have thresholds of their own, the record is one of
+    the client with the largest, which the noise hides least:
+
+    - Everyone sees the sum of all releases, whose noise has variance S = sum of s_i^2.
+      A record of client h moves it by its sensitivity D_h: z = S^1/2 / D_h.
+    - Another client i subtracts its own release: z = (S - s_i^2)^1/2 / D_h, i != h.
+      Since s_i = z D_i for all, it is least where h and i have the two largest
+      sensitivities: z (1 + R / D_h^2)^1/2, where R is the sum of the other squares.
+      With two clients that is the release of client h alone.
+
+    The worst client of a round need not be that of another, so that this is an upper
+    bound for all rounds together; `seen_at_most` has the lower one.
 
     Args:
-        event: release of one client.
-        clients: number of clients.
+        event: release of one client, or of all with their thresholds.
+        clients: number of clients whose noise hides a record.
         observer: who sees the sum.
     """
-    more = clients**0.5
+    if not _is_uneven(event):
+        return _with_more_noise(event, clients**0.5, observer)
+    squares = np.sort(np.square(event.sensitivity))[::-1]
+    if clients < (event.adds or 1) and len(squares) > 1:
+        # The client that looks has the second largest.
+        squares = np.delete(squares, 1)
+    more = math.sqrt(float(squares.sum() / squares[0]))
+    return _with_more_noise(event, more, observer)
+
+
+def seen_at_most(event: Release, clients: int, observer: str, holder: int) -> Release:
+    """Return a sum of several clients' releases as it hides records of one client.
+
+    Args:
+        event: release of all clients with their thresholds.
+        clients, observer: as in `seen_by`.
+        holder: the client that holds the record.
+    """
+    squares = np.square(event.sensitivity)
+    hiding = squares.sum()
+    if clients < (event.adds or 1):
+        hiding = hiding - np.delete(squares, holder).max()
+    return _with_more_noise(event, math.sqrt(float(hiding / squares[holder])), observer)
+
+
+def _is_uneven(event: Release) -> bool:
+    """Return whether clients have thresholds of their own, or not all have a release.
+
+    A round to which some clients released nothing has the noise of the others alone.
+    """
+    if not isinstance(event.sensitivity, list):
+        return False
+    is_partial = event.adds is not None and len(event.sensitivity) < event.adds
+    return is_partial or len(set(event.sensitivity)) > 1
+
+
+def _with_more_noise(event: Release, more: float, observer: str) -> Release:
+    """Return a release for another observer, with so many times the noise."""
+    std: float | list[float]
     if isinstance(event.noise_std, list):
         std = [deviation * more for deviation in event.noise_std]
     else:
@@ -630,7 +847,7 @@ def _either(
         entries = first.profiles[name], second.profiles[name]
         less, more = sorted(entries, key=lambda entry: entry.epsilon_high)
         decisive = more
-        if less.status == "void":
+        if STATUSES.index(less.status) > STATUSES.index(more.status):
             decisive = less
         profiles[name] = dataclasses.replace(
             more,

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dpsum.accounting.claims import Claims
     from dpsum.accounting.image_level import ImageUse
     from dpsum.accounting.tuning import Search
     from dpsum.budget import Budget
@@ -28,10 +29,13 @@ class AccountContext:
         budget: budget of the run; it determines the account of noise that follows a
             validation loss.
         adaptive: whether the noise could follow such a loss; None: it did if it
-            changed.
+            changed. Noise may follow a loss wherever the ledger says so.
         decay_step: (beta, lots): the noise may be multiplied by beta at most once in this
             number of lots; None: no such rule.
         before: releases of an earlier run that this run uses, over the same records.
+        before_claims: the accounting of the earlier run's paper, as in `account`.
+        before_context: inputs of an account of the earlier run besides its ledger; they
+            cover noise that follows a loss. None: its ledger alone is known.
         groups: numbers of records of one client that are protected together.
     """
 
@@ -45,3 +49,5 @@ class AccountContext:
     decay_step: tuple[float, int] | None = None
     groups: tuple[int, ...] = ()
     before: tuple[Release, ...] = ()
+    before_claims: Claims = dataclasses.field(default_factory=dict)
+    before_context: AccountContext | None = None

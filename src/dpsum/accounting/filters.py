@@ -18,6 +18,15 @@ For c > 0, (r - c)+ <= r^a c^(1 - a) (1/a) (1 - 1/a)^(a - 1), so
     delta(eps) = E_Q (R - e^eps)+ <= sum_a (1/a) (1 - 1/a)^(a - 1) exp((a - 1) (B_a - eps)).
 
 With one order this is the tight conversion of its budget, without any loss.
+
+Two runs on the same records, one after the other, are a filter too (`beside`,
+`together`). Let R = R_1 R_2. On the event A_a of the first run, E_Q R_1^a 1{A_a} is at
+most exp((a - 1) B_a), and given the first run E_Q R_2^a is at most exp((a - 1) rho(a))
+where the second run's noise is fixed: the budgets are B_a + rho(a). Where the second
+run keeps a filter of its own, orders a' and budgets B'_a', R is bounded on each event
+A_a and A'_a'. At the order m = min(a, a') the divergences that were spent are at most
+those at a and at a', since Renyi divergences do not fall with the order, so that the
+budget at m is B_a + B'_a'. The order of the runs does not matter to the bound.
 """
 
 from __future__ import annotations
@@ -55,6 +64,26 @@ class Filter:
     def epsilon(self, delta: float) -> float:
         """Return a proven upper bound on epsilon; see `filtered_epsilon`."""
         return filtered_epsilon(self.budgets, self.orders, delta)
+
+    def beside(self, divergences: np.ndarray) -> Filter:
+        """Return the filter of this run and of releases of fixed noise beside it.
+
+        Args:
+            divergences: Renyi divergences of these releases at this filter's orders.
+        """
+        return Filter(orders=self.orders, budgets=self.budgets + divergences)
+
+    def together(self, other: Filter) -> Filter:
+        """Return the filter of two runs that each keep a filter."""
+        orders = []
+        budgets = []
+        for order, budget in zip(self.orders, self.budgets, strict=True):
+            for other_order, other_budget in zip(
+                other.orders, other.budgets, strict=True
+            ):
+                orders.append(min(order, other_order))
+                budgets.append(budget + other_budget)
+        return Filter(orders=tuple(orders), budgets=np.array(budgets))
 
 
 def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:

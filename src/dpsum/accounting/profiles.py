@@ -15,6 +15,7 @@ from dploss.gaussian import ends, gaussian_epsilon
 from dploss.groups import group_epsilon
 from dploss.renyi import PROVEN_ORDERS
 from dpsum.accounting import analyses
+from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import filter_of, floor_of
@@ -25,10 +26,12 @@ _FOLLOWED = (
     "the high end holds for whatever noise the loss might have led to, and the low end"
     " is of the noise that was run"
 )
-_AS_RUN = (
+AS_RUN = (
     "; the noise followed a public loss of released models: this is of the schedule"
     " that was run, and does not cover the choice of it"
 )
+STATUSES = ("proved", "as run", "void")
+"""Statuses of an entry; what has several parts has the last status of any part."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,9 @@ class Profiles:
             self.adaptive = len(events.schedule) > 1
         else:
             self.adaptive = context.adaptive
+        # Noise that did not change in this run could have changed.
+        if any(event.follows_loss for event in releases):
+            self.adaptive = True
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
             if context.budget is not None and (
@@ -114,6 +120,25 @@ class Profiles:
             # The proof covers all schedules that the loss may choose, not only the one
             # Gaussian of the schedule that was run.
             self.z = None
+
+    @property
+    def least_events(self) -> Events:
+        """The releases at the least noise that the loss could lead to, if it is known.
+
+        Else, the releases at the noise that was run.
+        """
+        if self.floor is None:
+            return self.events
+        return self.events.of_noise(self.floor)
+
+    @property
+    def proven_status(self) -> str:
+        """Status of the proven epsilon."""
+        if self.missing:
+            return "void"
+        if self.adaptive and self.filter is None and self.floor is None:
+            return "as run"
+        return "proved"
 
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Return each profile's entry, or the reason why it has none."""
@@ -187,7 +212,7 @@ class Profiles:
                 )
         if self.adaptive and status == "proved":
             status = "as run"
-            text = text + _AS_RUN
+            text = text + AS_RUN
         if events.uncounted:
             names = ", ".join(events.uncounted)
             status = "void"
@@ -202,7 +227,7 @@ class Profiles:
         if not self.adaptive:
             return self._entry(low, high, "proved", text)
         if self.filter is None and self.floor is None:
-            return self._entry(low, high, "as run", text + _AS_RUN)
+            return self._entry(low, high, "as run", text + AS_RUN)
         proofs = []
         if self.filter is not None:
             count = len(self.filter.orders)

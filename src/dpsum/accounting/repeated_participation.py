@@ -18,8 +18,12 @@ it where no such entry is below 0. Orthogonal contributions reach the sum of G_t
   the j-th round of another set are, i < j, no earlier and no less far apart, and G
   grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024).
 - In general the sum over the set of what each of its rounds can have at most with
-  others, which is a sum over single rounds again. The low end is then of the sets that
-  these searches come upon.
+  others, which is a sum over single rounds again.
+
+The low end is that of the rounds t, t + b, t + 2b, ..., for the worst first round t.
+`participation.MinSeparation` draws exactly these (with b = 1, `Everyone` does). The
+high end holds for all allowed sets, so that the bracket is wide where uneven columns
+have a worse set that is not drawn.
 """
 
 from __future__ import annotations
@@ -86,18 +90,29 @@ def sensitivity(
         largest_sum, _ = heaviest(row, separation, participations - 1)
         sums_with_others.append(largest_sum)
     weights = diagonal + sums_with_others
-    high, pattern = heaviest(weights, separation, participations)
-    _, heaviest_alone = heaviest(diagonal, separation, participations)
-    first = indices[::separation][:participations]
-    squares = [_square_distance(gram, first)]
-    squares.append(_square_distance(gram, pattern))
-    squares.append(_square_distance(gram, heaviest_alone))
-    low = max(squares)
+    high, _ = heaviest(weights, separation, participations)
+    periodic = periodic_rounds(rounds, separation, participations)
+    low = max(_square_distance(gram, drawn) for drawn in periodic)
     if _falls(gram):
-        high = min(high, _aligned_square(gram, first))
+        high = min(high, _aligned_square(gram, periodic[0]))
     if math.isclose(low, high, rel_tol=_ROUNDING):
         low = high  # the same sum, added up in another order
     return math.sqrt(low), math.sqrt(high)
+
+
+def periodic_rounds(
+    rounds: int, separation: int, participations: int
+) -> list[np.ndarray]:
+    """Return the sets of rounds t, t + b, ..., for each first round t.
+
+    Args:
+        rounds: number of rounds that were run.
+        separation: b.
+        participations: largest number of rounds of a set.
+    """
+    indices = np.arange(rounds)
+    firsts = range(min(separation, rounds))
+    return [indices[first::separation][:participations] for first in firsts]
 
 
 def _aligned_square(gram: np.ndarray, rounds: np.ndarray) -> float:

@@ -14,7 +14,15 @@ from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
-from .conftest import PLAIN, ledger_in, make_config, proven, rounds_of, train
+from .conftest import (
+    PLAIN,
+    history_in,
+    ledger_in,
+    make_config,
+    proven,
+    rounds_of,
+    train,
+)
 
 DELTA = 1e-3
 SHORT = {"participation": {"rounds": 2}, "validation": {"every": 0}}
@@ -139,6 +147,10 @@ def proven_together(federation, tmp_path, **change):
     ledger = accounts.ledger_of(run, tmp_path / "run")
     assert len(before) == len(ledger) == first.participation.rounds
     assert len({line.noise_stream for line in (*before, *ledger)}) == 2 * len(before)
+    # The rounds of this run alone would have an epsilon below that of both runs.
+    history = history_in(tmp_path / "run")
+    assert history[["epsilon_claimed", "epsilon_proven"]].isna().all(axis=None)
+    assert history_in(tmp_path / "first")["epsilon_proven"].notna().all()
     return accounts.account_of(run, ledger, before=before).profiles["proven"]
 
 

@@ -150,6 +150,67 @@ def gram_of(encoder):
     return encoder.T @ encoder
 
 
+def drawn_sensitivity(gram, separation, participations):
+    """Return how far contributions in the rounds t, t + b, ... move the releases.
+
+    The largest over t, and over all signs of contributions along one direction.
+    """
+    squares = []
+    for first in range(min(separation, len(gram))):
+        at = np.arange(first, len(gram), separation)[:participations]
+        block = gram[np.ix_(at, at)]
+        for signs in itertools.product((1, -1), repeat=len(at)):
+            squares.append(np.array(signs) @ block @ np.array(signs))
+    return math.sqrt(max(squares))
+
+
+def test_sensitivity_low_end_is_of_rounds_that_are_drawn():
+    """Uneven columns, whose heaviest rounds are not at equal distances."""
+    rng = np.random.default_rng(3)
+    above = 0
+    for _ in range(200):
+        separation, participations = map(int, rng.integers(1, 4, 2))
+        rounds = rng.integers(2, 9)
+        gram = gram_of(np.tril(rng.normal(size=(rounds, rounds))))
+        low, high = sensitivity(gram, separation, participations)
+        drawn = drawn_sensitivity(gram, separation, participations)
+        assert low <= drawn * (1 + 1e-12)
+        assert drawn <= high * (1 + 1e-12)
+        allowed = brute_force_sensitivity(gram, separation, participations)
+        above += allowed > 1.1 * drawn
+    assert above >= 40
+
+
+def test_correlated_noise_of_uneven_columns_has_a_low_end_that_is_drawn():
+    """Columns 0 and 5 are the heaviest: they are five apart, but rounds three apart
+    are drawn: {0, 3}, {1, 4} or {2, 5}. Orthogonal columns of norms c: epsilon of
+    multiplier z / (c_s^2 + c_t^2)^1/2.
+    """
+    norms = np.array([1.0, 0.5, 0.25, 0.25, 0.5, 1.0])
+    sampler = {"kind": "min-separation", "clients": 30, "cohort": 10, "rounds": 6}
+    sampler |= {"rate": 1 / 3, "separation": 3, "participations": 2}
+    releases = correlated_releases(np.diag(1 / norms), 6, sampler=sampler)
+    low, high = ends_of(releases)
+    assert low == gaussian(Z / (1.0 + 0.25**2) ** 0.5, rel=1e-9)
+    assert high == gaussian(Z / 2**0.5, rel=1e-9)
+
+
+def test_independent_noise_of_uneven_rounds_has_a_low_end_that_is_drawn():
+    """Least noise in rounds 0 and 5: allowed three apart, but drawn are 0 and 3, and 2
+    and 5. In epochs of three rounds, a unit has at least the most noise of each.
+    """
+    multipliers = [1.0, 4.0, 4.0, 4.0, 4.0, 1.0]
+    sampler = {"kind": "min-separation", "clients": 30, "cohort": 10, "rounds": 6}
+    sampler |= {"rate": 1 / 3, "separation": 3, "participations": 2}
+    low, high = ends_of(releases_of(sampler, multipliers))
+    assert low == gaussian((1 + 1 / 16) ** -0.5, rel=1e-9)
+    assert high == gaussian(2**-0.5, rel=1e-9)
+    epochs = EPOCHS | {"rounds": 6, "epoch": 3, "clients": 30, "cohort": 10}
+    low, high = ends_of(releases_of(epochs | {"rate": 1 / 3}, multipliers))
+    assert low == gaussian((2 / 16) ** -0.5, rel=1e-9)
+    assert high == gaussian(2**-0.5, rel=1e-9)
+
+
 def test_sensitivity_ends_enclose_brute_force():
     rng = np.random.default_rng(2)
     for _ in range(60):

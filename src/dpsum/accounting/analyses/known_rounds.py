@@ -15,7 +15,7 @@ import numpy as np
 from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.repeated_participation import heaviest
+from dpsum.accounting.repeated_participation import heaviest, periodic_rounds
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
@@ -67,10 +67,17 @@ class OnePassAccountant(Accountant):
 
 
 class MinSeparationAccountant(Accountant):
-    """Accountant of several participations with a minimal separation, exact.
+    """Accountant of several participations with a minimal separation.
 
-    It is that of the worst allowed set of rounds.
+    The high end is that of the worst allowed set of rounds. It is exact where the noise
+    is the same in all rounds. Else the low end is that of the worst rounds that
+    `participation.MinSeparation` draws (`repeated_participation`).
     """
+
+    width = (
+        "the high end is of any rounds so far apart, the low end of rounds at equal"
+        " distances"
+    )
 
     pair = "gaussian", "min-separation"
     known = True
@@ -126,6 +133,28 @@ class MinSeparationAccountant(Accountant):
         square, _ = heaviest(weights, separation, times)
         return square
 
+    def drawn(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
+        """Return the largest sum of z^-2 over a set of rounds that is drawn."""
+        weights = np.array(multipliers) ** -2.0
+        sets = periodic_rounds(
+            len(multipliers),
+            int(sampling["separation"]),
+            int(sampling["participations"]),
+        )
+        return max(float(weights[rounds].sum()) for rounds in sets)
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        high = gaussian_epsilon(self.gaussian(events), delta)
+        if events.details is None:
+            return high, high
+        return min(epsilon_of_square(events.details, delta), high), high
+
+    def explain(self, events: Events) -> str:
+        text = super().explain(events)
+        if events.details is None:
+            return text
+        return text.removesuffix("; exact")
+
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
         return least * self.times(events.sampling, done) ** -0.5
@@ -136,10 +165,13 @@ class MinSeparationAccountant(Accountant):
             return events
         done = len(events.multipliers)
         worst = self.worst(events.sampling, events.multipliers)
+        drawn = self.drawn(events.sampling, events.multipliers)
+        is_exact = drawn >= worst * (1 - 1e-12)
         # Constant noise with the same `gaussian` as the worst set of rounds.
         return dataclasses.replace(
             events,
             schedule=(((self.times(events.sampling, done) / worst) ** 0.5, done),),
+            details=None if is_exact else drawn,
         )
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -194,6 +226,18 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
             for start in range(0, len(multipliers), epoch)
         )
 
+    def drawn(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
+        """Return the sum of z^-2 of the noisiest round of each whole epoch.
+
+        A unit is in a round of each of them, whatever was drawn. (The last units of the
+        list may be left out, but not all.)
+        """
+        epoch = int(sampling["epoch"])
+        return sum(
+            max(multipliers[start : start + epoch]) ** -2.0
+            for start in range(0, len(multipliers) - epoch + 1, epoch)
+        )
+
     def bracket(self, events: Events, delta: float) -> Bracket:
         return self._ends(events, delta, self.gaussian(events))
 
@@ -205,7 +249,11 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
         high = gaussian_epsilon(multiplier, delta)
         # An epoch that is one batch of all units keeps nothing secret.
         if events.sampling["batches"] == "known" or events.rate == 1:
-            return high, high
+            if events.details is None:
+                return high, high
+            share = self.gaussian(events) / multiplier  # 2 for a replacement
+            low = epsilon_of_square(events.details * share**2, delta)
+            return min(low, high), high
         return min(self.low_of_secret_batches(events, delta), high), high
 
     def low_of_secret_batches(self, events: Events, delta: float) -> float:
@@ -217,7 +265,8 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
 
     def explain(self, events: Events) -> str:
         if events.sampling["batches"] == "known":
-            return f"{self.explanation}; the observer may know which; exact"
+            text = f"{self.explanation}; the observer may know which"
+            return text if events.details is not None else f"{text}; exact"
         return (
             f"{self.explanation}; which is secret, from which nothing is taken for the"
             " high end"

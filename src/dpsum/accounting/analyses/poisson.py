@@ -238,7 +238,7 @@ class PoissonAccountant(ComposedAccountant):
         deltas = upper_deltas(schedule, events.rate, EPSILONS)
         return Curve(EPSILONS, *deltas)
 
-    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
+    def renyi(self, events: Events, orders: Sequence[float]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
         divergences = [count * renyi(z, events.rate, orders) for z, count in schedule]
         return np.sum(divergences, axis=0)
