@@ -116,6 +116,7 @@ class TableCell:
         further: overlay of the keys that change with `x`.
         point: overlay of one point of a search.
         tried: number of points of that search.
+        followed: number of runs of the search that this one follows.
     """
 
     item: ItemContext
@@ -126,6 +127,7 @@ class TableCell:
     further: Mapping[str, Any] | None = None
     point: Mapping[str, Any] | None = None
     tried: int = 0
+    followed: int = 0
 
     def plan(self) -> PlannedCell:
         """Return the cell with its runs.
@@ -159,7 +161,7 @@ class TableCell:
             series=self.name,
             label=_join(self.series.label or self.name, as_released, start),
             variant=_join(self._variant, as_released, start),
-            searched=self.tried * len(runs),
+            searched=self.tried * len(runs) + self.followed,
             repairs=self.series.repairs,
             x=None if self.x is None else float(self.x),
             runs=runs,
@@ -309,6 +311,13 @@ class TableCell:
         if self.series.search is not None and not first.validation.every:
             raise BenchError(
                 "a search chooses by validation tasks: set validation.every above 0"
+            )
+        declared = self.item.known.configuration.tuning.get(self.series.method)
+        if self.series.search and declared and declared.number != "fixed":
+            raise BenchError(
+                f"tuning.{method.name}.number is {declared.number}, but this series"
+                " compares a fixed number of runs: set it to fixed, or leave out the"
+                " search"
             )
         return (first, *(first.replace(seed=seed) for seed in seeds[1:]))
 

@@ -2,6 +2,7 @@
 cells (`cells`).
 """
 
+import dataclasses
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping
@@ -22,6 +23,7 @@ from dpfedbench.experiments.configuration import (
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
+from dpfedbench.experiments.search_privacy import check_search
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
@@ -145,27 +147,62 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
         known_name(task, item.experiment.tasks, f"{item.where}.task_seeds", "task")
     if spec.share_of is not None:
         known_name(spec.share_of, item.series, f"{item.where}.share_of", "series")
-    compared = {name: _count_compared(item, name) for name in item.series}
+    followed_tables = {name: _followed_table(item, name) for name in item.series}
+    cells = []
+    for task in spec.tasks:
+        for name, series in item.series.items():
+            followed = _searched_cells(followed_tables[name], task, name)
+            count = sum(len(cell.runs) for cell in followed)
+            compared = [
+                TableCell(
+                    item, task, name, series, point=point, tried=tried, followed=count
+                ).plan()
+                for point, tried in _tried(series.search)
+            ]
+            if series.search is not None:
+                check_search(
+                    [cell.runs[0] for cell in (*compared, *followed)],
+                    f"{item.where}.series.{name}.search",
+                )
+            cells += compared
+    return cells
+
+
+def _tried(search: SearchSpace | None) -> list[tuple[dict[str, Any], int]]:
+    """Return the overlays of a search, each with their number; 0 without a search."""
+    tried = points(search)
+    if search is None:
+        return [(point, 0) for point in tried]
+    return [(point, len(tried)) for point in tried]
+
+
+def _searched_cells(
+    item: ItemContext | None, task: str, name: str
+) -> list[PlannedCell]:
+    """Return the cells of a followed search; empty without one.
+
+    They are those of the task or, where the table lacks it, those of all its tasks.
+    """
+    if item is None:
+        return []
+    assert isinstance(item.spec, TableSettings)
+    tasks = item.spec.tasks
+    if task in tasks:
+        tasks = (task,)
+    series = item.series[name]
     return [
-        TableCell(item, task, name, series, point=point, tried=compared[name]).plan()
-        for task in spec.tasks
-        for name, series in item.series.items()
+        TableCell(item, each_task, name, series, point=point, tried=1).plan()
+        for each_task in tasks
         for point in points(series.search)
     ]
 
 
-def _count_compared(item: ItemContext, name: str) -> int:
-    """Return the number of settings that a series' search compares; 0 without a search.
-
-    It includes the settings of the search that this one follows.
-    """
+def _followed_table(item: ItemContext, name: str) -> ItemContext | None:
+    """Return the table whose search a series' search follows; None without one."""
     search = item.series[name].search
-    if search is None:
-        return 0
+    if search is None or not search.follows:
+        return None
     where = f"{item.where}.series.{name}.search"
-    count = len(points(search))
-    if not search.follows:
-        return count
     tables = item.experiment.tables
     candidates = [table for table in tables if tables[table] is not item.spec]
     known_name(search.follows, candidates, f"{where}.follows", "table")
@@ -176,7 +213,9 @@ def _count_compared(item: ItemContext, name: str) -> int:
             f"{where}.follows is {search.follows}, which has no search of its own for"
             f" {name}: name a table that searches its settings first"
         )
-    return count + len(points(followed.search))
+    assert table is not None
+    followed_where = f"experiments.{item.paper}.tables.{search.follows}"
+    return dataclasses.replace(item, spec=table, where=followed_where)
 
 
 def points(search: SearchSpace | None) -> list[dict[str, Any]]:

@@ -215,15 +215,24 @@ class Planned:
         }
 
     def search_for(self, run: Method) -> dict[str, Any] | None:
-        """Return the search for settings that the run belongs to.
+        """Return the search for settings that the run belongs to, or None.
 
-        Else it is the search that the configuration declares for its method, or None.
+        It is the search of a table, or the one that the configuration declares for the
+        run's method; of both, it has the larger number of runs, and is private if one
+        is.
         """
         declared = self.configuration.tuning.get(run.method)
         search = self._searches.get(run.folder)
-        if search is None and declared is not None:
-            return explicit_values(declared)
-        return search
+        if declared is None:
+            return search
+        values = explicit_values(declared)
+        if search is None:
+            return values
+        is_private = "private" in (search["data"], values["data"])
+        return {
+            "runs": max(search["runs"], values["runs"]),
+            "data": "private" if is_private else "public",
+        }
 
     def references_of(self, wildcards: Wildcards) -> list[str]:
         """Return the files of other runs that the run in the wildcards needs."""
