@@ -6,7 +6,7 @@ import pytest
 
 from dpfedbench.results.summary import read_rows
 
-from .conftest import change_json, runs_of
+from .conftest import change_accounts, change_json, runs_of
 
 STUDENT_T = 4.302653
 """95 % quantile of Student's t of two degrees of freedom, from its table."""
@@ -30,3 +30,17 @@ def test_row_of_three_seeds_has_students_interval_of_their_accuracies(
     assert row["milliseconds"] == pytest.approx(11)
     assert ends == pytest.approx((11 - half, 11 + half), rel=1e-6)
     assert row["interval_over"] == "seeds"
+
+
+def test_row_has_the_seed_of_the_largest_proven_epsilon_not_of_the_largest_claim(
+    described, results_to_change
+):
+    """The proven epsilon of the seeds rises, 3, 4, 5, while the claimed one falls."""
+    cells = [cell for cell in described("table2").cells if cell["cell"] == 2]
+    for index, run in enumerate(runs_of(cells)):
+        claimed = {"epsilon_high": 2.0 - 0.5 * index}
+        proven = {"epsilon_low": 1.0, "epsilon_high": 3.0 + index}
+        change_accounts(results_to_change, [run], claimed=claimed, proven=proven)
+    row = read_rows(results_to_change, cells).iloc[0]
+    assert row["epsilon_proven_high"] == 5.0
+    assert row["epsilon_claimed"] == 1.0
