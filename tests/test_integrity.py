@@ -224,6 +224,7 @@ CHANGES = {
         2, "noise_multiplier", "noise_std"
     ),
     "a sampler of query-gradient-sum": in_sampler(replaced(kind="balls-and-bins")),
+    "a draw of query-gradient-sum of 0123": in_sampler(replaced(draw="0123")),
     "'rate': ": RARER,
     "a unit of query-gradient-sum of record": replaced(unit="record"),
     "observer of query-gradient-sum of server": replaced(observer="server"),

@@ -34,6 +34,7 @@ from tests.dpsum.combinations import (
     unit_of,
 )
 from tests.dpsum.helpers import make_mechanism
+from tests.dpsum.privacy_losses import sampled
 
 kinds = pytest.importorskip("dpfedbench.config.kinds")
 
@@ -160,7 +161,7 @@ def earlier_run(cell, classes):
 
 
 def build(cell, classes):
-    """Return the account of a cell; raises DpsumError where it is refused."""
+    """Return a cell's ledger and account; raises DpsumError where it is refused."""
     ledger = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpsum.NoAccountWarning)
@@ -173,33 +174,43 @@ def build(cell, classes):
         search=search,
         own_streams=cell.search == "two runs of own streams",
     )
-    return account(ledger, delta=DELTA, context=context)
+    return ledger, account(ledger, delta=DELTA, context=context)
 
 
 def fault_of(cell, classes):
     """Return what is wrong with a cell; "" if its outcome is that of its rule."""
     rule = rule_of(cell)
     try:
-        computed = build(cell, classes)
+        ledger, computed = build(cell, classes)
     except dpsum.DpsumError as error:
-        if rule.is_refusal and rule.matches(str(error)):
-            return ""
-        return f"{rule.text}: refused with {error}"
+        is_right = rule.is_refusal and rule.matches(str(error))
+        return "" if is_right else f"{rule.text}: refused with {error}"
     if rule.is_refusal:
         return f"{rule.text}: not refused, {computed.profiles['proven'].epsilon_high}"
     profile = "proven" if cell.search == "no search" else "tuning"
     entry = computed.profiles.get(profile)
     if entry is None:
-        # No number is claimed.
         is_claimed = rule.outcome == VALUE
         return f"no entry: {computed.reasons[profile]}" if is_claimed else ""
-    if rule.outcome == VOID_OUTCOME:
-        is_void = entry.status == "void" and entry.epsilon_high == math.inf
-        return "" if is_void else f"{rule.text}: printed {entry.epsilon_high}"
-    return fault_of_value(cell, entry, computed)
+    fault = fault_of_status(cell, entry)
+    if not fault and rule.outcome != VOID_OUTCOME:
+        fault = fault_of_value(cell, entry) or fault_of_others(ledger, computed)
+    return fault
 
 
-def fault_of_value(cell, entry, computed):
+def fault_of_status(cell, entry):
+    expected = "proved"
+    if rule_of(cell).outcome == VOID_OUTCOME:
+        expected = "void"
+    elif cell.noise == "decaying":
+        expected = "as run"
+    is_void = entry.epsilon_high == math.inf
+    if entry.status != expected or is_void != (expected == "void"):
+        return f"printed {entry.epsilon_high}, {entry.status}; should be {expected}"
+    return ""
+
+
+def fault_of_value(cell, entry):
     truth = expected_loss(cell).epsilon(DELTA)
     most = truth + PRECISION
     if rule_of(cell).outcome == BOUND:
@@ -213,6 +224,40 @@ def fault_of_value(cell, entry, computed):
         return f"low end above the truth: {printed}, truth {truth:.4f}"
     if not truth - PRECISION <= entry.epsilon_high <= most:
         return f"{printed}, truth {truth:.4f}, at most {most:.4f}"
+    return ""
+
+
+def epsilon_for_others(ledger, observer):
+    """Return epsilon of a record of the worst client, for those who see sums alone.
+
+    Another client subtracts its own release, everyone else sees all noise.
+    """
+    holders = len(ledger[0].noise_std)
+    epsilons = []
+    for holder in range(holders):
+        losses = []
+        for index in range(ROUNDS):
+            distances = []
+            for line in ledger:
+                if line.round == index:
+                    squares = np.square(line.noise_std)
+                    hiding = squares.sum()
+                    if observer == "another client":
+                        hiding -= np.delete(squares, holder).max()
+                    distances.append(line.sensitivity[holder] / math.sqrt(hiding))
+            losses.append(sampled(math.hypot(*distances), 0.5))
+        first, second = losses
+        epsilons.append((first + second).epsilon(DELTA))
+    return max(epsilons)
+
+
+def fault_of_others(ledger, computed):
+    """Return what is wrong with the accounts of further observers of added sums."""
+    for other in computed.also:
+        entry = other.profiles["proven"]
+        least = epsilon_for_others(ledger, entry.observer) - PRECISION
+        if entry.epsilon_high < least:
+            return f"{entry.observer}: {entry.epsilon_high:.4f}, truth {least:.4f}"
     return ""
 
 
