@@ -39,7 +39,7 @@ class AdapDpFl(LocalRecordMethod):
     name = "adap-dp-fl"
     title = "Adap DP-FL"
     paper = "adap-dp-fl"
-    version = "2"
+    version = "3"
     claims = {"poisson-lots": WHOLE_ORDERS}
 
 
