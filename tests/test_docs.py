@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import yaml
 
+from dpkernels import Conv4Shape
 from dpkernels.conv4_passes import Conv4Passes
 from tests.calls import ROOT, call_snakemake, copy_checkout
-from tests.dpfedbench.models.nets import conv4
 from tests.pages import DOCS, code_blocks, read_page, rows_of
 from tests.shipped import without_others
 
@@ -107,7 +107,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the working tree, with compiled kernels: tests beside this one wait for them
     and do not compile too.
     """
-    Conv4Passes(conv4().module, 5, np.float32)
+    Conv4Passes(Conv4Shape((28, 28, 1), 8, 5, "batch"), 5, np.float32)
     copy = tmp_path_factory.mktemp("docs") / "copy"
     copy_checkout(copy)
     return copy

@@ -1,51 +1,69 @@
-"""Compiled passes of some networks on a CPU.
+"""Hand-written gradients of some networks on a CPU.
 
-They are drop-in implementations of `dpfedbench.models.gradients.Gradients`. dpfedbench
-calls one function, `find_gradients`. README.md describes what a compiled pass is, how
-it is tested, and how to add one.
+`find_passes` says which networks. README.md shows a call, how a pass is tested, and how
+to add one.
 """
 
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
-import torch
+import numpy as np
 
-from dpfedbench.models.cnn import Cnn
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.darts import GenotypeNet, SearchNet
-from dpfedbench.models.gradients import Gradients
-from dpfedbench.models.linear import LinearHead
-from dpfedbench.models.lstm import Lstm
-from dpfedbench.models.net import Net
+from dpkernels.networks import (
+    CnnShape,
+    Conv4Shape,
+    LinearShape,
+    LstmShape,
+    NetworkShape,
+)
+from dpkernels.passes import Measures, Passes, TaskGradients
 
-PASSES: dict[type[torch.nn.Module], tuple[str, ...]] = {
-    Conv4: ("batch_conv4.BatchConv4", "record_conv4.RecordConv4"),
-    Cnn: ("fused_cnn.FusedCnn",),
-    LinearHead: ("linear.LinearHeadGradients",),
-    Lstm: ("lstm.FastLstm",),
-    SearchNet: ("cells.CellGradients",),
-    GenotypeNet: ("cells.CellGradients",),
+__version__ = "1.0.0"
+
+__all__ = [
+    "CnnShape",
+    "Conv4Shape",
+    "LinearShape",
+    "LstmShape",
+    "Measures",
+    "NetworkShape",
+    "Passes",
+    "TaskGradients",
+    "find_passes",
+]
+
+PASSES: dict[type[NetworkShape], tuple[str, ...]] = {
+    Conv4Shape: ("batch_conv4.BatchConv4", "record_conv4.RecordConv4"),
+    CnnShape: ("fused_cnn.FusedCnn",),
+    LinearShape: ("linear.LinearHeadGradients",),
+    LstmShape: ("lstm.FastLstm",),
 }
-"""Passes for each class of module, as `file.Class` of this package.
+"""Passes for each class of network, as `file.Class` of this package.
 
-The first pass whose `fits(net, dtype)` is true is used. A file is imported only when
+The first pass whose `fits(network, dtype)` is true is used. A file is imported only when
 its pass is considered, because numba takes a second to load.
 """
 
 
-def find_gradients(net: Net, dtype: torch.dtype) -> type[Gradients] | None:
-    """Return the compiled implementation of a network's gradients, or None.
+def find_passes(network: NetworkShape, dtype: Any = np.float32) -> type[Passes] | None:
+    """Return the class of the passes that compute a network, or None.
 
     Args:
-        net: the network. Subclasses of a module in `PASSES` have no pass.
-        dtype: type of the weights.
+        network: shapes of the network's layers.
+        dtype: type of the parameters, float32 or float64.
+
+    >>> network = LinearShape(input_shape=(2, 2, 1), outputs=3)
+    >>> find_passes(network)(network).name
+    'linear-head'
     """
-    for name in PASSES.get(type(net.module), ()):
+    number = np.dtype(dtype)
+    for name in PASSES.get(type(network), ()):
         file, class_name = name.split(".")
-        implementation = getattr(
+        implementation: type[Passes] = getattr(
             importlib.import_module(f"{__name__}.{file}"), class_name
         )
-        if implementation.fits(net, dtype):
+        if implementation.fits(network, number):
             return implementation
     return None

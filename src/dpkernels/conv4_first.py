@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 from dpkernels import conv4_room as of
 from dpkernels.calls import array_at, matmul, power
 from dpkernels.compiled import exact
@@ -16,6 +15,7 @@ from dpkernels.conv4_room import (
     first_layer_gradient,
     first_layer_tangent,
 )
+from dpkernels.networks import NORMALISATION_EPSILON
 
 # The first layer. With patches of mean m and covariance S, the outputs of weights w
 # have mean m.w and variance w.S.w. The normalised layer is therefore the plain layer

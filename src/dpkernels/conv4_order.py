@@ -6,7 +6,6 @@ here is rounded to it.
 
 from __future__ import annotations
 
-from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 from dpkernels import calls
 from dpkernels import conv4_room as of
 from dpkernels.calls import array_at, copy, elementwise, matmul, sum_of
@@ -33,6 +32,7 @@ from dpkernels.conv4_room import (
     tangent_pooled_gradient,
     tiles_of_input,
 )
+from dpkernels.networks import NORMALISATION_EPSILON
 from dpkernels.products import product, products, transpose
 
 

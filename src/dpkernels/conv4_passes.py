@@ -21,22 +21,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numba import typeof
 
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.net import Array
 from dpkernels import calls, conv4_order, products, winograd
 from dpkernels import conv4_room as of
 from dpkernels.compiled import together
 from dpkernels.conv4_room import Images, Points, Room, Steps, table
+from dpkernels.networks import Conv4Shape
 
 
 class Conv4Passes:
     """Passes over batches of one size, with weights as flat vectors.
 
     Args:
-        net: the network's shapes.
+        network: the network's shapes.
         batch: images in a batch.
         dtype: numpy float32 or float64.
         by_record: whether each image is normalised separately and has its own gradient.
@@ -45,16 +43,16 @@ class Conv4Passes:
     """
 
     def __init__(
-        self, net: Conv4, batch: int, dtype: type, by_record: bool = False
+        self, network: Conv4Shape, batch: int, dtype: type, by_record: bool = False
     ) -> None:
         groups = batch if by_record else 1
         self.batch = batch
         self.groups = groups
         self.by_record = by_record
         self.number = np.dtype(dtype)
-        self.ways = net.ways
-        height, width, channels = net.image_shape
-        f = net.filters
+        self.outputs = network.outputs
+        height, width, channels = network.input_shape
+        f = network.filters
         patch = 9 * channels
         line = 64 // self.number.itemsize
         planes = [(height >> level, width >> level) for level in (1, 2, 3)]
@@ -109,8 +107,8 @@ class Conv4Passes:
         }
         point |= {
             of.FLAT: (batch, features),
-            of.PROBABILITIES: (batch, net.ways),
-            of.RESIDUAL: (batch, net.ways),
+            of.PROBABILITIES: (batch, network.outputs),
+            of.RESIDUAL: (batch, network.outputs),
         }
         scratch |= {
             45 + part: (batch, h + 2, w + 2, f)
@@ -133,15 +131,15 @@ class Conv4Passes:
             part: (patch, f)
             for part in (of.FOLDED, of.SPREAD_DOT, of.WEIGHTS_GRADIENT_DOT)
         }
-        scratch |= {part: (batch, net.ways) for part in (of.LOGITS, of.SHIFTED)}
+        scratch |= {part: (batch, network.outputs) for part in (of.LOGITS, of.SHIFTED)}
         scratch |= {part: (batch, features) for part in (of.FLAT_DOT, of.FEATURE)}
         scratch |= {
-            of.HEAD: (features, net.ways),
+            of.HEAD: (features, network.outputs),
             of.PATCHES: (batch // groups * height * width, patch),
         }
         weights = [
             (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape
-            for shape in net.shapes
+            for shape in network.tensors.values()
         ]
         points, self._floats = table(point, line)
         code_table, self._codes = table(codes, 64)
@@ -184,8 +182,8 @@ class Conv4Passes:
         )
         start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
-        self._image_shape = net.image_shape
-        self._weights = sum(map(math.prod, net.shapes))
+        self._image_shape = network.input_shape
+        self._weights = network.dimension
         empty = np.empty((0, 0), self.number)
         self._none = Steps(
             room=self._room,
@@ -279,7 +277,7 @@ class Conv4Passes:
         )
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
-        """Return the logits [T, B, ways] of batches at weights [T, d] or [1, d].
+        """Return the logits [T, B, outputs] of batches at weights [T, d] or [1, d].
 
         `task_gradients` has one point.
         """
@@ -323,7 +321,7 @@ class Conv4Passes:
         out: np.ndarray,
         steps: Steps,
     ) -> tuple[np.ndarray, ...]:
-        logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
+        logits = np.empty((len(images.padded), self.batch, self.outputs), self.number)
         losses = np.empty(labels.shape, self.number)
         right = np.empty(labels.shape, np.bool_)
         arguments = _plain(theta), steps, images, _plain(labels), at, self.by_record
@@ -350,9 +348,15 @@ class Conv4Passes:
             out[:] = to
 
 
-def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
-    """Return uint8 or float images, of numpy or torch, as floats in [0, 1]."""
-    x = x.numpy() if isinstance(x, torch.Tensor) else x
+def computes(network: Conv4Shape, dtype: np.dtype) -> bool:
+    """Return whether the passes compute a Conv-4 with parameters of this type."""
+    height, width, _ = network.input_shape
+    even = height % 2 == 0 and width % 2 == 0
+    return even and min(height, width) >= 16 and dtype in (np.float32, np.float64)
+
+
+def as_floats(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return uint8 or float images as floats in [0, 1]."""
     return (
         x.astype(dtype) / dtype.type(255)
         if x.dtype == np.uint8

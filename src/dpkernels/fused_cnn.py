@@ -1,4 +1,4 @@
-"""Gradients of single records of `models.cnn` on a CPU, by hand-written passes.
+"""Gradients of single records of a small CNN on a CPU, by hand-written passes.
 
 DP-SGD needs the gradient of each record alone, and for such a small network automatic
 differentiation spends most of its time elsewhere. Here one thread computes a record
@@ -8,7 +8,7 @@ of them adds a 4x4x16 block of inputs to its filter's gradient, and its filter t
 gradient of that block.
 
 A record's bits depend only on the weights and the record. The values equal those of
-`models.cnn` under automatic differentiation up to rounding (tests/dpkernels).
+automatic differentiation up to rounding (tests/).
 
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
@@ -21,17 +21,15 @@ activation was not positive. Arrays are flat, and indices of vectors count float
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numba import njit
 
-from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.gradients import Gradients, Measured, Total
-from dpfedbench.models.net import Array, Net
 from dpkernels.clipped_sum import add_clipped
 from dpkernels.compiled import compiled, part
+from dpkernels.networks import HIDDEN, MAP, CnnShape
+from dpkernels.passes import Measures, Passes
 from dpkernels.vectors import (
     add,
     add_product,
@@ -124,47 +122,48 @@ def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
     return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
 
 
-def _plain(array: Array) -> np.ndarray:
+def _plain(array: np.ndarray) -> np.ndarray:
     """Return a contiguous, writable array.
 
     numba would compile again for another kind of array.
     """
-    return np.require(np.asarray(array), requirements=("C", "A", "W"))
+    return np.require(array, requirements=("C", "A", "W"))
 
 
-class FusedCnn(Gradients):
-    """Gradients of `Cnn` for records of bytes.
+class FusedCnn(Passes):
+    """Gradients of a `CnnShape` for records of bytes.
 
-    torch computes the gradients of floats and of tasks. If a weight is not finite or
-    beyond 1e6, all gradients and losses are NaN.
+    If a weight is not finite or beyond 1e6, all gradients and losses are NaN.
 
     Args:
-        net: a network whose module is a `Cnn`.
+        network: the network's shapes.
         dtype: float32, the only supported type.
     """
 
     name = "cnn"
+    records_at_once = _TOGETHER
+    network: CnnShape
 
     @staticmethod
-    def fits(net: Net, dtype: torch.dtype) -> bool:
-        """Return whether the weights have single precision."""
-        return dtype == torch.float32
+    def fits(network: Any, dtype: np.dtype) -> bool:
+        """Return whether sides of images and the type of parameters are supported."""
+        height, width, _ = network.input_shape
+        sides = range(26, 30)
+        return height in sides and width in sides and dtype == np.float32
 
-    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(net)
-        module = net.module
-        assert isinstance(module, Cnn) and dtype == torch.float32
-        self._room = np.empty((_TOGETHER, net.dimension), np.float32)
-        channels = module.image_shape[2]
+    def __init__(self, network: CnnShape, dtype: Any = np.float32) -> None:
+        super().__init__(network, dtype)
+        self._room = np.empty((_TOGETHER, network.dimension), np.float32)
+        channels = network.input_shape[2]
         self._scratch = _Scratch(
             normalise=np.array(
                 [
-                    1 / (255 * module.pixel_deviation),
-                    -module.pixel_mean / module.pixel_deviation,
+                    1 / (255 * network.pixel_deviation),
+                    -network.pixel_mean / network.pixel_deviation,
                 ],
                 np.float32,
             ),
-            theta=_aligned(net.dimension),
+            theta=_aligned(network.dimension),
             conv2=_aligned(256 * 32),
             padded=_aligned(channels * _PADDED**2),
             plane1=_aligned(13 * _ROW),
@@ -174,7 +173,7 @@ class FusedCnn(Gradients):
             pooled2=_aligned(_FEATURES),
             code2=_aligned(_FEATURES),
             hidden=_aligned(HIDDEN),
-            residual=_aligned(module.classes),
+            residual=_aligned(network.outputs),
             hidden_gradient=_aligned(HIDDEN),
             active=_aligned(HIDDEN + 1, np.int64),
             feature_gradient=_aligned(_FEATURES),
@@ -187,48 +186,47 @@ class FusedCnn(Gradients):
             block=_aligned(256),
         )
 
-    def _together(self) -> int:
-        return _TOGETHER
+    def adds_records(self, x: np.ndarray) -> bool:
+        return x.dtype == np.uint8
 
     def _record_gradients(
-        self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
-    ) -> np.ndarray:
-        if not _bytes(x):
-            return super()._record_gradients(theta, x, y, out, block)
-        return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING).losses
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray
+    ) -> np.ndarray | None:
+        if x.dtype != np.uint8:
+            return None
+        return self._run(theta, x, y, out, 0.0, _NOTHING, _NOTHING).losses
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if not _bytes(x):
-            return super()._add_record_gradients(theta, x, y, total)
-        measured = []
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        limit: float,
+        total: np.ndarray,
+        norms: np.ndarray,
+    ) -> np.ndarray:
+        if x.dtype != np.uint8:
+            raise ValueError(f"these passes add gradients of bytes, not of {x.dtype}")
+        return self._run(theta, x, y, self._room, limit, total, norms).losses
 
-        def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            measured.append(self._run(theta, x, y, self._room, limit, into, norms))
-
-        norms = total.add_by(add, len(x))
-        return measured[0].losses, norms
-
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        if not _bytes(x):
-            return super()._evaluate(theta, x, y)
+    def _evaluate(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray
+    ) -> Measures | None:
+        if x.dtype != np.uint8:
+            return None
         return self._run(theta, x, y, self._room[:0], 0.0, _NOTHING, _NOTHING)
 
     def _run(
         self,
-        theta: Array,
-        x: Array,
-        y: Array,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
         out: np.ndarray,
         limit: float,
         into: np.ndarray,
         norms: np.ndarray,
-    ) -> Measured:
-        """Call `_records`.
-
-        The base class has checked the sizes; the compiled loops do not.
-        """
+    ) -> Measures:
+        """Call `_records`, after the sizes were checked."""
         usable = _prepare(_plain(theta), self._scratch)
         losses = np.empty(len(x))
         correct = np.empty(len(x), np.bool_)
@@ -244,11 +242,7 @@ class FusedCnn(Gradients):
             into,
             norms,
         )
-        return Measured(losses, correct.astype(np.float64), np.ones(len(x)))
-
-
-def _bytes(x: Array) -> bool:
-    return x.dtype in (np.uint8, torch.uint8)
+        return Measures(losses, correct.astype(np.float64), np.ones(len(x)))
 
 
 # The compiled loops. They may reorder operations (`compiled`), in the same way for

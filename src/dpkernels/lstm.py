@@ -16,22 +16,15 @@ summands. A contribution to a sum is therefore never longer than the limit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import (
-    Gradients,
-    Inputs,
-    Measured,
-    Total,
-    concatenate_measures,
-)
-from dpfedbench.models.lstm import Lstm
-from dpfedbench.models.net import Array, Net, tensor_of
-from dpfedbench.models.points import Point
+from dpkernels.networks import LstmShape
+from dpkernels.passes import Measures, Passes, TaskGradients
 
 _NUMBERS = 2**21
 """Approximate number of logits of one pass.
@@ -73,23 +66,32 @@ class _Back(NamedTuple):
     layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
-class FastLstm(Gradients):
-    """Gradients of an `Lstm`. The arguments are those of `Gradients`."""
+class FastLstm(Passes):
+    """Gradients of an `LstmShape`. The arguments are those of `Passes`."""
 
     name = "lstm"
+    network: LstmShape
+    records_at_once: int
 
     @staticmethod
-    def fits(net: Net, dtype: torch.dtype) -> bool:
-        """Return true: any LSTM of the benchmark has this pass."""
+    def fits(network: Any, dtype: np.dtype) -> bool:
+        """Return true: any such model has this pass."""
         return True
 
-    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(net, dtype=dtype)
-        assert isinstance(net.module, Lstm)
-        self._lstm = net.module
+    def __init__(self, network: LstmShape, dtype: Any = np.float32) -> None:
+        super().__init__(network, dtype)
+        (self._length,) = network.input_shape
+        self.records_at_once = max(1, _NUMBERS // (network.outputs * self._length))
+        self._torch_type = torch.float32 if self.dtype == np.float32 else torch.float64
 
-    def _together(self) -> int:
-        return max(1, _NUMBERS // (self._lstm.words * self._lstm.record))
+    def _tensors(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a parameter vector [d] as named tensors (views)."""
+        shapes = self.network.tensors
+        parts = vector.split([math.prod(shape) for shape in shapes.values()])
+        return {
+            name: part.view(shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
 
     # One pass over several records
 
@@ -97,11 +99,11 @@ class FastLstm(Gradients):
         self, weights: dict[str, torch.Tensor], x: torch.Tensor
     ) -> tuple[torch.Tensor, list[_Layer]]:
         """Return the inputs [n, L] and each layer's pass."""
-        lstm = self._lstm
-        words = torch.cat([torch.full_like(x[:, :1], lstm.words), x[:, :-1]], 1)
+        network = self.network
+        words = torch.cat([torch.full_like(x[:, :1], network.outputs), x[:, :-1]], 1)
         steps = weights["embedding"][words.T]
         layers = []
-        for layer in range(lstm.layers):
+        for layer in range(network.layers):
             layers.append(self._layer(weights, layer, steps))
             steps = layers[-1].outputs
         return words, layers
@@ -110,7 +112,7 @@ class FastLstm(Gradients):
         self, weights: dict[str, torch.Tensor], layer: int, steps: torch.Tensor
     ) -> _Layer:
         hidden = weights[f"hidden{layer}"].T
-        width = self._lstm.width
+        width = self.network.width
         length, records, _ = steps.shape
         gates = torch.addmm(
             weights[f"bias{layer}"], steps.flatten(0, 1), weights[f"input{layer}"].T
@@ -138,19 +140,19 @@ class FastLstm(Gradients):
         """Return the top outputs [n, L, width] and their logits [n, L, V]."""
         top = layers[-1].outputs.transpose(0, 1).contiguous()
         return top, (top.flatten(0, 1) @ self._softmax(weights).T).view(
-            *top.shape[:2], self._lstm.words
+            *top.shape[:2], self.network.outputs
         )
 
     def _softmax(self, weights: dict[str, torch.Tensor]) -> torch.Tensor:
         return (
-            weights["embedding"][: self._lstm.words]
-            if self._lstm.tied
+            weights["embedding"][: self.network.outputs]
+            if self.network.tied
             else weights["softmax"]
         )
 
     def _measured(
         self, logits: torch.Tensor, y: torch.Tensor
-    ) -> tuple[torch.Tensor, Measured]:
+    ) -> tuple[torch.Tensor, Measures]:
         """Return the words' probabilities, losses and right answers.
 
         The probabilities overwrite the logits.
@@ -163,11 +165,11 @@ class FastLstm(Gradients):
         total = logits.sum(dim=2, keepdim=True)
         word_losses = (total.log() + most - right_logits)[:, :, 0] * known
         logits.div_(total)
-        losses = word_losses.double().sum(1) / self._lstm.record
-        return logits, Measured(
+        losses = word_losses.double().sum(1) / self._length
+        return logits, Measures(
             losses.numpy(),
             right.double().numpy(),
-            np.full(len(y), float(self._lstm.record)),
+            np.full(len(y), float(self._length)),
         )
 
     def _backward(
@@ -180,7 +182,7 @@ class FastLstm(Gradients):
         arriving.scatter_add_(
             2, y[:, :, None], torch.full_like(arriving[:, :, :1], -1.0)
         )
-        arriving *= ((y > 0).to(self.dtype) / self._lstm.record)[:, :, None]
+        arriving *= ((y > 0).to(self._torch_type) / self._length)[:, :, None]
         steps = (
             (arriving.flatten(0, 1) @ self._softmax(weights))
             .view_as(top)
@@ -205,7 +207,7 @@ class FastLstm(Gradients):
 
         `steps` are the gradients of the outputs [L, n, width].
         """
-        width = self._lstm.width
+        width = self.network.width
         out = torch.empty_like(layer.gates)
         state = torch.zeros_like(steps[0])
         cell = torch.zeros_like(steps[0])
@@ -240,20 +242,22 @@ class FastLstm(Gradients):
         parts.append(
             (back.words[:, :, None] == back.words[:, None, :]) * _gram(back.arriving)
         )
-        if self._lstm.tied:
-            rows = back.words.clamp(max=self._lstm.words - 1)[:, None, :].expand(
-                -1, self._lstm.record, -1
+        if self.network.tied:
+            rows = back.words.clamp(max=self.network.outputs - 1)[:, None, :].expand(
+                -1, self._length, -1
             )
             at = (
                 back.logits.gather(2, rows)
-                * (back.words < self._lstm.words)[:, None, :]
+                * (back.words < self.network.outputs)[:, None, :]
             )
             parts.append(2 * at * (back.top @ back.arriving.transpose(1, 2)))
         squares = torch.stack([part.double().sum((1, 2)) for part in parts]).sum(0)
         rounded = torch.stack([part.double().abs().sum((1, 2)) for part in parts]).sum(
             0
         )
-        return (squares.clamp(min=0) + 8 * torch.finfo(self.dtype).eps * rounded).sqrt()
+        return (
+            squares.clamp(min=0) + 8 * torch.finfo(self._torch_type).eps * rounded
+        ).sqrt()
 
     def _sum(
         self, back: _Back, weights: torch.Tensor, out: dict[str, torch.Tensor]
@@ -273,48 +277,52 @@ class FastLstm(Gradients):
         )
 
     def _passes(
-        self, theta: Array, x: Array, y: Array
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray
     ) -> Iterator[tuple[slice, dict[str, torch.Tensor], torch.Tensor, torch.Tensor]]:
         """Yield pieces of records: their slice, the weights, records and labels."""
-        weights = self.net.tensors(self._theta(theta))
-        records = tensor_of(x)
-        labels = tensor_of(y)
-        for start in range(0, len(records), self._together()):
-            chosen = slice(start, min(start + self._together(), len(records)))
+        weights = self._tensors(_tensor(theta))
+        records = _tensor(x)
+        labels = _tensor(y)
+        for start in range(0, len(records), self.records_at_once):
+            chosen = slice(start, min(start + self.records_at_once, len(records)))
             yield chosen, weights, records[chosen], labels[chosen]
 
+    def adds_records(self, x: np.ndarray) -> bool:
+        return True
+
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        limit: float,
+        total: np.ndarray,
+        norms: np.ndarray,
+    ) -> np.ndarray:
         losses = [np.empty(0)]
-
-        def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
-            clipped_sum = torch.zeros(self.net.dimension, dtype=self.dtype)
-            out = self.net.tensors(clipped_sum)
-            with torch.no_grad():
-                for chosen, weights, records, labels in self._passes(theta, x, y):
-                    back, record_losses = self._backward(weights, records, labels)
-                    losses.append(record_losses)
-                    record_norms = self._norms(back)
-                    norms[chosen] = record_norms.numpy()
-                    good = torch.isfinite(record_norms)
-                    # A record that is not finite is left out: multiplying by zero would
-                    # keep NaN.
-                    if not good.all():
-                        back, _ = self._backward(weights, records[good], labels[good])
-                        record_norms = record_norms[good]
-                    self._sum(
-                        back, (limit / record_norms).clamp(max=1.0).to(self.dtype), out
-                    )
-            sum_ += clipped_sum.double().numpy()
-
-        norms = total.add_by(add, len(x))
-        return np.concatenate(losses), norms
+        clipped_sum = torch.zeros(self.network.dimension, dtype=self._torch_type)
+        out = self._tensors(clipped_sum)
+        with torch.no_grad():
+            for chosen, weights, records, labels in self._passes(theta, x, y):
+                back, record_losses = self._backward(weights, records, labels)
+                losses.append(record_losses)
+                record_norms = self._norms(back)
+                norms[chosen] = record_norms.numpy()
+                good = torch.isfinite(record_norms)
+                # A record that is not finite is left out: multiplying by zero would
+                # keep NaN.
+                if not good.all():
+                    back, _ = self._backward(weights, records[good], labels[good])
+                    record_norms = record_norms[good]
+                factors = (limit / record_norms).clamp(max=1.0)
+                self._sum(back, factors.to(self._torch_type), out)
+        total += clipped_sum.double().numpy()
+        return np.concatenate(losses)
 
     def _record_gradients(
-        self, theta: Array, x: Array, y: Array, out: Array, block: str = ""
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
-        rows = torch.as_tensor(out)
+        rows = torch.from_numpy(out)
         losses = [np.empty(0)]
         with torch.no_grad():
             for chosen, weights, records, labels in self._passes(theta, x, y):
@@ -322,71 +330,72 @@ class FastLstm(Gradients):
                     at = slice(row - chosen.start, row - chosen.start + 1)
                     back, loss = self._backward(weights, records[at], labels[at])
                     rows[row].zero_()
-                    self._sum(
-                        back,
-                        torch.ones(1, dtype=self.dtype),
-                        self.net.tensors(rows[row]),
-                    )
+                    factor = torch.ones(1, dtype=self._torch_type)
+                    self._sum(back, factor, self._tensors(rows[row]))
                     losses.append(loss)
         return np.concatenate(losses)
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
-        measures = []
+    def _evaluate(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> Measures:
+        parts = [Measures(np.empty(0), np.empty(0), np.empty(0))]
         with torch.no_grad():
             for _, weights, records, labels in self._passes(theta, x, y):
                 _, layers = self._forward(weights, records)
-                measures.append(
-                    self._measured(self._logits_at(weights, layers)[1], labels)[1]
-                )
-        return concatenate_measures(measures)
+                _, logits = self._logits_at(weights, layers)
+                parts.append(self._measured(logits, labels)[1])
+        return Measures(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def prepare(self, x: np.ndarray) -> np.ndarray:
+        return x
 
     def _task_gradients(
         self,
-        theta: Array,
-        x: Inputs,
-        y: Array,
-        out: Array,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        out: np.ndarray,
         products: bool,
-        into: Point | None,
-    ) -> Point:
-        if products:
-            return super()._task_gradients(theta, x, y, out, products, into)
-        return _Tasks(self, theta, x.value, y, out)
+        before: TaskGradients | None,
+    ) -> TaskGradients | None:
+        return None if products else _Tasks(self, theta, x, y, out)
 
 
-class _Tasks(Point):
+class _Tasks(TaskGradients):
     """Tasks, each at its own weights, without second derivatives.
 
     A gradient is the mean over a task's records.
     """
 
     def __init__(
-        self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array
+        self,
+        owner: FastLstm,
+        theta: np.ndarray,
+        x: np.ndarray,
+        y: np.ndarray,
+        out: np.ndarray,
     ) -> None:
-        super().__init__(theta)
-        means = torch.as_tensor(out).zero_()
+        means = torch.from_numpy(out).zero_()
         task_losses = []
         with torch.no_grad():
             for weights_of_task, records, labels, mean in zip(
                 theta, x, y, means, strict=True
             ):
-                tensors = owner.net.tensors(mean)
+                tensors = owner._tensors(mean)
                 losses = []
                 for _, weights, piece, answers in owner._passes(
                     weights_of_task, records, labels
                 ):
                     back, piece_losses = owner._backward(weights, piece, answers)
-                    owner._sum(
-                        back,
-                        torch.full((len(piece),), 1 / len(records), dtype=owner.dtype),
-                        tensors,
-                    )
+                    share = 1 / len(records)
+                    factors = torch.full((len(piece),), share, dtype=owner._torch_type)
+                    owner._sum(back, factors, tensors)
                     losses.append(piece_losses)
                 task_losses.append(np.concatenate(losses).mean())
         self.losses = np.array(task_losses)
 
-    def _product(self, direction: Array, out: Array) -> None:
-        raise NotImplementedError("this point was not made for products")
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor, without a copy if torch may write to it."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _gram(rows: torch.Tensor) -> torch.Tensor:

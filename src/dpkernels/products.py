@@ -11,12 +11,13 @@ computes the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 from llvmlite import binding
 
-from dpfedbench.models.threads import one_thread
 from dpkernels.calls import (
     BATCH,
     MULTIPLY,
@@ -303,7 +304,7 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
         )
         right = rng.standard_normal((2, inner, columns), np.float32)
         expected = np.empty((2, rows, columns), np.float32)
-        with one_thread():  # on several threads MKL may divide a sum differently
+        with _one_thread():  # on several threads MKL may divide a sum differently
             _tried(native._replace(deepest=0), single, a, turned, right, expected)
         out = np.empty_like(expected)
         for depth in equal:
@@ -311,3 +312,14 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
             if not np.array_equal(out[: 2 - single], expected[: 2 - single]):
                 equal = tuple(candidate for candidate in equal if candidate != depth)
     return equal[0] if equal else 0
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit torch and MKL to one thread within the calling thread."""
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous)

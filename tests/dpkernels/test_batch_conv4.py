@@ -1,17 +1,32 @@
-"""Conv-4 by hand-written passes against torch's automatic differentiation."""
+"""Conv-4 over batches by hand-written passes against torch's differentiation."""
 
 import numpy as np
 import pytest
+from reference_networks import (
+    differentiate_through_steps,
+    differentiate_twice,
+    draw_parameters,
+    leaf_of,
+    logits,
+)
 
-from dpfedbench.models.choose import choose
-from dpfedbench.models.meta_gradient import MetaGradient
-from dpkernels.conv4_passes import Conv4Passes
-from tests.dpfedbench.models.nets import conv4
-from tests.dpkernels.autograd import differentiate_twice
+from dpkernels import Conv4Shape, find_passes
+from dpkernels.batch_conv4 import BatchConv4
+
+SMALL = Conv4Shape((28, 28, 1), 16, 5, "batch")
 
 
-def perturbed_weights(net, rng):
-    return net.initial(rng) + 0.05 * rng.standard_normal(net.dimension)
+def draw_images(network, *counts, seed=1):
+    """Return images of which half the pixels are 0."""
+    rng = np.random.default_rng(seed)
+    shape = (*counts, *network.input_shape)
+    return rng.random(shape) * (rng.random(shape) > 0.5)
+
+
+def assert_close(values, expected, tolerance=1e-11):
+    np.testing.assert_allclose(
+        values, expected, rtol=0, atol=tolerance * np.abs(expected).max()
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,56 +41,113 @@ def perturbed_weights(net, rng):
         ((64, 64, 3), 48, 2),
     ],
 )
-def test_conv4_passes_equal_automatic_differentiation(shape, filters, batch):
-    rng = np.random.default_rng(1)
-    net = conv4(image_shape=shape, filters=filters)
-    theta = perturbed_weights(net, rng)
-    images = rng.random((batch, *shape)) * (rng.random((batch, *shape)) > 0.5)
-    labels = np.arange(batch) % 5
-    direction = rng.normal(size=net.dimension)
-    gradient, product = np.empty((2, net.dimension))
-    passes = Conv4Passes(net.module, batch, np.float64)
-    prepared = passes.images(images[None])
-    points = passes.points(1)
-    arguments = theta[None], prepared
-    losses, _ = passes.gradients(*arguments, labels[None], points, gradient[None])
-    passes.hessian_products(*arguments, direction[None], points, product[None])
-    expected = differentiate_twice(net, theta, images, labels, direction)
-    assert losses.mean() == pytest.approx(expected[0], rel=1e-12)
-    for values, exact in ((gradient, expected[1]), (product, expected[2])):
-        np.testing.assert_allclose(values, exact, atol=1e-11 * np.abs(exact).max())
+def test_conv4_tasks_equal_automatic_differentiation(shape, filters, batch):
+    """The memory has values of another point."""
+    network = Conv4Shape(shape, filters, 5, "batch")
+    assert find_passes(network, np.float64) is BatchConv4
+    passes = BatchConv4(network, np.float64)
+    theta = np.stack([draw_parameters(network, seed) for seed in range(2)])
+    images = draw_images(network, 2, batch)
+    labels = np.tile(np.arange(batch) % 5, (2, 1))
+    direction = np.random.default_rng(2).normal(size=theta.shape)
+    gradients, products = np.empty((2, *theta.shape))
+    prepared = passes.prepare(images)
+    before = passes.task_gradients(0.5 * theta, prepared, labels, gradients)
+    tasks = passes.task_gradients(theta, prepared, labels, gradients, before=before)
+    assert tasks.has_products
+    tasks.product(direction, products)
+    outputs = passes.logits(theta, prepared)
+    for i in range(2):
+        records = images[i], labels[i]
+        loss, gradient, product = differentiate_twice(
+            network, theta[i], *records, direction[i]
+        )
+        assert tasks.losses[i] == pytest.approx(loss, rel=1e-12)
+        assert_close(gradients[i], gradient)
+        assert_close(products[i], product)
+        expected = logits(network, leaf_of(theta[i]), images[i]).detach().numpy()
+        assert_close(outputs[i], expected)
 
 
-def make_tasks(net, count):
-    """Return weights, and support and query images and labels of tasks."""
-    rng = np.random.default_rng(0)
-    theta = perturbed_weights(net, rng).astype(np.float32)
-    images = rng.random((2, count, 5, *net.input_shape), dtype=np.float32)
-    labels = np.tile(np.arange(5), (count, 1))
-    return theta, (images[0], labels, images[1], labels)
+@pytest.mark.parametrize("second", [True, False])
+@pytest.mark.parametrize("by_parameter", [True, False])
+def test_conv4_gradients_through_steps_equal_automatic_differentiation(
+    second, by_parameter
+):
+    """Two calls with query sets of several sizes, so memory is used again."""
+    passes = BatchConv4(SMALL, np.float64)
+    theta = draw_parameters(SMALL)
+    rates = np.array([[0.1], [0.05], [0.2]])
+    if by_parameter:
+        rates = rates * np.random.default_rng(3).random((3, len(theta)))
+    for query in (4, 6):
+        x = draw_images(SMALL, 2, 5 + query, seed=query)
+        y = np.tile(np.arange(5 + query) % 5, (2, 1))
+        out = np.empty((2, len(theta)))
+        losses = passes.gradients_through_steps(
+            theta,
+            passes.prepare(x[:, :5]),
+            y[:, :5],
+            passes.prepare(x[:, 5:]),
+            y[:, 5:],
+            rates,
+            second=second,
+            out=out,
+        )
+        for i in range(2):
+            support = x[i, :5], y[i, :5]
+            held_out = x[i, 5:], y[i, 5:]
+            loss, gradient = differentiate_through_steps(
+                SMALL, theta, support, held_out, rates, second
+            )
+            assert losses[i] == pytest.approx(loss, rel=1e-11)
+            assert_close(out[i], gradient, 1e-10)
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("weights", [None, np.array([0.2, 0.3, 0.5])])
-def test_conv4_tasks_together_have_the_bits_of_tasks_alone(order, weights):
-    net = conv4(filters=16)
-    theta, tasks = make_tasks(net, 7)
-    meta = MetaGradient(choose(net).make(), steps=3, rate=0.1, order=order)
-    together, alone = np.empty((2, 7, net.dimension), np.float32)
-    losses = meta.contribution(theta, *tasks, together, weights)
-    for index in range(7):
-        task = (array[index : index + 1] for array in tasks)
-        row = alone[index : index + 1]
-        assert losses[index] == meta.contribution(theta, *task, row, weights)
+def test_conv4_tasks_together_have_the_bits_of_tasks_alone():
+    passes = BatchConv4(SMALL)
+    theta = np.tile(draw_parameters(SMALL).astype(np.float32), (7, 1))
+    images = draw_images(SMALL, 7, 5)
+    labels = np.tile(np.arange(5), (7, 1))
+    together, alone = np.empty((2, *theta.shape), np.float32)
+    passes.task_gradients(theta, passes.prepare(images), labels, together)
+    for i in range(7):
+        task = slice(i, i + 1)
+        prepared = passes.prepare(images[task])
+        passes.task_gradients(theta[task], prepared, labels[task], alone[task])
     assert together.tobytes() == alone.tobytes()
 
 
-def test_conv4_shows_weights_that_are_not_finite():
-    net = conv4(filters=16)
-    theta, tasks = make_tasks(net, 2)
-    theta[net.dimension // 2] = np.nan
-    out = np.zeros((2, net.dimension), np.float32)
-    meta = MetaGradient(choose(net).make(), steps=1, rate=0.1)
-    losses = meta.contribution(theta, *tasks, out)
-    assert np.isnan(losses).all()
-    assert np.isnan(out).any(axis=1).all()
+def test_conv4_shows_parameters_that_are_not_finite():
+    passes = BatchConv4(SMALL)
+    theta = draw_parameters(SMALL).astype(np.float32)
+    theta[len(theta) // 2] = np.nan
+    out = np.zeros((1, len(theta)), np.float32)
+    prepared = passes.prepare(draw_images(SMALL, 1, 5))
+    tasks = passes.task_gradients(theta[None], prepared, np.arange(5)[None], out)
+    assert np.isnan(tasks.losses).all()
+    assert np.isnan(out).any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"theta": np.zeros((2, 7), np.float32)},
+        {"theta": np.zeros((1, SMALL.dimension), np.float32)},
+        {"labels": np.zeros((2, 4), np.int64)},
+        {"labels": np.full((2, 5), 5)},
+        {"labels": np.zeros((2, 5), np.int32)},
+        {"out": np.zeros((2, SMALL.dimension))},
+    ],
+)
+def test_conv4_refuses_arrays_beyond_which_it_would_read_or_write(change):
+    passes = BatchConv4(SMALL)
+    arrays = {
+        "theta": np.zeros((2, SMALL.dimension), np.float32),
+        "images": passes.prepare(draw_images(SMALL, 2, 5)),
+        "labels": np.zeros((2, 5), np.int64),
+        "out": np.zeros((2, SMALL.dimension), np.float32),
+    }
+    passes.task_gradients(*arrays.values())
+    with pytest.raises(ValueError):
+        passes.task_gradients(*(arrays | change).values())

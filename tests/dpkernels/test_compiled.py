@@ -3,16 +3,16 @@ loops from numba's cache on disk are those of the present source.
 """
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from numba.core.errors import TypingError
 
-from dpfedbench.models.threads import one_thread
 from dpkernels import calls, products, winograd
 from dpkernels.compiled import compiled, exact
-from tests.dpsum.helpers import run_python
 
 
 @compiled
@@ -134,11 +134,15 @@ def test_products_by_blocks_are_chosen_by_the_bits_of_one_thread():
     """With two threads MKL cuts some sums elsewhere. The passes use one."""
     shapes = [*shapes_of(245, 16), (True, True, 9, 256, 16)]
     native = make_native()
-    with one_thread():
+    previous = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
         alone = products.deepest(native, shapes)
         torch.set_num_threads(2)
         assert products.deepest(native, shapes) == alone
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(previous)
 
 
 def test_products_by_blocks_of_other_bits_are_not_used(monkeypatch):
@@ -186,7 +190,15 @@ def run(folder):
         "NUMBA_CACHE_DIR": str(folder / "cache"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return run_python("caller.py", cwd=folder, env=os.environ | variables).split()
+    done = subprocess.run(
+        [sys.executable, "caller.py"],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def test_compiled_loop_follows_a_part_in_another_file(tmp_path):

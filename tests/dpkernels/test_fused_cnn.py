@@ -7,36 +7,52 @@ import textwrap
 
 import numpy as np
 import pytest
-import torch
 from numba.core.dispatcher import Dispatcher
+from reference_networks import differentiate, draw_parameters, leaf_of, logits
 
-from dpkernels import calls, clipped_sum, conv4_first, conv4_order, fused_cnn, winograd
+from dpkernels import (
+    CnnShape,
+    calls,
+    clipped_sum,
+    conv4_first,
+    conv4_order,
+    find_passes,
+    fused_cnn,
+    winograd,
+)
 from dpkernels.fused_cnn import FusedCnn
-from dpsum.private_sum import PlainSum
-from tests.dpfedbench.models.nets import cnn
-from tests.dpkernels.autograd import differentiate
-from tests.dpsum.helpers import NO_NOISE, make_sum
 
-NET = cnn()
+NETWORK = CnnShape((28, 28, 1), 10)
 DIMENSION = 26_010
 
 
-def initial_weights(seed, net=NET):
-    return net.initial(np.random.default_rng(seed))
+def draw_weights(seed, network=NETWORK):
+    return draw_parameters(network, seed).astype(np.float32)
 
 
-def make_records(count, seed=0, filled=0.3, net=NET):
+def make_records(count, seed=0, filled=0.3, network=NETWORK):
     """Return images of which a share of the pixels is not 0, and labels."""
     rng = np.random.default_rng(seed)
-    shape = (count, *net.input_shape)
+    shape = (count, *network.input_shape)
     images = rng.integers(0, 256, shape) * (rng.random(shape) < filled)
-    return images.astype(np.uint8), rng.integers(0, net.outputs, count)
+    return images.astype(np.uint8), rng.integers(0, network.outputs, count)
 
 
-def fused_gradients(theta, images, labels, net=NET):
+def fused_gradients(theta, images, labels, network=NETWORK):
     """Return losses and rows of the fused passes."""
-    rows = np.full((len(images), net.dimension), 7, np.float32)
-    return FusedCnn(net).record_gradients(theta, images, labels, rows), rows
+    rows = np.full((len(images), network.dimension), 7, np.float32)
+    passes = FusedCnn(network)
+    return passes.record_gradients(theta, images, labels, rows), rows
+
+
+def add_records(theta, images, labels, limit):
+    """Return losses, the clipped sum and the norms."""
+    total = np.zeros(DIMENSION)
+    norms = np.empty(len(images))
+    passes = FusedCnn(NETWORK)
+    assert passes.adds_records(images)
+    losses = passes.add_record_gradients(theta, images, labels, limit, total, norms)
+    return losses, total, norms
 
 
 def assert_rows_close(rows, expected):
@@ -45,23 +61,24 @@ def assert_rows_close(rows, expected):
 
 
 @pytest.mark.parametrize(
-    ("net", "scale"),
+    ("network", "scale"),
     [
-        (NET, 1),
-        (NET, 4),
-        (cnn(pixel_mean=0.286, pixel_deviation=0.353), 1),
-        (cnn(image_shape=(26, 29, 3), classes=7), 1),
-        (cnn(image_shape=(29, 27, 1)), 1),
+        (NETWORK, 0.5),
+        (NETWORK, 2),
+        (CnnShape((28, 28, 1), 10, pixel_mean=0.286, pixel_deviation=0.353), 0.5),
+        (CnnShape((26, 29, 3), 7), 0.5),
+        (CnnShape((29, 27, 1), 10), 0.5),
     ],
 )
 @pytest.mark.parametrize("filled", [0.0, 0.2, 1.0])
-def test_fused_cnn_gradients_equal_automatic_differentiation(net, scale, filled):
+def test_fused_cnn_gradients_equal_automatic_differentiation(network, scale, filled):
     """A larger scale of the weights has larger rounding of losses near 0."""
-    theta = scale * initial_weights(1, net)
-    records = make_records(9, filled=filled, net=net)
-    losses, rows = fused_gradients(theta, *records, net)
-    expected_losses, expected = differentiate(net, theta, *records)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5 * scale**2)
+    assert find_passes(network) is FusedCnn
+    theta = np.float32(scale) * draw_weights(1, network)
+    records = make_records(9, filled=filled, network=network)
+    losses, rows = fused_gradients(theta, *records, network)
+    expected_losses, expected = differentiate(network, theta, *records)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5, atol=1e-5 * scale)
     assert_rows_close(rows, expected)
 
 
@@ -70,17 +87,17 @@ def test_fused_cnn_gives_the_gradient_to_the_first_of_equal_maxima(value):
     """In a constant image all outputs of a filter are equal, and sums are exact to the
     bit.
     """
-    theta = initial_weights(4)
+    theta = draw_weights(4)
     theta[: 1024 + 16] = np.round(theta[: 1024 + 16] * 64) / 64
     records = np.full((3, 28, 28, 1), value, np.uint8), np.array([0, 4, 9])
     _, rows = fused_gradients(theta, *records)
-    assert_rows_close(rows, differentiate(NET, theta, *records)[1])
+    assert_rows_close(rows, differentiate(NETWORK, theta, *records)[1])
 
 
 @pytest.mark.parametrize("filled", [0.2, 1.0])
 def test_fused_cnn_rows_have_no_bit_of_another_record(filled):
     """Rows are the same in another order, alone, and with several threads."""
-    theta = initial_weights(5)
+    theta = draw_weights(5)
     images, labels = make_records(24, seed=5, filled=filled)
     losses, rows = fused_gradients(theta, images, labels)
 
@@ -97,41 +114,38 @@ def test_fused_cnn_rows_have_no_bit_of_another_record(filled):
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 11])
-@pytest.mark.parametrize("private", [True, False])
-def test_fused_cnn_adds_clipped_gradients_in_order(count, private):
-    theta = initial_weights(7)
+@pytest.mark.parametrize("is_clipped", [True, False])
+def test_fused_cnn_adds_clipped_gradients_in_order(count, is_clipped):
+    theta = draw_weights(7)
     records = make_records(count, seed=7)
     losses, rows = fused_gradients(theta, *records)
     rows = rows.astype(np.float64)
     norms = np.linalg.norm(rows, axis=1)
     limit = np.inf
-    total = PlainSum(dimension=DIMENSION)
-    if private:
+    if is_clipped:
         limit = float(np.median(norms)) if count else 1.0
-        total = make_sum(DIMENSION, limit)
-    added = FusedCnn(NET).add_record_gradients(theta, *records, total)
-    added_losses, added_norms = added
+    added_losses, total, added_norms = add_records(theta, *records, limit)
     assert np.array_equal(added_losses, losses)
-    assert total.count == count
     np.testing.assert_allclose(added_norms, norms, rtol=1e-12)
     expected = np.zeros(DIMENSION)
     for row, norm in zip(rows, added_norms, strict=True):
         expected += (1.0 if norm <= limit else limit / norm) * row
-    assert np.array_equal(total.release(NO_NOISE), expected)
+    assert np.array_equal(total, expected)
 
 
 def test_fused_cnn_evaluation_has_the_bits_of_the_losses_of_a_gradient():
-    theta = initial_weights(8)
+    theta = draw_weights(8)
     records = make_records(50, seed=8)
-    losses, correct, _ = FusedCnn(NET).evaluate(theta, *records)
+    losses, correct, _ = FusedCnn(NETWORK).evaluate(theta, *records)
     assert losses.dtype == correct.dtype == np.float64
     assert np.array_equal(losses, fused_gradients(theta, *records)[0])
-    assert np.array_equal(correct, NET.correct(torch.from_numpy(theta), *records)[0])
+    likeliest = logits(NETWORK, leaf_of(theta), records[0]).argmax(dim=1).numpy()
+    assert np.array_equal(correct, likeliest == records[1])
     assert 0 < correct.sum() < 50
 
 
 def test_fused_cnn_large_logits_do_not_overflow():
-    theta = initial_weights(9)
+    theta = draw_weights(9)
     theta[-10:] = [3e4, *[0.0] * 8, -3e4]
     images, _ = make_records(2)
     losses, rows = fused_gradients(theta, images, np.array([0, 9]))
@@ -144,16 +158,14 @@ def test_fused_cnn_large_logits_do_not_overflow():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_fused_cnn_shows_weights_that_are_not_finite(place, value):
     """A sum counts their gradients as zero."""
-    theta = initial_weights(10)
+    theta = draw_weights(10)
     theta[place] = value
     records = make_records(3)
     losses, rows = fused_gradients(theta, *records)
     assert not np.isfinite(rows).all(axis=1).any()
-    total = PlainSum(dimension=DIMENSION)
-    added_losses, norms = FusedCnn(NET).add_record_gradients(theta, *records, total)
-    assert total.non_finite == 3
-    assert not total.release(None).any()
-    evaluation = FusedCnn(NET).evaluate(theta, *records)
+    added_losses, total, norms = add_records(theta, *records, np.inf)
+    assert not total.any()
+    evaluation = FusedCnn(NETWORK).evaluate(theta, *records)
     assert not evaluation.right.any()
     values = [losses, added_losses, norms, evaluation.losses]
     assert not np.isfinite(values).any()
@@ -170,12 +182,12 @@ def test_fused_cnn_gives_no_number_for_weights_that_could_overflow(size, is_fini
 
 
 def test_fused_cnn_takes_read_only_and_strided_arrays():
-    theta = initial_weights(12)
+    theta = draw_weights(12)
     images, labels = make_records(8)
-    expected = FusedCnn(NET).evaluate(theta, images[::2].copy(), labels[::2].copy())
+    expected = FusedCnn(NETWORK).evaluate(theta, images[::2].copy(), labels[::2].copy())
     for array in (theta, images, labels):
         array.setflags(write=False)
-    evaluation = FusedCnn(NET).evaluate(theta, images[::2], labels[::2])
+    evaluation = FusedCnn(NETWORK).evaluate(theta, images[::2], labels[::2])
     assert np.array_equal(evaluation, expected)
 
 
@@ -199,7 +211,7 @@ def test_fused_cnn_refuses_arrays_beyond_which_it_would_read_or_write(change):
         "rows": np.zeros((2, DIMENSION), np.float32),
     }
     with pytest.raises(ValueError):
-        FusedCnn(NET).record_gradients(*(arrays | change).values())
+        FusedCnn(NETWORK).record_gradients(*(arrays | change).values())
 
 
 def called_loops(loop):

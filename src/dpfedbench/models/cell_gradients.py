@@ -234,11 +234,6 @@ class CellGradients(Gradients):
 
     name = "cells"
 
-    @staticmethod
-    def fits(net: Net, dtype: torch.dtype) -> bool:
-        """Return true: any network of cells has this pass."""
-        return True
-
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
         self._sink = _Sink()

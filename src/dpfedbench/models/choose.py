@@ -11,7 +11,10 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models import kernels
+from dpfedbench.models.cell_gradients import CellGradients
+from dpfedbench.models.darts import GenotypeNet, SearchNet
 from dpfedbench.models.gradients import Gradients
+from dpfedbench.models.kernel_gradients import KernelGradients
 from dpfedbench.models.net import Net
 
 TASKS_ON_GPU = 256
@@ -43,12 +46,12 @@ def choose(
     enabled: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> Choice:
-    """Return the implementation of a network's gradients: a compiled pass or torch.
+    """Return the implementation of a network's gradients: hand-written or torch's.
 
     Args:
         net: the network.
-        device: "cpu" or a CUDA device. Compiled passes exist for "cpu" only.
-        enabled: whether compiled passes may be used.
+        device: "cpu" or a CUDA device. Hand-written passes exist for "cpu" only.
+        enabled: whether hand-written passes may be used.
         dtype: type of the weights: float32, or float64 for tests.
 
     Raises:
@@ -56,10 +59,16 @@ def choose(
             (`Net.check`).
     """
     if enabled and device == "cpu":
-        compiled = kernels.find_gradients(net, dtype)
-        if compiled is not None:
-            make = functools.partial(compiled, net, dtype=dtype)
-            return Choice(compiled.name, make, device, compiled.tasks(net))
+        if type(net.module) in (SearchNet, GenotypeNet):
+            cells = functools.partial(CellGradients, net, dtype=dtype)
+            return Choice(CellGradients.name, cells, device)
+        found = kernels.find_passes(net, dtype)
+        if found is not None:
+            passes, shape = found
+            kernel = functools.partial(KernelGradients, net, passes, shape, dtype=dtype)
+            # With learnt rates `MetaGradient` computes step by step.
+            tasks_at_once = passes.tasks_at_once(by_steps=bool(net.extra))
+            return Choice(passes.name, kernel, device, tasks_at_once)
     make = functools.partial(Gradients, net, device=device, dtype=dtype)
     tasks = 1 if device == "cpu" else TASKS_ON_GPU
     return Choice(make().way, make, device, tasks)

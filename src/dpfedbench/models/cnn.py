@@ -45,7 +45,7 @@ class Cnn(nn.Module):
 
     The weights of conv1 are [height, width, in, out], those of conv2 [out, height,
     width, in], those of the linear layers [out, in]. fc1 reads the map in the order
-    height, width, channel. `kernels.fused_cnn` writes gradients in these orders.
+    height, width, channel. `dpkernels.CnnShape` has the same orders.
 
     Args:
         image_shape: (height, width, channels) of an image; sides of 26 to 29 pixels.

@@ -1,7 +1,7 @@
 """Gradients that training needs from a model: of tasks, and of single records.
 
 The loss of a task is the mean over its batch of records. T tasks are computed at once,
-each with its own weights. `Gradients` checks sizes, and computes by torch. The compiled
+each with its own weights. `Gradients` checks sizes, and computes by torch. Hand-written
 passes of some networks override its methods that start with an underscore.
 
 On a CPU, torch differentiates tasks one by one. On a GPU, a chunk of tasks is
@@ -320,12 +320,7 @@ class Gradients:
         coordinates = self.net.blocks[block]
         return int(coordinates.stop - coordinates.start)
 
-    # Computation by torch, which compiled passes override
-
-    @staticmethod
-    def tasks(net: Net) -> int:
-        """Return the number of tasks that a CPU thread should compute at once."""
-        return 1
+    # Computation by torch, which hand-written passes override
 
     def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total

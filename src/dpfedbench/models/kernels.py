@@ -1,4 +1,4 @@
-"""Border to `dpkernels`, the compiled passes of some networks on a CPU.
+"""Border to `dpkernels`, the hand-written passes of some networks on a CPU.
 
 Nothing else in dpfedbench imports dpkernels. Where it is not installed, or has no pass
 for a network, torch computes the gradients and numpy adds up the contributions.
@@ -12,27 +12,67 @@ import importlib.util
 import platform
 from collections.abc import Callable
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
-from dpfedbench.models.gradients import Gradients
+from dpfedbench.models.cnn import Cnn
+from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.linear import LinearHead
+from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
+from dpfedbench.models.points import dtype_name
 from dpsum import private_sum
 
+if TYPE_CHECKING:
+    from dpkernels import NetworkShape, Passes
 
-def find_gradients(net: Net, dtype: torch.dtype) -> type[Gradients] | None:
-    """Return the compiled implementation of a network's gradients, or None.
+
+def find_passes(
+    net: Net, dtype: torch.dtype
+) -> tuple[type[Passes], NetworkShape] | None:
+    """Return the passes of a network with its shapes, or None.
 
     Args:
-        net: the network.
+        net: the network. Subclasses of the zoo's modules have no passes.
         dtype: type of its weights: float32, or float64 for tests.
     """
-    if not is_installed():
+    shape = _shape_of(net.module) if is_installed() else None
+    if shape is None:
         return None
     import dpkernels
 
-    return dpkernels.find_gradients(net, dtype)
+    passes = dpkernels.find_passes(shape, dtype_name(dtype))
+    return None if passes is None else (passes, shape)
+
+
+def _shape_of(module: nn.Module) -> NetworkShape | None:
+    """Return the shapes of a module of the zoo in the terms of dpkernels, or None."""
+    import dpkernels
+
+    if type(module) is Conv4:
+        return dpkernels.Conv4Shape(
+            module.image_shape, module.filters, module.ways, module.normalisation
+        )
+    if type(module) is Cnn:
+        return dpkernels.CnnShape(
+            module.image_shape,
+            module.classes,
+            module.pixel_mean,
+            module.pixel_deviation,
+        )
+    if type(module) is LinearHead:
+        linear = module.linear
+        return dpkernels.LinearShape(
+            module.inputs, linear.out_features, linear.bias is not None
+        )
+    if type(module) is Lstm:
+        return dpkernels.LstmShape(
+            (module.record,), module.words, module.width, module.layers, module.tied
+        )
+    return None
 
 
 def add_rows(

@@ -21,6 +21,7 @@ class LinearHead(nn.Module):
 
     def __init__(self, *, inputs: tuple[int, ...], classes: int, bias: bool) -> None:
         super().__init__()
+        self.inputs = tuple(inputs)
         self.linear = nn.Linear(math.prod(inputs), classes, bias=bias)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:

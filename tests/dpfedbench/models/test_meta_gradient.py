@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from dpfedbench.models.kernel_gradients import KernelGradients
 from dpfedbench.models.meta_gradient import Adaptation, MetaGradient
-from dpkernels.batch_conv4 import BatchConv4
 
 from .nets import KERNELS, PATHS, cnn, conv4, gradients_by
 
@@ -189,7 +189,7 @@ def test_contributions_in_one_call_have_the_bits_of_step_by_step(order, steps, a
         gradients = gradients_by("kernels", net, torch.float32)
         rows = []
         with mock.patch.object(
-            BatchConv4, "through_steps", autospec=True, side_effect=through_steps
+            KernelGradients, "through_steps", autospec=True, side_effect=through_steps
         ) as watched:
             for seed, query in enumerate((10, 5, 10)):
                 parts = draw_tasks(seed, count=3, query=query, dtype=np.float32)
@@ -197,7 +197,7 @@ def test_contributions_in_one_call_have_the_bits_of_step_by_step(order, steps, a
         assert watched.call_count == 3
         return np.stack(rows)
 
-    in_one_call = results(BatchConv4.through_steps)
+    in_one_call = results(KernelGradients.through_steps)
     assert np.array_equal(in_one_call, results(lambda *_, **__: None))
 
 
