@@ -285,7 +285,7 @@ class Passes:
         return x.shape[0], x.shape[1]
 
     def _check_labels(self, y: np.ndarray, records: tuple[int, ...]) -> None:
-        check_array(y, records + self.network.label_shape, np.int64)
+        _check_type(y, records + self.network.label_shape, np.int64)
         if y.size and not 0 <= y.min() <= y.max() < self.network.outputs:
             raise ValueError(f"labels must be 0 to {self.network.outputs - 1}")
 
@@ -296,11 +296,15 @@ def check_array(array: np.ndarray, shape: tuple[int, ...], dtype: Any) -> None:
     Raises:
         ValueError: the array has another shape, type or order.
     """
+    _check_type(array, shape, dtype)
+    has_rows = bool(shape) and shape[-1] > 1 and min(shape) > 0
+    if has_rows and array.strides[-1] != array.itemsize:
+        raise ValueError("expected an array with contiguous rows")
+
+
+def _check_type(array: np.ndarray, shape: tuple[int, ...], dtype: Any) -> None:
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(
             f"expected {np.dtype(dtype)} {list(shape)}, not {array.dtype}"
             f" {list(array.shape)}"
         )
-    has_rows = bool(shape) and shape[-1] > 1 and min(shape) > 0
-    if has_rows and array.strides[-1] != array.itemsize:
-        raise ValueError("expected an array with contiguous rows")
