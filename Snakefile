@@ -12,7 +12,7 @@ include: "workflow/rules/root.smk"
 
 ROOT = root_folder(workflow.current_basedir)
 # Scripts inherit this search path, so that they find the library without an installation.
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = map(str, source_folders(ROOT))
 
 
 include: ROOT / "workflow/rules/terminal.smk"

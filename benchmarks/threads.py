@@ -116,8 +116,9 @@ def measure(
     command += ["--threads", *map(str, threads)]
     # Snakemake sets both in a job of two threads. Matrix products that heed them start
     # threads of their own.
+    sources = [checkout / "src", *sorted(checkout.glob("packages/*/src"))]
     environment = os.environ | {
-        "PYTHONPATH": str(checkout / "src"),
+        "PYTHONPATH": os.pathsep.join(map(str, sources)),
         "OMP_NUM_THREADS": "2",
         "MKL_NUM_THREADS": "2",
     }

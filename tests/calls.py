@@ -34,7 +34,11 @@ def copy_checkout(target: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.check_output(command, cwd=ROOT, text=True)
     files = [ROOT / name for name in filter(None, listing.split("\0"))]
-    for file in (*files, *(ROOT / "src").rglob("*.nb[ic]")):
+    for file in (
+        *files,
+        *ROOT.glob("packages/*/src/**/*.nb[ic]"),
+        *ROOT.glob("src/**/*.nb[ic]"),
+    ):
         if file.is_file():
             copy = target / file.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)

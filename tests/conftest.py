@@ -15,12 +15,12 @@ import pytest
 from tests.calls import CallSnakemake, call_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SRC = str(ROOT / "src")
+SOURCES = [str(ROOT / "src"), *map(str, sorted(ROOT.glob("packages/*/src")))]
 # Processes write compiled files: compiling the sources takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("SNAKEMAKE_PROFILE", None)  # that of the user
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [SRC, os.environ.get("PYTHONPATH")])
+    filter(None, [*SOURCES, os.environ.get("PYTHONPATH")])
 )
 # A sum of a few hundred numbers takes less time than waiting for a second thread. A
 # test that needs more threads sets their number.
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Long are the tests that call the workflow, and those that compile kernels. torch is
     imported only if a test needs a GPU.
     """
-    ranks = {"workflow": 0, "tests": 0, "dpkernels": 1, "models": 1}
+    ranks = {"workflow": 0, "tests": 0, "models": 1}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, 2))
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:

@@ -120,8 +120,11 @@ def followed(copied: Path) -> Iterator[Path]:
     The pages add files, and change no file that the copy had.
     """
     before = digests(copied)
-    paths = {"PYTHONPATH": copied / "src", "DPFEDBENCH_DATA": copied / "local"}
-    environment = os.environ | {name: str(path) for name, path in paths.items()}
+    sources = [copied / "src", copied / "packages" / "dpkernels" / "src"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, sources)),
+        "DPFEDBENCH_DATA": str(copied / "local"),
+    }
     new_files = set()
     targets = ["results/tables/privacy.csv"]
     for page in PAGES:

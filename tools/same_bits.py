@@ -121,8 +121,9 @@ def _resolve_commit(name: str) -> str:
 
 
 def _make_environment(tree: Path) -> dict[str, str]:
+    sources = [tree / "src", *sorted(tree.glob("packages/*/src")), tree]
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]),
+        "PYTHONPATH": os.pathsep.join(map(str, sources)),
         "OMP_NUM_THREADS": "1",
     }
 

@@ -16,9 +16,11 @@ traceback shows the file and the line.
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -39,6 +41,7 @@ PACKAGES = (
     "drawnsets",
     "workflow_jobs",
 )
+"""Packages of the repository, which no plugin may be named after."""
 
 _plugins: list[str] = []
 _importing: set[str] = set()
@@ -46,6 +49,14 @@ _after_import: list[Callable[[], Any]] = []
 
 Class = TypeVar("Class", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def package_folder(name: str) -> Path | None:
+    """Return the folder of a package, which is not imported; None: it is not there."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def use_configured(configuration: dict[str, Any]) -> None:

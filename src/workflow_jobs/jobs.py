@@ -127,15 +127,16 @@ def last_lines(error: BaseException) -> list[str]:
     return [*locations, *traceback.format_exception_only(error)[-1].splitlines()[:1]]
 
 
-def own_sources_first(sources: Path) -> None:
-    """Let later processes import the package from `sources`, whatever is installed.
+def own_sources_first(*sources: Path) -> None:
+    """Let later processes import the packages in `sources`, whatever is installed.
 
     Snakemake puts its own search path last in a script's path. In an environment that
     two checkouts share, the installed package belongs to the other checkout.
     """
+    first = [str(folder) for folder in sources]
     search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    further = [folder for folder in search_path if folder not in ("", str(sources))]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *further])
+    further = [folder for folder in search_path if folder not in ("", *first)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*first, *further])
 
 
 def print_no_interrupt() -> None:

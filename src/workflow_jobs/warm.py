@@ -54,7 +54,6 @@ WARM = "DPFEDBENCH_WARM"
 
 It is "no" if the user disables the warm process.
 """
-_SOURCES = Path(__file__).resolve().parents[1]
 FEWEST = 4
 """Least number of jobs for which starting a warm process pays off."""
 
@@ -162,7 +161,7 @@ def _state() -> str:
     Plugins do not count: each job imports them in its fork.
     """
     state = []
-    packages = [_SOURCES / name for name in _IMPORTED]
+    packages = [*filter(None, map(plugins.package_folder, _IMPORTED))]
     for folder, _, names in (level for top in packages for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
@@ -360,10 +359,10 @@ def _import_all() -> None:
         "matplotlib.backends.backend_agg",
     ]
     for package in _IMPORTED:
-        folder = str(_SOURCES / package)
-        named += [
-            module.name for module in pkgutil.walk_packages([folder], f"{package}.")
-        ]
+        folder = plugins.package_folder(package)
+        if folder is not None:
+            modules = pkgutil.walk_packages([str(folder)], f"{package}.")
+            named += [module.name for module in modules]
     for module in named:
         with contextlib.suppress(
             Exception

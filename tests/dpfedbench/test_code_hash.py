@@ -12,7 +12,7 @@ import pytest
 
 from dpfedbench.config import plugin_sources
 from dpfedbench.experiments import code_hash as hashing
-from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash
+from dpfedbench.experiments.code_hash import PACKAGES, SOURCES, code_hash, path_of
 from dpfedbench.papers import read_run_file
 from tests import finished_run
 
@@ -79,8 +79,26 @@ def test_code_hash_table_has_the_cheap_rules_and_existing_packages() -> None:
     assert set(re.findall(r'code_of\(\s*"(\w+)"', rules)) == set(PACKAGES)
     assert PACKAGES.keys().isdisjoint(("train", "prepare", "partition", "features"))
     for package in {package for packages in PACKAGES.values() for package in packages}:
-        path = SOURCES / package
+        path = path_of(package)
+        assert path is not None
         assert path.is_file() or (path / "__init__.py").is_file()
+
+
+def test_code_hash_of_a_package_that_is_not_installed(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its installation changes the hash."""
+    packages = {"account": ("dpsum", "separate_package")}
+    monkeypatch.setattr(hashing, "PACKAGES", packages)
+    monkeypatch.syspath_prepend(str(sources / "site"))
+    before = hash_again()
+    installed = sources / "site" / "separate_package"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("1")
+    importlib.invalidate_caches()
+    after = hash_again()
+    (installed / "__init__.py").write_text("2")
+    assert len({before, after, hash_again()}) == 3
 
 
 def watch_calls(action: Callable[[], Any]) -> set[str]:
@@ -97,8 +115,13 @@ def watch_calls(action: Callable[[], Any]) -> set[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    paths = [path for path in map(Path, called) if SOURCES in path.parents]
-    return {path.relative_to(SOURCES).as_posix() for path in paths}
+    folders = (SOURCES, ROOT / "packages" / "dpkernels" / "src")
+    return {
+        path.relative_to(folder).as_posix()
+        for path in map(Path, called)
+        for folder in folders
+        if folder in path.parents
+    }
 
 
 @pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])

@@ -1,4 +1,7 @@
-"""dpsum (with dploss) and dpwatch need numpy and scipy alone: imports and wheels."""
+"""dpsum (with dploss) and dpwatch need numpy and scipy alone: imports and wheels.
+
+The wheel of dpkernels is built, too.
+"""
 
 import importlib.metadata
 import re
@@ -62,12 +65,12 @@ def test_dpsum_loads_no_file_of_other_noise_for_the_gaussian_case():
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """Build both wheels without a network: the build backend is in uv's cache."""
+    """Build the wheels without a network: the build backend is in uv's cache."""
     uv = shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not on the path")
     folder = tmp_path_factory.mktemp("wheels")
-    for name in ("dpsum", "dpwatch"):
+    for name in ("dpsum", "dpwatch", "dpkernels"):
         command = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir", folder]
         command.append(ROOT / "packages" / name)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -82,13 +85,14 @@ def wheels(tmp_path_factory):
     [
         ("dpsum", ("dploss", "dpsum"), {"numpy", "scipy"}),
         ("dpwatch", ("dpwatch",), {"numpy", "scipy", "dpsum"}),
+        ("dpkernels", ("dpkernels",), {"numba", "numpy", "torch"}),
     ],
 )
-def test_wheel_has_its_packages_and_needs_numpy_and_scipy(
-    wheels, wheel, packages, expected
-):
+def test_wheel_has_its_packages_and_requirements(wheels, wheel, packages, expected):
     (built,) = importlib.metadata.distributions(path=[wheels[wheel]])
     source = ROOT / "src"
+    if wheel == "dpkernels":
+        source = ROOT / "packages" / wheel / "src"
     assert {str(path) for path in built.files if ".dist-info" not in str(path)} == {
         path.relative_to(source).as_posix()
         for package in packages
@@ -104,7 +108,7 @@ def test_wheels_work_in_an_empty_folder(wheels, tmp_path):
     target = str(tmp_path / "target")
     command = ["uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
     command += ["--python", sys.executable, "--target", target]
-    subprocess.run([*command, *wheels.values()], check=True)
+    subprocess.run([*command, wheels["dpsum"], wheels["dpwatch"]], check=True)
     (_, loop), *_ = SECTIONS["A loop of one's own"]
     imports = IMPORTS.format(package="dpsum", allowed="dploss dpsum dpwatch")
     code = f"import sys\nsys.path.insert(0, {target!r})\n{imports}\n{loop}"

@@ -25,7 +25,8 @@ ONLY_OUTSIDE_RULES = {
     "pygments",
     "platformdirs",
 }
-OWN_PACKAGES = {path.name for path in SRC.iterdir()}
+KERNELS = ROOT / "packages" / "dpkernels" / "src"
+OWN_PACKAGES = {path.name for folder in (SRC, KERNELS) for path in folder.iterdir()}
 
 
 def parse_pins(requirements):
@@ -106,7 +107,8 @@ def test_environment_of_rules_has_every_module_that_rules_import():
     Snakemake puts its own folder on a script's path.
     """
     pinned, _ = read_environment(RULES)
-    files = {*SRC.rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")}
+    files = {*SRC.rglob("*.py"), *KERNELS.rglob("*.py")}
+    files |= {*(ROOT / "workflow" / "scripts").glob("*.py")}
     files -= {*(SRC / "dpwatch").rglob("*.py")}
     files.remove(SRC / "dpfedbench" / "experiments" / "experiment_trackers.py")
     modules = set().union(*map(imported_by, files)) - {"snakemake"}

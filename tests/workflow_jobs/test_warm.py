@@ -280,7 +280,7 @@ def test_warm_process_never_runs_old_code(make_workflow, light_package, tmp_path
     assert after.parent != before.parent
     wait_until(lambda: has_ended(before.parent), SOON)
     (sources / "dpkernels").mkdir()
-    (sources / "dpkernels" / "calls.py").write_text("# edited\n", "utf-8")
+    (sources / "dpkernels" / "__init__.py").write_text("# added\n", "utf-8")
     assert workflow.run("pass").parent != after.parent
 
 

@@ -17,7 +17,7 @@ CLIENTS = "results/clients/{dataset}/{clients}"
 FEATURES = "results/features/{dataset}/{key}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
-own_sources_first(ROOT / "src")
+own_sources_first(*source_folders(ROOT))
 mark_workflow()
 if workflow.exec_mode == ExecMode.DEFAULT:
     wait_for_other_calls(Path(".snakemake"), sys.argv[1:])

@@ -6,6 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 
+def source_folders(root):
+    """The folders with the repository's packages: src, and that of each project in packages/."""
+    return [root / "src", *sorted(root.glob("packages/*/src"))]
+
+
 def root_folder(here):
     """Return the repository's folder, from which the plan, the library and the scripts are read.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dpfedbench.config.plugin_sources import plugin_files
+from dpfedbench.plugins import package_folder
 
 SOURCES = Path(__file__).resolve().parents[2]
 
@@ -73,7 +74,7 @@ PACKAGES = {
     # Watches and audits another library's training.
     "library": ("dploss", "dpsum", "dpwatch"),
 }
-"""Packages, or single modules, below src that each rule's script uses."""
+"""Packages, or single modules, that each rule's script uses."""
 
 
 def code_hash(rule: str, files: Iterable[Path] = ()) -> str:
@@ -108,13 +109,21 @@ def hash_with_scripts(scripts: Path) -> Callable[..., str]:
     return code_of
 
 
+def path_of(package: str) -> Path | None:
+    """Return a package's folder, or a module's file; None: it is not installed."""
+    path = SOURCES / package
+    return path if path.exists() else package_folder(package)
+
+
 @functools.cache
 def _hash_package(package: str) -> str:
     """Hash the names and contents of all files of a package, templates included.
 
     Compiled code of Python and numba, in folders `__pycache__`, is left out.
     """
-    folder = SOURCES / package
+    folder = path_of(package)
+    if folder is None:
+        return "not installed"
     if folder.is_file():
         return _hash_file(folder)
     lines = []
