@@ -827,10 +827,11 @@ def _find_problems_of_cause(
         yield f"neither `from` nor `to` is ours, {result.ours!r}, or another run"
     if _overlap(before, after):
         yield f"{before!r} and {after!r} overlap: the cause moves nothing"
-    distances = [_find_distance(text, printed) for text in (before, after)]
-    if None in distances:
+    distance_before = _find_distance(before, printed)
+    distance_after = _find_distance(after, printed)
+    if distance_before is None or distance_after is None:
         yield "`from`, `to` or the printed value is no number"
-    elif distances[1] >= distances[0]:
+    elif distance_after >= distance_before:
         yield f"the cause does not move our number towards {printed}"
     if result.status == "differs, explained" and not is_reproduced(after, printed):
         yield f"it is not explained: {after!r} does not have {printed}"
@@ -968,6 +969,54 @@ def _find_difference(
         )
 
 
+def _find_missing_rows(
+    paper: str, results: Sequence[Result], sources: Sources
+) -> Iterable[str]:
+    """Yield the rows that a paper has twice, and what has no row."""
+    counts = Counter((result.location, result.claim) for result in results)
+    for row, count in counts.items():
+        if count > 1:
+            yield f"{paper}: two rows {row}"
+    # published.csv has a printed number under each of our items that shows it. One
+    # result covers all equal rows.
+    covered = {
+        number
+        for result in results
+        for number in _find_covered(result, paper, sources.numbers)
+    }
+    for (number_paper, key), number in sources.numbers.items():
+        if number_paper == paper and number not in covered:
+            yield f"{paper}: no row for the printed number {key!r}"
+    items = {result.item for result in results}
+    for item_paper, item in sources.plan.items:
+        numbered = re.match(r"table\d|figure\d", item)
+        if item_paper == paper and numbered and item not in items:
+            yield f"{paper}: no row for our item {item}"
+
+
+def _find_problems_of_all_runs(
+    papers_of_runs: Mapping[str, set[str]], sources: Sources
+) -> Iterable[str]:
+    """Yield the problems of runs.csv.
+
+    Args:
+        papers_of_runs: the papers whose results refer to each row of runs.csv.
+        sources: what the results are compared with.
+    """
+    for name, papers in papers_of_runs.items():
+        run = sources.runs[name]
+        if not papers:
+            yield f"runs.csv: nothing refers to {name}"
+        problems = list(find_problems_of_runs(run, papers, sources.settings))
+        if run.paper:
+            problems += find_unstated_differences(
+                run, run.paper, sources.settings, sources.plan
+            )
+        # Two items may state one setting.
+        for problem in dict.fromkeys(problems):
+            yield f"runs.csv, {name}: {problem}"
+
+
 def find_problems(plan: Plan) -> list[str]:
     """Return all problems of the data, one line each."""
     sources = read_sources(plan)
@@ -976,49 +1025,16 @@ def find_problems(plan: Plan) -> list[str]:
     for paper in PAPERS:
         results = read_results(paper)
         messages += find_contradictions(paper, results)
-        covered = set()
+        messages += _find_missing_rows(paper, results, sources)
         for result in results:
             name = f"{paper}, {result.location}, {result.claim}"
             messages += [
                 f"{name}: {problem}"
                 for problem in find_problems_of_result(result, paper, sources)
             ]
-            covered.update(_find_covered(result, paper, sources.numbers))
             if result.run in papers_of_runs:
                 papers_of_runs[result.run].add(paper)
-        counts = Counter((result.location, result.claim) for result in results)
-        messages += [
-            f"{paper}: two rows {row}" for row, count in counts.items() if count > 1
-        ]
-        # published.csv has a printed number under each of our items that shows it. One
-        # result covers all equal rows.
-        messages += [
-            f"{paper}: no row for the printed number {key!r}"
-            for (number_paper, key), number in sources.numbers.items()
-            if number_paper == paper and number not in covered
-        ]
-        items = {result.item for result in results}
-        messages += [
-            f"{paper}: no row for our item {item}"
-            for item_paper, item in plan.items
-            if item_paper == paper
-            and re.match(r"table\d|figure\d", item)
-            and item not in items
-        ]
-    for name, papers in papers_of_runs.items():
-        if not papers:
-            messages.append(f"runs.csv: nothing refers to {name}")
-        messages += [
-            f"runs.csv, {name}: {problem}"
-            for problem in find_problems_of_runs(
-                sources.runs[name], papers, sources.settings
-            )
-        ]
-        if sources.runs[name].paper:
-            run = sources.runs[name]
-            problems = find_unstated_differences(run, run.paper, sources.settings, plan)
-            # Two items may state one setting.
-            messages += dict.fromkeys(f"runs.csv, {name}: {text}" for text in problems)
+    messages += _find_problems_of_all_runs(papers_of_runs, sources)
     missing = {row.paper for row in read_missing()}
     messages += [
         f"badge.csv: no row for {paper}" for paper in PAPERS if paper not in missing
