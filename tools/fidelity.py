@@ -597,7 +597,7 @@ def _format_difference(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
     """Return the difference; empty where the numbers are of different quantities."""
-    if result.status.startswith("effect"):
+    if result.status.startswith("effect") or result.status == "fitted":
         return ""
     return subtract_published(result.ours, _find_printed_number(result, paper, numbers))
 
