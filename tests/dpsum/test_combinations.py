@@ -25,6 +25,7 @@ from tests.dpsum.combinations import (
     VOID_OUTCOME,
     ceiling_loss,
     cells,
+    distances,
     expected_loss,
     make_noise,
     make_participation,
@@ -194,7 +195,8 @@ def fault_of(cell, classes):
         return f"no entry: {computed.reasons[profile]}" if is_claimed else ""
     fault = fault_of_status(cell, entry)
     if not fault and rule.outcome != VOID_OUTCOME:
-        fault = fault_of_value(cell, entry) or fault_of_others(ledger, computed)
+        fault = fault_of_noise(cell, ledger) or fault_of_value(cell, entry)
+        fault = fault or fault_of_others(ledger, computed)
     return fault
 
 
@@ -207,6 +209,27 @@ def fault_of_status(cell, entry):
     is_void = entry.epsilon_high == math.inf
     if entry.status != expected or is_void != (expected == "void"):
         return f"printed {entry.epsilon_high}, {entry.status}; should be {expected}"
+    return ""
+
+
+def fault_of_noise(cell, ledger):
+    """Return what is wrong with the noise that was drawn, if it is Gaussian.
+
+    A unit that is zeroed out moves a sum by C and a count of indicators by 1/2, one
+    that is replaced by twice as much.
+    """
+    reach = 2.0 if cell.adjacency == "replace-one" else 1.0
+    most = math.fsum(distance**2 for distance in distances(cell))
+    for index in range(ROUNDS):
+        squares = 0.0
+        for line in ledger:
+            if line.round == index and line.name != "sum-1":
+                moved = reach * np.atleast_1d(line.threshold)
+                if line.name == "below-threshold-count":
+                    moved = np.array([reach * 0.5])
+                squares += np.max((moved / np.atleast_1d(line.noise_std)) ** 2)
+        if squares > most * (1 + 1e-9):
+            return f"noise of round {index} protects by {squares}, not {most}"
     return ""
 
 
