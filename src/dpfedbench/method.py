@@ -144,7 +144,7 @@ class Method(Settings):
             check_plan(self)
         compatibility.check_reading(self)
 
-    @property
+    @functools.cached_property
     def components(self) -> tuple[Any, ...]:
         """All sections and parts, including nested ones and those of `dpsum`.
 
@@ -156,10 +156,11 @@ class Method(Settings):
         return tuple(
             component
             for key in (*method_keys, *Method.model_fields)
+            if is_section(type(getattr(self, key)))
             for component in _within(getattr(self, key))
         )
 
-    @property
+    @functools.cached_property
     def sections(self) -> tuple[Section, ...]:
         """Components that are sections, which may check the whole run."""
         return tuple(
@@ -186,25 +187,30 @@ class Method(Settings):
         """
         return []
 
+    @functools.cached_property
+    def all_sums(self) -> tuple[SumSpec, ...]:
+        """Sums of a round, which `sums` returns, computed once."""
+        return tuple(self.sums())
+
     @property
     def client_sums(self) -> list[SumSpec]:
         """Sums that each client takes over its own records."""
-        return [sum_ for sum_ in self.sums() if sum_.taken_by == "client"]
+        return [sum_ for sum_ in self.all_sums if sum_.taken_by == "client"]
 
     @property
     def server_sum(self) -> SumSpec:
         """Sum by which the server moves the model."""
-        return self.sums()[-1]
+        return self.all_sums[-1]
 
     @property
     def further_sums(self) -> list[SumSpec]:
         """The server's sums of further messages."""
-        return [sum_ for sum_ in self.sums()[:-1] if sum_.taken_by == "server"]
+        return [sum_ for sum_ in self.all_sums[:-1] if sum_.taken_by == "server"]
 
-    @property
+    @functools.cached_property
     def private_sums(self) -> list[SumSpec]:
         """Sums that are clipped and noised, in the order of `sums`."""
-        return [sum_ for sum_ in self.sums() if sum_.private]
+        return [sum_ for sum_ in self.all_sums if sum_.private]
 
     @property
     def private(self) -> bool:
@@ -222,7 +228,7 @@ class Method(Settings):
     @property
     def counted_claims(self) -> Claims:
         """Accounting of the method's paper, for the paper's number of clients."""
-        for sum_ in self.sums():
+        for sum_ in self.all_sums:
             clients = getattr(sum_.budget, "counted_clients", None)
             if clients is not None:
                 return counting_clients(self.claims, clients)
@@ -246,7 +252,7 @@ class Method(Settings):
         client_sums = [sum_ for sum_ in self.private_sums if sum_.within_task]
         if not client_sums:
             return None
-        budgeted = [sum_ for sum_ in self.sums() if sum_.budget is not None]
+        budgeted = [sum_ for sum_ in self.all_sums if sum_.budget is not None]
         same_unit = [sum_ for sum_ in budgeted if sum_.unit == client_sums[0].unit]
         return (*same_unit, client_sums[0])[0].delta
 
@@ -263,7 +269,7 @@ class Method(Settings):
         """Whether few-shot clients compute each example's gradient from it alone."""
         return self.trained and self.client.within_records(self)
 
-    @property
+    @functools.cached_property
     def unaccounted_releases(self) -> tuple[str, ...]:
         """Reasons why a result computed from private data before training is a release
         without an accounting event.
@@ -281,7 +287,7 @@ class Method(Settings):
         reasons += self.initial.without_account(self)
         return tuple(dict.fromkeys(reasons))
 
-    @property
+    @functools.cached_property
     def breaches(self) -> tuple[Breach, ...]:
         """Releases of this run that no account covers; see `Breach`."""
         if not self.trained:
@@ -303,7 +309,7 @@ class Method(Settings):
 
     def _coupled_records(self) -> tuple[Breach, ...]:
         """Return the breach of a model that mixes the records of a batch."""
-        sums_records = any(sum_.unit == "record" for sum_ in self.sums())
+        sums_records = any(sum_.unit == "record" for sum_ in self.all_sums)
         takes_records = self.client.by_record or sums_records
         if self.model.record_level or not takes_records:
             return ()
@@ -327,10 +333,10 @@ class Method(Settings):
         if not self.private:
             return ()
         notices = ["simulated privacy: the noise seed is public"]
-        server = self.sums()[-1]
+        server = self.all_sums[-1]
         notices += [
             sum_.clipping.notice
-            for sum_ in self.sums()
+            for sum_ in self.all_sums
             if sum_.clipping is not None and sum_.clipping.notice
         ]
         if server.private and (server.delta or 0.0) * self.clients.count >= 1:
@@ -375,7 +381,7 @@ class Method(Settings):
         """Other runs whose files this run needs, by the file's name in their folder."""
         references = [
             (rule.reference_file, self._as(self.known[rule.reference]))
-            for rule in (sum_.clipping for sum_ in self.sums())
+            for rule in (sum_.clipping for sum_ in self.all_sums)
             if isinstance(rule, ReferenceRule)
         ]
         references += self.model.references(self).items()
@@ -599,10 +605,12 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 
 def _within(value: Any) -> Iterator[Any]:
-    if is_section(type(value)):
-        yield value
-        for key in fields_of(type(value)):
-            yield from _within(getattr(value, key))
+    """Yield a section and the sections in it."""
+    yield value
+    for key in fields_of(type(value)):
+        inner = getattr(value, key)
+        if is_section(type(inner)):
+            yield from _within(inner)
 
 
 def read_run(values: Mapping[str, Any]) -> Method:

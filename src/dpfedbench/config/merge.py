@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from dpfedbench import plugins
 from dpfedbench.config.kinds import Model, kind_of, tag_of, with_kind
 from dpfedbench.config.messages import dotted, no_group, unknown_key, unknown_kind
 from dpfedbench.config.schema import Key, keys_of, nearest_key, value_fault
@@ -23,18 +24,26 @@ def merge(*overlays: Mapping[str, Any] | None) -> dict[str, Any]:
     """Merge later overlays over earlier ones, key by key.
 
     Text beside a group of keys is the group's kind: `poisson` over `{kind: one-pass,
-    rounds: 20}` is `{kind: poisson, rounds: 20}`. None is an empty overlay.
+    rounds: 20}` is `{kind: poisson, rounds: 20}`. None is an empty overlay. The result
+    shares values with the overlays.
     """
     merged: dict[str, Any] = {}
     for overlay in overlays:
         for key, value in (overlay or {}).items():
-            lower = merged.get(key)
-            if isinstance(lower, Mapping) or isinstance(value, Mapping):
-                groups = [with_kind(lower), with_kind(value)]
-                if all(isinstance(group, Mapping) for group in groups):
-                    value = merge(*groups)
-            merged[key] = copy.deepcopy(value)
+            is_new = key not in merged
+            merged[key] = value if is_new else _merge_values(merged[key], value)
     return merged
+
+
+def _merge_values(lower: Any, value: Any) -> Any:
+    """Return the value at a key, with groups of keys merged."""
+    if not isinstance(lower, Mapping) and not isinstance(value, Mapping):
+        return value
+    lower_group = with_kind(lower)
+    group = with_kind(value)
+    if isinstance(lower_group, Mapping) and isinstance(group, Mapping):
+        return merge(lower_group, group)
+    return value
 
 
 def fit(
@@ -116,16 +125,14 @@ def _faults_at(
     owners: Sequence[Model], key: str, value: Any, where: str
 ) -> Iterator[str]:
     """Yield a message for each fault of the value at a key of several sections."""
-    keys = [keys_of(cls)[key] for cls in owners]
-    sections = list(dict.fromkeys(cls for key in keys for cls in key.classes))
+    sections, kinds, is_nullable = _accepted(tuple(owners), key)
     if not sections:
         faults = [value_fault(cls, key, value, where) for cls in owners]
         if all(faults):
             yield str(faults[0])
         return
-    if value in (None, "null") and any(key.nullable for key in keys):
+    if value in (None, "null") and is_nullable:
         return
-    kinds = sorted(filter(None, map(kind_of, sections)))
     tag = tag_of(sections)
     if not kinds or (tag != "kind" and not isinstance(value, Mapping)):
         yield from _faults(sections, value, where)
@@ -135,6 +142,19 @@ def _faults_at(
         yield from _faults(sections, values, where)
     else:
         yield unknown_kind(where, values, tag, ", ".join(kinds))
+
+
+@plugins.cached
+def _accepted(
+    owners: tuple[Model, ...], name: str
+) -> tuple[list[Model], list[str], bool]:
+    """Return the sections that a key of several sections accepts, their kinds, and
+    whether it may be null.
+    """
+    keys = [keys_of(cls)[name] for cls in owners]
+    sections = list(dict.fromkeys(cls for key in keys for cls in key.classes))
+    kinds = sorted(filter(None, map(kind_of, sections)))
+    return sections, kinds, any(key.nullable for key in keys)
 
 
 def set_key(overlay: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:

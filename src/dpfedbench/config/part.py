@@ -137,10 +137,18 @@ class Part(Section):
         kind: str
 
 
+_PLAIN = {str, int, float, bool, type(None)}
+"""Types of values that are plain as they are."""
+
+
 def plain(value: Any) -> Any:
     """Return a section, or a value at a key, as plain values for YAML and JSON."""
     if is_section(type(value)):
-        return {key: plain(getattr(value, key)) for key in fields_of(type(value))}
+        values = {}
+        for key in fields_of(type(value)):
+            item = getattr(value, key)
+            values[key] = item if type(item) in _PLAIN else plain(item)
+        return values
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

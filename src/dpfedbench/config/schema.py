@@ -131,7 +131,7 @@ class Key:
             parts |= kinds_of(cls) if kind is None else {kind: cls}
         return parts
 
-    @property
+    @functools.cached_property
     def classes(self) -> tuple[Model, ...]:
         """Sections or parts that the key accepts."""
         return tuple(self.parts.values()) or self.bases
@@ -173,6 +173,7 @@ def keys_of(cls: Model) -> dict[str, Key]:
     return keys
 
 
+@functools.cache
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
     """Return the keys of a section or of a dataclass of `dpsum`, as pydantic's."""
     model = model_of(cls) if is_library(cls) else cls

@@ -59,7 +59,7 @@ def check_reading(run: Method) -> None:
             f"reading is as-released, but this run of {run.name} has an account that"
             " covers all it does: leave reading out"
         )
-    for sum_ in run.sums():
+    for sum_ in run.all_sums:
         budget = sum_.budget
         if budget is not None and budget.epsilon is not None and budget.stop:
             raise BenchError(
@@ -80,7 +80,7 @@ def check_processes(run: Method, count: int) -> None:
             number.
     """
     if count > 1 and any(
-        sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums()
+        sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.all_sums
     ):
         raise BenchError(
             f"machine.processes is {count}, but the sum of {run.folder} processes"
@@ -184,8 +184,8 @@ def _check_records(run: Method) -> None:
 
 def _check_sums(run: Method) -> None:
     """Refuse sums over the same units that no account covers together."""
-    composition_groups(run.sums())
-    if run.sums()[-1].taken_by != "server":
+    composition_groups(run.all_sums)
+    if run.all_sums[-1].taken_by != "server":
         raise BenchError(
             f"the last sum of {run.name} is not taken by the server, but the server"
             " updates the model with the last sum: list the clients' sums first"
@@ -237,7 +237,7 @@ def _check_sums(run: Method) -> None:
         )
     unlimited = [
         sum_
-        for sum_ in run.sums()
+        for sum_ in run.all_sums
         if sum_.budget is not None and sum_.budget.epsilon is None
     ]
     if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
@@ -255,7 +255,7 @@ def _check_sums(run: Method) -> None:
 def _check_groups(run: Method) -> None:
     """Refuse groups of coordinates that no analysis or no code supports."""
     names = [sum_.name for sum_ in run.client_sums]
-    for sum_ in run.sums():
+    for sum_ in run.all_sums:
         if not sum_.private or sum_.clipping.groups == "all":
             continue
         where = f"clipping.groups is {sum_.clipping.groups}, but"
