@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import yaml
 
 from dpfedbench.config.breach import Breach
-from dpfedbench.config.kinds import is_section
+from dpfedbench.config.kinds import is_part, is_section, kind_of
 from dpfedbench.config.messages import LOWER_CASE, nearest
-from dpfedbench.config.part import Section, Settings, setting
+from dpfedbench.config.part import (
+    Section,
+    Settings,
+    differing_values,
+    plain,
+    setting,
+)
 from dpfedbench.config.plugin_sources import digest_classes
-from dpfedbench.config.schema import fields_of
+from dpfedbench.config.schema import fields_of, keys_of
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
 from dpfedbench.errors import BenchError
@@ -92,6 +99,10 @@ class Method(Settings):
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
 
+    family: ClassVar[str] = ""
+    """Name of a base of several methods: sections of a configuration may be for all of
+    them. The defaults of such a base belong to no paper (`identity`).
+    """
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
@@ -100,6 +111,10 @@ class Method(Settings):
     released: ClassVar[dict[str, Any]] = {}
     """Settings of the authors' released code that differ from the paper's. Classes that
     extend this one do not inherit them.
+    """
+    neutral: ClassVar[Mapping[str, Any]] = {}
+    """Values that the keys of runs leave out, where `identity` does not find them. Never
+    change one: the keys of all runs that have it would change.
     """
     trained: ClassVar[bool] = True
     shared: ClassVar[str | Sequence[str]] = "all"
@@ -403,7 +418,7 @@ class Method(Settings):
         Raises:
             BenchError: there is no such run.
         """
-        return read_run(values)
+        return method_of(values).of_identity(values)
 
     def _as(self, method: type[Method]) -> Method:
         """Return the run of another method with the same values for shared settings."""
@@ -502,6 +517,32 @@ class Method(Settings):
             name += "-best"
         return name
 
+    def identity(self) -> dict[str, Any]:
+        """Return the values that differ from neutral ones, and all parts' kinds.
+
+        Neutral are the defaults of `Method` and of a family's base, and of the first
+        part that the type of a method's own key names. The values that a method's class
+        states are not: so the correction of one of them changes the keys of its runs.
+        """
+        values: dict[str, Any] = {}
+        for key in fields_of(type(self)):
+            value = getattr(self, key)
+            if value != _neutral_value(type(self), key):
+                is_inner = is_section(type(value))
+                values[key] = differing_values(value) if is_inner else plain(value)
+        return values
+
+    @classmethod
+    def of_identity(cls, values: Mapping[str, Any]) -> Self:
+        """Return the run with this identity; see `identity`.
+
+        Raises:
+            BenchError: a value is missing, unknown or out of bounds.
+        """
+        neutral = {key: _neutral_value(cls, key) for key in fields_of(cls)}
+        known = {key: value for key, value in neutral.items() if value is not _NONE}
+        return cls.read({**known, **values})
+
     @functools.cached_property
     def key(self) -> str:
         """Identity of the run: a hash of all non-default settings, without the seed.
@@ -597,6 +638,33 @@ class Method(Settings):
         return text
 
 
+_NONE: Any = object()
+"""Placeholder for a neutral value that does not exist."""
+
+
+@functools.cache
+def _neutral_value(cls: type[Method], key: str) -> Any:
+    """Return the value of a key that identities of runs leave out; see `identity`."""
+    if key in cls.neutral:
+        return cls.neutral[key]
+    if key in Method.model_fields:
+        return _default_of(Method, key)
+    for base in cls.__mro__:
+        if key not in inspect.get_annotations(base):
+            continue
+        if vars(base).get("family"):
+            return _default_of(base, key)
+        part = next(iter(keys_of(base)[key].bases), None)
+        if part is not None and not (is_part(part) and kind_of(part) is None):
+            return part()
+    return _NONE
+
+
+def _default_of(cls: type[Method], key: str) -> Any:
+    field = fields_of(cls)[key]
+    return _NONE if field.is_required() else field.default
+
+
 def _digest(values: Mapping[str, Any]) -> str:
     canonical = json.dumps(
         values, sort_keys=True, separators=(",", ":"), allow_nan=False
@@ -619,6 +687,15 @@ def read_run(values: Mapping[str, Any]) -> Method:
     Raises:
         BenchError: an unknown method, or values that do not fit it.
     """
+    return method_of(values).read(values)
+
+
+def method_of(values: Mapping[str, Any]) -> type[Method]:
+    """Return the class of the method that the plain values of a run name.
+
+    Raises:
+        BenchError: an unknown method.
+    """
     name = values.get("method")
     if not isinstance(name, str) or name not in Method.known:
         raise BenchError(
@@ -626,7 +703,7 @@ def read_run(values: Mapping[str, Any]) -> Method:
             f" {nearest(str(name), Method.known)!r}; a method of your own is in a"
             " module that plugins lists"
         )
-    return Method.known[name].read(values)
+    return Method.known[name]
 
 
 def read_run_file(path: Path | str) -> Method:

@@ -8,8 +8,11 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import audited_as
-from dpfedbench.method import read_yaml
+from dpfedbench.method import Method, read_yaml
 from dpfedbench.papers import read_run
+from dpfedbench.papers.dp_fedmeta import DpAgr
+from dpsum.clipping import Constant
+from dpsum.noise import Gaussian
 from tests.dpfedbench.training.conftest import LOTS, RUN, make_config
 
 FIGURE = """
@@ -116,3 +119,58 @@ def test_audit_is_shared_by_runs_of_one_mechanism(method, change, shared):
     base = audited_as(make_config(run, general=general))
     changed = audited_as(make_config(run, change, general=general))
     assert (base == changed) is shared
+
+
+class ThresholdThree(DpAgr):
+    """DP-AGR with values of its own class."""
+
+    name = "threshold-three"
+    clipping: Constant = Constant(threshold=3.0)
+    noise: Gaussian = Gaussian(multiplier=1.0)
+
+
+class ThresholdFour(ThresholdThree):
+    """The same method after a correction of its class."""
+
+    clipping: Constant = Constant(threshold=4.0)
+
+
+@pytest.fixture
+def known_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Method.known, "threshold-three", ThresholdThree)
+
+
+SHARED = {
+    "method": "threshold-three",
+    "participation": {"cohort": 4, "rounds": 4},
+    **{key: RUN[key] for key in ("seed", "dataset", "task", "clients", "model")},
+}
+
+
+def test_key_changes_with_a_value_of_the_class() -> None:
+    """A corrected class must not take the folder and the checkpoints of old runs."""
+    before = ThresholdThree.read(SHARED)
+    after = ThresholdFour.read(SHARED)
+    assert (before.clipping.threshold, after.clipping.threshold) == (3.0, 4.0)
+    assert before.key != after.key
+
+
+def test_key_is_that_of_the_values_wherever_they_stand() -> None:
+    stated = {**SHARED, "clipping": {"kind": "constant", "threshold": 4.0}}
+    assert ThresholdThree.read(stated).key == ThresholdFour.read(SHARED).key
+
+
+def test_key_does_not_have_a_neutral_value_that_a_class_states() -> None:
+    """1.0 is the default of the family's base too."""
+    assert "noise" not in ThresholdThree.read(SHARED).identity()
+
+
+def test_run_of_an_identity_does_not_depend_on_values_of_the_class() -> None:
+    """Another run refers to this one by its identity (`initial.run`)."""
+    run = ThresholdFour.read(SHARED)
+    assert ThresholdThree.of_identity(run.identity()).clipping == run.clipping
+
+
+def test_run_of_an_identity_has_neutral_values(known_method: None) -> None:
+    run = ThresholdThree.read(SHARED).replace(noise=Gaussian(multiplier=1.0))
+    assert Method.another(run.identity()) == run

@@ -76,7 +76,7 @@ class Settings(KeyedModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the values that differ from their defaults, and all parts' kinds."""
-        return _identity(self)
+        return differing_values(self)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values at some keys, which are validated.
@@ -156,7 +156,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _identity(section: Any) -> dict[str, Any]:
+def differing_values(section: Any) -> dict[str, Any]:
     """Return the values that differ from their defaults, and all parts' kinds."""
     tag = tag_of([type(section)])
     values: dict[str, Any] = {}
@@ -167,5 +167,5 @@ def _identity(section: Any) -> dict[str, Any]:
         )
         if key == tag or not is_default:
             is_inner = is_section(type(value))
-            values[key] = _identity(value) if is_inner else plain(value)
+            values[key] = differing_values(value) if is_inner else plain(value)
     return values

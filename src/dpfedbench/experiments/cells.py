@@ -413,7 +413,7 @@ def named(run: Method) -> dict[str, Any]:
     """
     identity = run.identity()
     try:
-        is_complete = _read(type(run), identity) == run
+        is_complete = type(run).of_identity(identity) == run
     except BenchError:
         is_complete = False
     values = identity if is_complete else run.plain()

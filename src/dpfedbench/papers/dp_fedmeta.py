@@ -50,6 +50,7 @@ class NonPrivateMaml(Method):
     name = "maml"
     title = "Non-private MAML"
     paper = "dp-fedmeta"
+    neutral = {"participation": OnePass()}
 
     participation: Cohorts = OnePass()
     client_update: Maml = Maml()

@@ -212,6 +212,8 @@ class DpFedAvg(ClientLevelMethod):
         )
     }
 
+    neutral = {"clipping": Constant()}
+
     client_update: ModelDifference | Proximal = ModelDifference()
     clipping: CohortRule = Constant()
 

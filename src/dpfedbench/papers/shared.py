@@ -31,6 +31,8 @@ class ClientLevelMethod(Method):
     A method adds `client_update`: the computation and message of a client.
     """
 
+    family = "client-level"
+
     participation: Cohorts = OnePass()
     transform: Transform = AsTheyAre()
     clipping: CohortRule = PercentileOfReleases()
@@ -60,6 +62,8 @@ class LocalRecordMethod(Method):
 
     `observer` sees the sums. The server averages the clients' models.
     """
+
+    family = "local-record"
 
     observer: ClassVar[str] = "server"
 
@@ -92,6 +96,8 @@ class PartyMethod(Method):
 
     All parties step along the total of these sums, so that they share one model.
     """
+
+    family = "party"
 
     defaults = {
         "clients": {"partition": "fragments"},

@@ -58,6 +58,10 @@ class DpFnas(Fnas):
     name = "dp-fnas"
     title = "DP-FNAS"
     claims = {"poisson-lots": GDP_OF_HALVES}
+    neutral = {
+        "clipping": Constant(threshold=1.0),
+        "architecture_clipping": Constant(threshold=0.1),
+    }
     defaults = Fnas.defaults | {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "fixed"},
@@ -168,6 +172,7 @@ class DpCells(Cells):
 
     name = "dp-cells"
     title = "Known cells, DP-SGD"
+    neutral = {"clipping": Constant(threshold=1.0)}
     defaults = Cells.defaults | {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "fixed"},
