@@ -35,19 +35,26 @@ _INTRODUCTION = """# Every key of the configuration
 A configuration is `config/config.yaml`, the experiment files, any `--configfile` and any `--config`; later ones
 override earlier ones. The settings of a run come from these layers, of which later ones override earlier ones too:
 
-1. `run`, the default of all runs;
-2. the `run` of the paper's experiment, and its task;
-3. the `defaults` of the method;
-4. `methods.METHOD` and `experiments.PAPER.methods.METHOD`;
-5. what the series `use`s, its `run`, and the swept key.
+1. the values of the method's class;
+2. `run`, for all methods;
+3. the `run` of the paper's experiment, and its task;
+4. the `defaults` of the method;
+5. `methods.NAME`, then `experiments.PAPER.methods.NAME`. NAME is `all`, a family (`client-level`, `local-record`,
+   `party`) or a method; the section for a method lies over that for its family;
+6. what the series `use`s, its `run`, and the swept key.
 
-They are merged key by key. Where a key takes one of several parts, `kind` names the part; a text is short for
-`{kind: text}`. Then the method takes what it has: a section, kind or key of layers 1 to 4 that the method, or the part
-of the final kind, does not have is left out. So another kind keeps the values of the keys that it has too. Keys of
-layer 5 are the run's own and have to fit. A key that no method has is refused in every layer.
+Each layer is laid over the values below it, key by key. Where a key takes one of several parts, `kind` names the part;
+a text is short for `{kind: text}`. Two rules say what a layer does not change:
 
-A key without a default has to be given. A run's identity, and so its folder, follows from the values that differ from
-the defaults. *Paper* is the value that a paper states.
+- **Another kind** keeps the values of the keys that both kinds have, and takes its own defaults for the rest.
+- **A whole part** in layer 2 or 3, which are for all methods, is not for a method that does not declare it, or that
+  does not accept its kind.
+
+Every other key has to fit: a key that the method, or the part of the chosen kind, does not have is refused with its
+file and line.
+
+A key without a default has to be given. A run's identity, and so its folder, does not depend on the layer in which a
+value stands. It follows from the values that differ from the defaults below. *Paper* is the value that a paper states.
 """
 
 
@@ -129,7 +136,7 @@ def _find_inner_parts(key: str) -> list[type[Settings]]:
 def _describe_methods() -> Iterator[str]:
     """Yield the chapter on methods: the parts and the defaults of each."""
     yield "## Methods\n"
-    yield "The parts that each method accepts, and its defaults (layer 3).\n"
+    yield "The parts that each method accepts, and its defaults (layer 4).\n"
     yield "| method | parts | defaults |\n|---|---|---|"
     for name, method in METHODS.items():
         takes = "; ".join(

@@ -139,6 +139,23 @@ class Method(Settings):
         clipping: ClippingRule
         noise: Noise
 
+    @classmethod
+    def default_values(cls) -> dict[str, Any]:
+        """Return the plain values of all keys that have a default in the class."""
+        return {
+            key: plain(field.default)
+            for key, field in fields_of(cls).items()
+            if not field.is_required()
+        }
+
+    @classmethod
+    def groups(cls) -> tuple[str, ...]:
+        """Return the names under which sections of a configuration are for this method:
+        "all", its families, and its own name; general ones first.
+        """
+        families = [vars(base).get("family", "") for base in reversed(cls.__mro__)]
+        return ("all", *filter(None, families), cls.name)
+
     def model_post_init(self, _: Any) -> None:
         """Run the checks of every section against the rest of the run."""
         for component in self.components:

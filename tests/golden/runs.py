@@ -20,7 +20,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
-from dpfedbench.config.merge import fit, merge
+from dpfedbench.config.merge import merge
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation import evaluate
@@ -32,6 +32,7 @@ from dpfedbench.training.engine import train
 from dpkernels.compiled import processor
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
+from tests.base_values import fit
 from tests.partitions import make_fragments, make_partition
 from tests.small_data import draw_digits, draw_glyphs
 

@@ -63,6 +63,7 @@ try:
         CONFIGURATION,
         datasets=DATASETS,
         holdings=read_holdings(DATASETS_TABLE),
+        files=[ROOT / "config/config.yaml", *SHIPPED, *GIVEN],
     )
 except BenchError as error:
     # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.

@@ -65,7 +65,7 @@ LIBRARY_FAMILIES = (
 )
 
 
-@functools.cache
+@plugins.cached
 def library_family(cls: Any) -> PartFamily | None:
     """Return the family of `dpsum` that a class belongs to; None without one."""
     if not isinstance(cls, type):
@@ -75,20 +75,20 @@ def library_family(cls: Any) -> PartFamily | None:
     )
 
 
-@functools.cache
+@plugins.cached
 def is_library(cls: Any) -> bool:
     """Return whether a class is a part or a section that `dpsum` defines."""
     is_budget = isinstance(cls, type) and issubclass(cls, Budget)
     return is_budget or library_family(cls) is not None
 
 
-@functools.cache
+@plugins.cached
 def is_part(cls: Any) -> bool:
     """Return whether a section is a part, or a base of parts."""
     return hasattr(cls, "tag") or library_family(cls) is not None
 
 
-@functools.cache
+@plugins.cached
 def is_section(cls: Any) -> bool:
     """Return whether a class is a section of a configuration, here or in `dpsum`."""
     if is_library(cls):

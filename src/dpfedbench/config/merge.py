@@ -1,13 +1,12 @@
 """Merging of the overlays of a run.
 
-`merge` lays overlays over one another, key by key, whatever they are for. `fit` then
-leaves out the keys that a method and its selected parts do not have. Overlays are
-checked before (`check`), so that a misspelt key is not left out without a word.
+`lay` lays an overlay over the values of a method, and refuses keys that the method does
+not have. `keep_declared` prepares an overlay that is for several methods. `merge` lays
+overlays over one another, key by key, whatever they are for.
 """
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from dpfedbench import plugins
@@ -15,9 +14,6 @@ from dpfedbench.config.kinds import Model, kind_of, tag_of, with_kind
 from dpfedbench.config.messages import dotted, no_group, unknown_key, unknown_kind
 from dpfedbench.config.schema import Key, keys_of, nearest_key, value_fault
 from dpfedbench.errors import BenchError
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""Overlay without a key."""
 
 
 def merge(*overlays: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -46,50 +42,94 @@ def _merge_values(lower: Any, value: Any) -> Any:
     return value
 
 
-def fit(
-    cls: Model, values: Mapping[str, Any], run_overlay: Mapping[str, Any] = NOTHING
-) -> dict[str, Any]:
-    """Return the values without the keys that a method and its parts do not have.
+class KeyFault(BenchError):
+    """Fault of one key of an overlay.
 
-    A kind that the method does not accept is left out too, so that the method's own
-    default remains.
+    Attributes:
+        key: the dotted key in the configuration.
+    """
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def lay(
+    cls: Model, values: Mapping[str, Any], overlay: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """Return the values of a method with an overlay laid over them.
+
+    A part of another kind keeps the values of the keys that both kinds have, and takes
+    its own defaults for the rest.
 
     Args:
         cls: the method, or a section of it.
-        values: merged overlays for several methods.
-        run_overlay: the overlay of the run alone. Its keys stay, so that `read` refuses
-            those that do not fit.
+        values: plain values of the method.
+        overlay: plain values of some keys. All of them have to be keys of the method.
+        where: dotted key of the overlay, for messages.
+
+    Raises:
+        KeyFault: the method, or the chosen part, does not have a key or a kind.
     """
-    fitted: dict[str, Any] = {}
-    for name, value in values.items():
+    laid = dict(values)
+    for name, value in overlay.items():
         key = keys_of(cls).get(name)
-        if key is not None and key.bases:
-            value = _fit_section(key, value, run_overlay.get(name))
-            is_kept = value is not None or key.nullable
-        else:
-            is_kept = key is not None
-        if is_kept or name in run_overlay:
-            fitted[name] = value
-    return fitted
+        if key is None:
+            message = unknown_key(where, str(name), nearest_key([cls], str(name)))
+            raise KeyFault(message, dotted(where, name))
+        if key.bases:
+            value = _lay_part(key, laid.get(name), value, dotted(where, name))
+        laid[name] = value
+    return laid
 
 
-def _fit_section(key: Key, value: Any, run_overlay: Any) -> Any:
-    """Return the values of a section or part without the keys that it does not have."""
-    values = with_kind(value)
-    if not isinstance(values, Mapping):
+def _lay_part(key: Key, lower: Any, value: Any, where: str) -> Any:
+    """Return the values of a section or part with an overlay laid over them."""
+    group = with_kind(value)
+    if not isinstance(group, Mapping):
         return value
-    run_values = with_kind(run_overlay)
-    if not isinstance(run_values, Mapping):
-        run_values = NOTHING
-    tag = key.tag
-    if tag not in run_values and str(values.get(tag)) not in key.parts:
-        values = {name: item for name, item in values.items() if name != tag}
-    cls = key.chosen(values)
+    lower = lower if isinstance(lower, Mapping) else {}
+    cls = key.chosen({**lower, **group})
     if cls is None:
-        return values
-    fitted = fit(cls, values, run_values)
-    kind = kind_of(cls)
-    return {tag: kind, **fitted} if kind else fitted
+        message = unknown_kind(where, group, key.tag, ", ".join(key.parts))
+        raise KeyFault(message, dotted(where, key.tag))
+    if cls is not key.chosen(lower):
+        lower = {
+            name: item
+            for name, item in lower.items()
+            if name in keys_of(cls) and name != key.tag
+        }
+    for name in group.keys() - keys_of(cls).keys() - {key.tag}:
+        kinds = [kind for kind, part in key.parts.items() if name in keys_of(part)]
+        known = nearest_key([cls], str(name))
+        message = unknown_key(where, str(name), known, ", ".join(kinds))
+        raise KeyFault(message, dotted(where, name))
+    return lay(cls, lower, group, where)
+
+
+def keep_declared(cls: Model, overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an overlay for several methods without the parts that are not for one of
+    them: those that it does not declare, and those of a kind that it does not accept.
+
+    A part is kept or left out as a whole. The keys in it have to fit (`lay`).
+
+    Args:
+        cls: the method.
+        overlay: plain values of some keys.
+    """
+    return {
+        name: value
+        for name, value in overlay.items()
+        if (key := keys_of(cls).get(name)) is not None and _accepts(key, value)
+    }
+
+
+def _accepts(key: Key, value: Any) -> bool:
+    """Return whether a key accepts the kind of a part; True without a kind."""
+    group = with_kind(value)
+    if not key.parts or not isinstance(group, Mapping) or key.tag not in group:
+        return True
+    return str(group[key.tag]) in key.parts
 
 
 def check(classes: Sequence[Model], overlay: Any, where: str) -> None:
@@ -101,35 +141,36 @@ def check(classes: Sequence[Model], overlay: Any, where: str) -> None:
         where: its dotted key, for messages.
 
     Raises:
-        BenchError: unknown keys before other faults; each with its dotted key.
+        KeyFault: unknown keys before other faults; each with its dotted key.
     """
     faults = list(_faults(classes, overlay, where))
-    for fault in sorted(faults, key=lambda fault: not fault.startswith("unknown key")):
-        raise BenchError(fault)
+    for fault in sorted(faults, key=lambda fault: "unknown key" not in str(fault)[:11]):
+        raise fault
 
 
-def _faults(classes: Sequence[Model], overlay: Any, where: str) -> Iterator[str]:
-    """Yield a message for each fault of an overlay, see `check`."""
+def _faults(classes: Sequence[Model], overlay: Any, where: str) -> Iterator[KeyFault]:
+    """Yield each fault of an overlay, see `check`."""
     if not isinstance(overlay, Mapping):
-        yield no_group(where, overlay)
+        yield KeyFault(no_group(where, overlay), where)
         return
     for name, value in overlay.items():
         owners = [cls for cls in classes if name in keys_of(cls)]
         if not owners:
-            yield unknown_key(where, str(name), nearest_key(classes, str(name)))
+            message = unknown_key(where, str(name), nearest_key(classes, str(name)))
+            yield KeyFault(message, dotted(where, name))
         elif name != tag_of(classes):
             yield from _faults_at(owners, name, value, dotted(where, name))
 
 
 def _faults_at(
     owners: Sequence[Model], key: str, value: Any, where: str
-) -> Iterator[str]:
-    """Yield a message for each fault of the value at a key of several sections."""
+) -> Iterator[KeyFault]:
+    """Yield each fault of the value at a key of several sections."""
     sections, kinds, is_nullable = _accepted(tuple(owners), key)
     if not sections:
         faults = [value_fault(cls, key, value, where) for cls in owners]
         if all(faults):
-            yield str(faults[0])
+            yield KeyFault(str(faults[0]), where)
         return
     if value in (None, "null") and is_nullable:
         return
@@ -141,7 +182,7 @@ def _faults_at(
     if isinstance(values, Mapping) and values.get(tag, kinds[0]) in kinds:
         yield from _faults(sections, values, where)
     else:
-        yield unknown_kind(where, values, tag, ", ".join(kinds))
+        yield KeyFault(unknown_kind(where, values, tag, ", ".join(kinds)), where)
 
 
 @plugins.cached

@@ -173,7 +173,7 @@ def keys_of(cls: Model) -> dict[str, Key]:
     return keys
 
 
-@functools.cache
+@plugins.cached
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
     """Return the keys of a section or of a dataclass of `dpsum`, as pydantic's."""
     model = model_of(cls) if is_library(cls) else cls

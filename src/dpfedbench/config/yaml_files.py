@@ -181,6 +181,36 @@ def read_file(path: str | Path) -> dict[str, Any]:
     return load_yaml(text, str(path))
 
 
+def place_of(key: str, files: Sequence[str | Path]) -> str:
+    """Return the place of a key in configuration files, "FILE, line N"; "" without one.
+
+    Args:
+        key: the dotted key.
+        files: the files, of which later ones override earlier ones.
+    """
+    for path in reversed(files):
+        line = _line_of(yaml.compose(text_of(Path(path)), Loader=_Loader), key)
+        if line is not None:
+            return f"{path}, line {line}"
+    return ""
+
+
+def _line_of(node: yaml.Node | None, key: str) -> int | None:
+    """Return the line of a dotted key below a node of YAML; None without one."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for name, value in node.value:
+        if name.value == key:
+            return int(name.start_mark.line) + 1
+        inner = key.removeprefix(f"{name.value}.")
+        is_merged = name.tag == f"{_TAG}merge"
+        if inner != key or is_merged:
+            line = _line_of(value, inner)
+            if line is not None:
+                return line
+    return None
+
+
 def check_config_option(words: Sequence[str]) -> None:
     """Refuse values of --config that Snakemake does not read as they look.
 

@@ -1,15 +1,22 @@
 """Cells of tables and figures: a series at a task, expanded to its runs.
 
-The values of a run come from overlays, of which later ones override earlier ones: those
-of several runs (`TableCell.shared_values`), then those of the cell alone
-(`TableCell.overlay`).
+The values of a run begin with those of its method's class. Overlays lie over them, of
+which later ones override earlier ones: those of several runs (`_shared_values`), then
+those of the cell alone (`TableCell._overlays`).
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from dpfedbench.config.merge import fit, leaves, merge, set_key
+from dpfedbench.config.merge import (
+    KeyFault,
+    keep_declared,
+    lay,
+    leaves,
+    merge,
+    set_key,
+)
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
@@ -137,15 +144,13 @@ class TableCell:
         """
         item = self.item
         method = self._check_names()
-        overlay = self.overlay(method)
-        values = fit(method, merge(self.shared_values(), overlay), overlay)
+        values = self._values(method)
         published_dataset = values.get("dataset", "")
         stand_in = item.known.configuration.stand_ins.get(published_dataset)
         values["dataset"] = stand_in or published_dataset
         item.known.check_dataset(values["dataset"], f"{item.where} (task {self.task})")
         values = self._with_other_runs(values)
         try:
-            check_method_and_seed(overlay, f"experiments.{item.paper}")
             runs = self._read_runs(method, values)
             tests = self._tests_of(runs)
             for run in (runs[0], *tests[:1]):
@@ -208,41 +213,40 @@ class TableCell:
 
     # Values
 
-    def shared_values(self) -> dict[str, Any]:
-        """Return the merged overlays that the cells of a method at a task share.
+    def _values(self, method: type[Method]) -> dict[str, Any]:
+        """Return the values of the method's class with all overlays laid over them.
 
-        They are the configuration's `run`, the paper's `run`, the task, the method's
-        defaults, and the configuration's and the paper's overlays for the method. So a
-        method's structure overrides a task's values.
+        Raises:
+            KeyFault: an overlay has a key that the method does not have.
         """
-        known = self.item.known
-        experiment = self.item.experiment
-        method = self.series.method
-        return merge(
-            known.configuration.run,
-            experiment.run,
-            experiment.tasks[self.task],
-            known.methods[method].defaults,
-            known.configuration.methods.get(method),
-            experiment.methods.get(method),
-        )
+        try:
+            values = _shared_values(self.item, self.task, method)
+            for where, overlay in self._overlays(method):
+                check_method_and_seed(overlay, where)
+                values = lay(method, values, overlay, where)
+        except KeyFault as fault:
+            message = f"{fault} [in {self._location}]"
+            raise KeyFault(message, fault.key) from None
+        return values
 
-    def overlay(self, method: type[Method]) -> dict[str, Any]:
-        """Return the merged overlays of this cell alone. They have to fit the method.
+    def _overlays(
+        self, method: type[Method]
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the overlays of this cell alone, with their dotted keys.
 
         They are the settings of the released code, the variants that the series uses,
         its `run`, the point of a search, and the swept value.
         """
-        overlay = merge(
-            self._released_settings(method),
-            *(self.item.experiment.variants[name] for name in self._variants),
-            self.series.run,
-            self.point,
-        )
-        if self.x is None or self._swept_key.startswith(_TEST):
-            return overlay
-        swept = set_key(overlay, self._swept_key, _whole(self.x))
-        return merge(swept, self.further)
+        paper = f"experiments.{self.item.paper}"
+        yield f"{method.name}.released", self._released_settings(method)
+        for name in self._variants:
+            yield f"{paper}.variants.{name}", self.item.experiment.variants[name]
+        yield f"{self._where}.run", self.series.run
+        yield f"{self._where}.search.values", self.point or {}
+        if self.x is not None and not self._swept_key.startswith(_TEST):
+            swept = set_key({}, self._swept_key, _whole(self.x))
+            yield f"{self.item.where}.x.key", swept
+            yield f"{self.item.where}.x.also", self.further or {}
 
     def _released_settings(self, method: type[Method]) -> dict[str, Any]:
         """Return the settings of the method's released code, if the series repeats it.
@@ -392,6 +396,36 @@ class TableCell:
             for key, value in leaves(published).items()
             if ours.get(key) != value
         )
+
+
+def _shared_values(
+    item: ItemContext, task: str, method: type[Method]
+) -> dict[str, Any]:
+    """Return the values that the cells of a method at a task of a paper share.
+
+    They are those of the method's class, and over them the overlays for all methods
+    (the configuration's, the paper's and the task's), the method's defaults, and the
+    overlays for groups of methods and for the method (the configuration's, then the
+    paper's).
+    """
+    configuration = item.known.configuration
+    where = f"experiments.{item.paper}"
+    values = method.default_values()
+    for key, overlay in (
+        ("run", configuration.run),
+        (f"{where}.run", item.experiment.run),
+        (f"{where}.tasks.{task}", item.experiment.tasks[task]),
+    ):
+        values = lay(method, values, keep_declared(method, overlay), key)
+    values = lay(method, values, method.defaults, f"{method.name}.defaults")
+    for key, sections in (
+        ("methods", configuration.methods),
+        (f"{where}.methods", item.experiment.methods),
+    ):
+        for group in method.groups():
+            overlay = sections.get(group, {})
+            values = lay(method, values, overlay, f"{key}.{group}")
+    return values
 
 
 def _read(method: type[Method], values: Mapping[str, Any]) -> Method:

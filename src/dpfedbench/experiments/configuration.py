@@ -360,7 +360,11 @@ class Experiment(Settings):
         {}, doc="overlay of every run of this paper, over the configuration's `run`"
     )
     methods: dict[str, Overlay] = setting(
-        {}, doc="overlays for single methods, by name, in this paper alone"
+        {},
+        doc=(
+            "overlays in this paper alone, by the name of a method, of a family"
+            " (client-level, local-record, party) or all"
+        ),
     )
     variants: dict[str, Overlay] = setting(
         {}, doc="overlays by name, for series to `use`"
@@ -407,7 +411,11 @@ class Configuration(Settings):
         {}, doc="default run, over which papers, tasks, methods and series are merged"
     )
     methods: dict[str, Overlay] = setting(
-        {}, doc="overlays of `run` for single methods, by name, in all papers"
+        {},
+        doc=(
+            "overlays of `run` in all papers, by the name of a method, of a family"
+            " (client-level, local-record, party) or all"
+        ),
     )
     tuning: dict[str, Tuning | None] = setting(
         {}, doc="search for the hyper-parameters of a method, by its name"

@@ -5,10 +5,12 @@ cells (`cells`).
 import dataclasses
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from dpfedbench.config.merge import set_key
+from dpfedbench.config.merge import KeyFault, set_key
+from dpfedbench.config.yaml_files import place_of
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import ItemContext, Known, TableCell
 from dpfedbench.experiments.configuration import (
@@ -35,6 +37,7 @@ def make_plan(
     methods: Methods = METHODS,
     datasets: Collection[str] | None = None,
     holdings: Mapping[str, str] | None = None,
+    files: Sequence[Path] = (),
 ) -> Plan:
     """Expand a configuration into items and runs.
 
@@ -43,16 +46,27 @@ def make_plan(
         methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes (`datasets.read_holdings`).
+        files: files of the configuration, for messages; later ones override earlier
+            ones.
 
     Raises:
-        BenchError: a bad key or value, with its full name; a method, task or data set
+        BenchError: a bad key or value, with its full name, file and line; a method, task or data set
             that does not exist; a run that needs more data than its data set holds.
     """
     known = Known(configuration, methods, datasets, holdings or {})
+    try:
+        return _make_plan(known)
+    except KeyFault as fault:
+        place = place_of(fault.key, files)
+        raise BenchError(f"{fault} ({place})" if place else str(fault)) from None
+
+
+def _make_plan(known: Known) -> Plan:
+    """Return the plan; see `make_plan`."""
     _check_names(known)
     items = {
         (item.paper, item.name): item
-        for paper, experiment in configuration.experiments.items()
+        for paper, experiment in known.configuration.experiments.items()
         if experiment is not None
         for item in _items_of(known, paper, experiment)
     }
@@ -81,9 +95,8 @@ def _with_references(items: Collection[PlannedItem]) -> dict[str, Method]:
 def _check_names(known: Known) -> None:
     """Refuse methods, data sets and keys of overlays that do not exist."""
     configuration = known.configuration
-    for key in ("methods", "tuning"):
-        for name in getattr(configuration, key):
-            known_name(name, known.methods, f"{key}.{name}", "method")
+    for name in configuration.tuning:
+        known_name(name, known.methods, f"tuning.{name}", "method")
     for name, stand_in in configuration.stand_ins.items():
         for dataset in filter(None, (name, stand_in)):
             known.check_dataset(dataset, f"stand_ins.{name}")

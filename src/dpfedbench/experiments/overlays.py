@@ -1,12 +1,12 @@
-"""Overlays of a configuration, and the check that each sets only keys that its runs
-have.
+"""Overlays of a configuration, their order, and the check that each sets only keys that
+its runs have.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpfedbench.config.merge import check
-from dpfedbench.errors import BenchError
+from dpfedbench.config.merge import KeyFault, check
+from dpfedbench.config.messages import dotted
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.method import Method
@@ -18,24 +18,38 @@ Methods = Mapping[str, type[Method]]
 def check_overlays(configuration: Configuration, methods: Methods) -> None:
     """Refuse invalid keys and values of overlays.
 
-    An overlay for all methods has to fit one of them; an overlay for one method has to
-    fit that method.
+    An overlay for several methods has to fit one of them; an overlay for one method has
+    to fit that method.
 
     Raises:
         BenchError: names the full key.
     """
     everything = list(methods.values())
-    for where, overlay, method in overlays(configuration):
-        if method:
-            known_name(method, methods, where, "method")
+    for where, overlay, group in overlays(configuration):
+        fitting = everything
+        if group:
+            check_group(group, methods, where)
+            fitting = [cls for cls in everything if group in cls.groups()]
         check_method_and_seed(overlay, where)
-        check([methods[method]] if method else everything, overlay, where)
+        check(fitting, overlay, where)
+
+
+def check_group(name: str, methods: Methods, where: str) -> None:
+    """Refuse a name that is neither a method nor a group of methods."""
+    groups = dict.fromkeys(
+        [*methods, *(group for cls in methods.values() for group in cls.groups())]
+    )
+    known_name(name, groups, where, "method")
 
 
 def overlays(
     configuration: Configuration,
 ) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield all overlays with their keys and the method of each; "" for all."""
+    """Yield all overlays with their keys, and the group of methods of each.
+
+    The group is a name of `Method.groups`; "" for overlays that all methods share, of
+    which a method takes the parts that it declares.
+    """
     yield "run", configuration.run, ""
     yield from (
         (f"methods.{name}", overlay, name)
@@ -61,7 +75,8 @@ def check_method_and_seed(overlay: Mapping[str, Any], where: str) -> None:
     """Refuse an overlay that sets the method or the seed of a run."""
     for key in ("method", "seed"):
         if key in overlay:
-            raise BenchError(
+            message = (
                 f"unknown key {where}.{key}: a run has its method from its series and"
                 " its seed from seeds"
             )
+            raise KeyFault(message, dotted(where, key))

@@ -33,6 +33,8 @@ from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.server.server_step import Step
@@ -253,7 +255,6 @@ class NonPrivateReptile(Method):
     title = "Non-private Reptile"
     paper = "dp-meta-learning-gbml"
     defaults = {
-        "model": {"normalisation": "record"},
         "client_update": {
             "kind": "reptile",
             "inner_steps": 5,
@@ -263,6 +264,8 @@ class NonPrivateReptile(Method):
         "server": {"optimizer": "sgd", "rate": 1.0},
     }
 
+    # A client's examples are taken one by one.
+    model: ModelSettings = Conv4Model(normalisation="record")
     participation: OnePass | BallsAndBins | Poisson | Passes = OnePass()
     client_update: Reptile = Reptile()
     server: Step = Step()

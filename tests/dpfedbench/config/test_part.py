@@ -13,7 +13,14 @@ import pytest
 
 import dpfedbench
 from dpfedbench.config.kinds import is_library, is_section
-from dpfedbench.config.merge import fit, leaves, merge, set_key
+from dpfedbench.config.merge import (
+    KeyFault,
+    keep_declared,
+    lay,
+    leaves,
+    merge,
+    set_key,
+)
 from dpfedbench.config.part import Settings, kind_of, kinds_of, setting
 from dpfedbench.config.schema import convert, fields_of, keys_of, members
 from dpfedbench.errors import BenchError
@@ -200,17 +207,61 @@ def test_merge_takes_text_beside_a_group_as_its_kind() -> None:
     assert merge({"rule": "still"}, {"rule": "odd"}) == {"rule": "odd"}
 
 
-def test_fit_leaves_out_keys_that_the_parts_do_not_have() -> None:
-    values = {"rule": STILL | {"window": 3}, "names": {}, "other": 1}
-    assert fit(AnyRule, values) == {"rule": STILL, "names": {}}
-    assert fit(OnlyStill, {"rule": MOVING | {"window": 3}}) == {"rule": STILL}
+def test_lay_keeps_the_keys_that_both_kinds_have() -> None:
+    """`window` and `form` are keys of `moving` alone."""
+    values = {"rule": {"kind": "moving", "threshold": 0.25, "window": 3}}
+    assert lay(AnyRule, values, {"rule": "still"}, "run") == {
+        "rule": {"kind": "still", "threshold": 0.25}
+    }
+    laid = lay(AnyRule, {"rule": STILL}, {"rule": {"kind": "moving"}}, "run")
+    assert laid == {"rule": {"kind": "moving", "threshold": 0.5}}
 
 
-def test_fit_keeps_the_keys_of_the_run_itself() -> None:
-    run = {"rule": {"kind": "still", "window": 4}, "other": 1}
-    assert fit(AnyRule, merge({"rule": {"form": "sum"}}, run), run) == run
-    run = {"rule": {"kind": "moving"}}
-    assert fit(OnlyStill, run, run) == run
+def test_lay_keeps_the_other_keys_of_a_part_of_the_same_kind() -> None:
+    values = {"rule": MOVING | {"window": 3}}
+    assert lay(AnyRule, values, {"rule": {"threshold": 2}}, "run") == {
+        "rule": {"kind": "moving", "threshold": 2, "window": 3}
+    }
+    assert lay(AnyRule, values, {"rule": None}, "run") == {"rule": None}
+    assert values == {"rule": MOVING | {"window": 3}}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "key", "message"),
+    [
+        ({"other": 1}, "run.other", "unknown key run.other"),
+        ({"rule": {"windw": 1}}, "run.rule.windw", "unknown key run.rule.windw"),
+        (
+            {"rule": {"kind": "still", "window": 4}},
+            "run.rule.window",
+            "unknown key run.rule.window: kinds with this key: moving",
+        ),
+        (
+            {"rule": "stil"},
+            "run.rule.kind",
+            'run.rule.kind is "stil": expected one of moving, odd, still',
+        ),
+    ],
+)
+def test_lay_refuses_what_the_chosen_part_does_not_have(
+    overlay: dict[str, Any], key: str, message: str
+) -> None:
+    with pytest.raises(KeyFault) as fault:
+        lay(AnyRule, {"rule": MOVING}, overlay, "run")
+    assert fault.value.key == key
+    assert str(fault.value).startswith(message)
+
+
+def test_keep_declared_leaves_out_whole_parts_alone() -> None:
+    """A part that is not declared, and a part of a kind that is not accepted; a key
+    inside a declared part stays, for `lay` to refuse.
+    """
+    overlay = {"rule": MOVING, "other": {"a": 1}}
+    assert keep_declared(OnlyStill, overlay) == {}
+    wrong = {"rule": {"window": 3}}
+    assert keep_declared(OnlyStill, wrong) == wrong
+    with pytest.raises(KeyFault, match=r"unknown key run\.rule\.window"):
+        lay(OnlyStill, {"rule": STILL}, keep_declared(OnlyStill, wrong), "run")
 
 
 def test_leaves_and_set_key_are_inverse() -> None:

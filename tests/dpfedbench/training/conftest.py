@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.config.merge import fit, merge
+from dpfedbench.config.merge import lay, merge
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records, load_records
@@ -26,6 +26,7 @@ from dpfedbench.training.client_updates.client_update import Clients
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
+from tests.base_values import fit
 from tests.partitions import make_dirichlet, make_fragments, make_partition
 
 RUN = {
@@ -39,7 +40,7 @@ RUN = {
         "support_per_class": 1,
         "query_per_class": 2,
     },
-    "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
+    "model": {"kind": "conv4", "filters": 4},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
     "client_update": {"inner_steps": 1, "inner_rate": 0.1},
     "clipping": {
@@ -107,12 +108,14 @@ DIFFERENCE = merge(
 def make_config(*overlays, general=RUN):
     """Return a run of the small federation.
 
-    The overlays lie above the method's defaults, which lie above `general`. Keys of
-    `general` that the method lacks are left out; keys of the overlays have to fit.
+    The overlays lie above the method's defaults, which lie above `general`, which lies
+    above the values of the method's class. Keys of `general` that the method lacks are
+    left out; keys of the overlays have to fit.
     """
     values = merge(*overlays)
     method = METHODS[values.pop("method", general["method"])]
-    resolved = fit(method, merge(general, method.defaults, values), values)
+    fitted = fit(method, merge(general, method.defaults, values), values)
+    resolved = lay(method, method.default_values(), fitted, "")
     return read_run(resolved | {"method": method.name})
 
 
