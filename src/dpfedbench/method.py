@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import yaml
 
+from dpfedbench import plugins
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.kinds import is_part, is_section, kind_of
+from dpfedbench.config.merge import lay
 from dpfedbench.config.messages import LOWER_CASE, nearest
 from dpfedbench.config.part import (
     Section,
@@ -139,7 +141,28 @@ class Method(Settings):
         clipping: ClippingRule
         noise: Noise
 
+    def __init__(self, **values: Any) -> None:
+        """Create a run from values that differ from those of the class.
+
+        Args:
+            values: values by key. A mapping is laid over the section or part of the
+                class, and a section or part replaces it. Without `seed` it is 0.
+
+        Raises:
+            BenchError: an unknown key or kind, or a value out of bounds.
+        """
+        stated = {"method": type(self).name, "seed": 0} | values
+        plain_values = {
+            key: value for key, value in stated.items() if not is_section(type(value))
+        }
+        laid = lay(type(self), self.default_values(), plain_values, "")
+        super().__init__(**stated | {key: laid[key] for key in plain_values})
+
+    # Pydantic's mark of an `__init__` that adds no values to those of `read`.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @classmethod
+    @plugins.cached
     def default_values(cls) -> dict[str, Any]:
         """Return the plain values of all keys that have a default in the class."""
         return {

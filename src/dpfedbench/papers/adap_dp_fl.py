@@ -23,15 +23,59 @@ Step 4 can be read in three ways, which are three clipping rules of `dpsum.clipp
 | `MeanOfRawNorms` | the gradients before clipping | none |
 
 `training.client_updates.local_steps` has the local steps.
+
+The values of the classes are those of Section V for MNIST, so that `AdapDpFl()` is the
+paper's run. For Fashion-MNIST the paper has the rate 0.001, alpha = 0.01, z from 4 and
+beta = 0.9998.
 """
 
+from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
+from dpfedbench.method import Method
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.models.zoo.cnn import CnnModel
 from dpfedbench.papers.shared import LocalRecordMethod
+from dpfedbench.parts.budget import BudgetSettings
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.parts.partitions.fragments import Fragments
+from dpfedbench.parts.server.server_step import Average
+from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.clipping import Constant
-from dpsum.noise import Gaussian
+from dpsum.clipping import Constant, LotRule, NormOfRelease
+from dpsum.noise import Decaying, Gaussian
+from dpsum.participation import PoissonLots
 
 
-class AdapDpFl(LocalRecordMethod):
+class Silos(Method):
+    """Ten clients with records of their own, in which all methods of Section V train."""
+
+    dataset: str = "mnist"
+    task: Task = Task(ways=10, shots=0)
+    # Section V-A: 40 of 400 fragments, of records sorted by label, for each client.
+    # (The sizes of tasks are for few-shot clients.)
+    clients: PartitionScheme = Fragments(  # type: ignore[call-arg]  # its tag is partition
+        count=10,
+        fragments=400,
+        examples_per_class=6,
+        support_per_class=1,
+        query_per_class=1,
+    )
+    # Section V-A. Whether pixels are normalised is not stated.
+    model: ModelSettings = CnnModel(pixel_mean=0.1307, pixel_deviation=0.3081)
+    # Section V-A: L = 78. Training ends at epsilon = 2, by Theorem 1 after at most
+    # 33,495 rounds (z = 6).
+    participation: PoissonLots = PoissonLots(cohort=78, rounds=34_000)
+    # Section V-A: one local round; Adam at 0.002. Whether its state is kept is not
+    # stated.
+    client_update: LocalSteps = LocalSteps(
+        inner_steps=1, inner_rate=0.002, optimizer=Adam(), keep_state=True
+    )
+    server: Average = Average()  # Algorithm 1, line 23
+    # The number of records of the validation loss is not stated.
+    validation: Validation = Validation(tasks=1000)
+    evaluation: Evaluation = Evaluation(every=100)
+
+
+class AdapDpFl(Silos, LocalRecordMethod):
     """Adap DP-FL: each client takes private sums over its records, with a threshold of
     its own.
     """
@@ -42,8 +86,17 @@ class AdapDpFl(LocalRecordMethod):
     version = "3"
     claims = {"poisson-lots": WHOLE_ORDERS}
 
+    # Eq. 6 to 8 and Section V-B: alpha = 1. The threshold of the first lot is found on
+    # random data (Section IV-A).
+    clipping: LotRule = NormOfRelease(threshold=None, factor=1.0)
+    # Section V-B: z from 6, beta = 0.9999. Section IV-B: after three decreases in a row.
+    noise: Gaussian | Decaying = Decaying(multiplier=6.0, decay=0.9999, falls=3)
+    validation: Validation = Validation(every=1, tasks=1000)  # Algorithm 1, line 24
+    # Section V-B: epsilon = 2. Section III-B: delta = 1e-5.
+    budget: BudgetSettings = BudgetSettings(epsilon=2.0, delta=1e-5)
 
-class DpFl(LocalRecordMethod):
+
+class DpFl(Silos, LocalRecordMethod):
     """Baseline of the paper (Zheng et al. 2021, in Section V): one threshold and one
     noise scale for all clients and rounds.
 
@@ -55,7 +108,7 @@ class DpFl(LocalRecordMethod):
     paper = "adap-dp-fl"
     version = "2"
     claims = {"poisson-lots": WHOLE_ORDERS}
-    defaults = {"clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}}
 
-    clipping: Constant = Constant()
-    noise: Gaussian = Gaussian()
+    clipping: Constant = Constant(threshold=1.0)  # Section V-B
+    noise: Gaussian = Gaussian(multiplier=3.0)  # Section V-B: 3, 4 and 6
+    budget: BudgetSettings = BudgetSettings(epsilon=2.0, delta=1e-5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.config.merge import lay, merge
+from dpfedbench.config.merge import merge
 from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records, load_records
@@ -20,6 +20,7 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.models.choose import Choice
 from dpfedbench.papers import METHODS, read_run
+from dpfedbench.papers.gbml import NonPrivateReptile
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
 from dpfedbench.training.client_updates.client_update import Clients
@@ -58,6 +59,9 @@ RUN = {
 }
 """The small federation's base configuration."""
 
+RECORD_MODEL = {"model": {"normalisation": "record"}}
+"""Model of methods that take a client's examples one by one."""
+
 PLAIN = {"method": "maml"}
 LOTS = merge(
     RUN,
@@ -70,7 +74,7 @@ LOTS = merge(
         "participation": {"kind": "poisson-lots", "cohort": 8},
         "client_update": {"inner_rate": 0.01, "optimizer": "adam"},
         "clipping": {"kind": "constant", "threshold": 1.0},
-        "noise": {"multiplier": 2.0},
+        "noise": {"kind": "fixed", "multiplier": 2.0},
         "budget": {"delta": 1e-4, "profile": "claimed"},
         "server": {"kind": "average"},
         "validation": {"every": 1, "tasks": 20, "ensemble": 1},
@@ -108,14 +112,15 @@ DIFFERENCE = merge(
 def make_config(*overlays, general=RUN):
     """Return a run of the small federation.
 
-    The overlays lie above the method's defaults, which lie above `general`, which lies
-    above the values of the method's class. Keys of `general` that the method lacks are
-    left out; keys of the overlays have to fit.
+    The overlays lie above the method's defaults, which lie above `general`. Keys of
+    `general` that the method lacks are left out; keys of the overlays have to fit. The
+    values of the method's class count only for sections and kinds that neither states.
     """
     values = merge(*overlays)
     method = METHODS[values.pop("method", general["method"])]
-    fitted = fit(method, merge(general, method.defaults, values), values)
-    resolved = lay(method, method.default_values(), fitted, "")
+    if issubclass(method, NonPrivateReptile):
+        general = merge(RECORD_MODEL, general)
+    resolved = fit(method, merge(general, method.defaults, values), values)
     return read_run(resolved | {"method": method.name})
 
 
