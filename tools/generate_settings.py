@@ -36,18 +36,18 @@ A configuration is `config/config.yaml`, the experiment files, any `--configfile
 override earlier ones. The settings of a run come from these layers, of which later ones override earlier ones too:
 
 1. the values of the method's class;
-2. `run`, for all methods;
+2. `run`, for all methods, and `small.NAME`, sizes for those that state none;
 3. the `run` of the paper's experiment, and its task;
 4. the `defaults` of the method;
-5. `methods.NAME`, then `experiments.PAPER.methods.NAME`. NAME is `all`, a family (`client-level`, `local-record`,
-   `party`) or a method; the section for a method lies over that for its family;
+5. `methods.NAME`, then `experiments.PAPER.methods.NAME`;
 6. what the series `use`s, its `run`, and the swept key.
 
-Each layer is laid over the values below it, key by key. Where a key takes one of several parts, `kind` names the part;
+NAME is `all`, a family (`client-level`, `local-record`, `party`) or a method; the section for a method lies over that for
+its family. Each layer is laid over the values below it, key by key. Where a key takes one of several parts, `kind` names the part;
 a text is short for `{kind: text}`. Two rules say what a layer does not change:
 
 - **Another kind** keeps the values of the keys that both kinds have, and takes its own defaults for the rest.
-- **A whole part** in layer 2 or 3, which are for all methods, is not for a method that does not declare it, or that
+- **A whole part** in a section for all methods (`run` and a task) is not for a method that does not declare it, or that
   does not accept its kind.
 
 Every other key has to fit: a key that the method, or the part of the chosen kind, does not have is refused with its

@@ -15,6 +15,7 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
+from dpfedbench.papers import METHODS
 from tests.shipped import parsed
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
@@ -203,3 +204,56 @@ def test_plan_imports_no_heavy_library() -> None:
     command = [sys.executable, "-c", PRINT_HEAVY_IMPORTS]
     output = subprocess.check_output(command, cwd=CONFIG.parent, text=True)
     assert output == "[]\n[]\n"
+
+
+LETTERS = {"dataset": "glyphs"}
+RECORDS = {
+    "dataset": "digits",
+    "task": {"ways": 10, "shots": 0},
+    "clients": {"count": 4, "partition": "fragments", "fragments": 20},
+    "model": "cnn",
+}
+LOTS = ("local-record", "fedavg")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, method in METHODS.items()
+        if method.trained and "party" not in method.groups()
+    ],
+)
+def test_own_experiment_has_small_sizes_without_asking(name: str) -> None:
+    """It states the data and the method alone. The classes have the papers' sizes:
+    400,000 clients, 34,000 rounds.
+    """
+    takes_records = set(LOTS) & set(METHODS[name].groups())
+    pretrains = METHODS[name].pretrains
+    task = RECORDS if takes_records and not pretrains else LETTERS
+    settings = {"method": name}
+    if name == "fedavg":
+        settings |= {"run": {"participation": "poisson-lots", "server": "average"}}
+    if name in ("dp-fedavg", "dp-scaffold"):
+        settings |= {"run": {"clients": RECORDS["clients"], "model": "cnn"}}
+        task = RECORDS | {"participation": {"kind": "poisson", "cohort": 2}}
+    values = configuration() | {
+        "experiments": {
+            "mine": {
+                "title": "Mine",
+                "tasks": {"data": task},
+                "tables": {
+                    "one": {
+                        "title": "one",
+                        "tasks": ["data"],
+                        "series": {"row": settings},
+                    }
+                },
+            }
+        }
+    }
+    for run in plan(values).runs.values():
+        assert run.clients.count <= 2000
+        assert run.participation.cohort <= 500
+        assert run.participation.rounds <= 150
+        assert run.evaluation.tasks <= 200

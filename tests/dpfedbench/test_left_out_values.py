@@ -42,6 +42,7 @@ def overlays_of(
     """Return the overlays that the cells of a method at a task share, in order."""
     return [
         configuration.run,
+        *(configuration.small.get(group, {}) for group in method.groups()),
         experiment.run,
         experiment.tasks[task],
         method.defaults,

@@ -403,29 +403,35 @@ def _shared_values(
 ) -> dict[str, Any]:
     """Return the values that the cells of a method at a task of a paper share.
 
-    They are those of the method's class, and over them the overlays for all methods
-    (the configuration's, the paper's and the task's), the method's defaults, and the
-    overlays for groups of methods and for the method (the configuration's, then the
-    paper's).
+    They are those of the method's class, and over them the configuration's overlay for
+    all methods and its small sizes, the overlays of the paper and of the task for all
+    methods, the method's defaults, and the overlays for groups of methods and for the
+    method (the configuration's, then the paper's).
     """
     configuration = item.known.configuration
+    experiment = item.experiment
     where = f"experiments.{item.paper}"
     values = method.default_values()
     for key, overlay in (
-        ("run", configuration.run),
-        (f"{where}.run", item.experiment.run),
-        (f"{where}.tasks.{task}", item.experiment.tasks[task]),
+        ("run", keep_declared(method, configuration.run)),
+        *_sections(method, "small", configuration.small),
+        (f"{where}.run", keep_declared(method, experiment.run)),
+        (f"{where}.tasks.{task}", keep_declared(method, experiment.tasks[task])),
+        (f"{method.name}.defaults", method.defaults),
+        *_sections(method, "methods", configuration.methods),
+        *_sections(method, f"{where}.methods", experiment.methods),
     ):
-        values = lay(method, values, keep_declared(method, overlay), key)
-    values = lay(method, values, method.defaults, f"{method.name}.defaults")
-    for key, sections in (
-        ("methods", configuration.methods),
-        (f"{where}.methods", item.experiment.methods),
-    ):
-        for group in method.groups():
-            overlay = sections.get(group, {})
-            values = lay(method, values, overlay, f"{key}.{group}")
+        values = lay(method, values, overlay, key)
     return values
+
+
+def _sections(
+    method: type[Method], where: str, sections: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the overlays for a method with their keys, those for more methods first."""
+    for group in method.groups():
+        if group in sections:
+            yield f"{where}.{group}", sections[group]
 
 
 def _read(method: type[Method], values: Mapping[str, Any]) -> Method:

@@ -410,6 +410,13 @@ class Configuration(Settings):
     run: Overlay = setting(
         {}, doc="default run, over which papers, tasks, methods and series are merged"
     )
+    small: dict[str, Overlay] = setting(
+        {},
+        doc=(
+            "sizes of runs that state none, over `run` and below the papers, by the"
+            " name of a method, of a family (client-level, local-record, party) or all"
+        ),
+    )
     methods: dict[str, Overlay] = setting(
         {},
         doc=(

@@ -51,10 +51,9 @@ def overlays(
     which a method takes the parts that it declares.
     """
     yield "run", configuration.run, ""
-    yield from (
-        (f"methods.{name}", overlay, name)
-        for name, overlay in configuration.methods.items()
-    )
+    for key in ("small", "methods"):
+        for name, overlay in getattr(configuration, key).items():
+            yield f"{key}.{name}", overlay, name
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             where = f"experiments.{paper}"
