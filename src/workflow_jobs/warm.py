@@ -57,6 +57,7 @@ It is "no" if the user disables the warm process.
 FEWEST = 4
 """Least number of jobs for which starting a warm process pays off."""
 
+_SOURCES = Path(__file__).resolve().parents[1]
 _IMPORTED = ("dpfedbench", "dpkernels", "dploss", "dpsum", "drawnsets", "workflow_jobs")
 """Packages that the warm process imports; an edit of one starts a new process."""
 _PATIENCE = 30.0
@@ -155,13 +156,24 @@ def _name() -> str:
     return f"\0dpfedbench-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
+def _package_folders() -> dict[str, Path]:
+    """Return the folders of the packages of this checkout, or beside this package."""
+    places = [_SOURCES, *sorted(_SOURCES.parent.glob("packages/*/src"))]
+    return {
+        name: place / name
+        for place in places
+        for name in _IMPORTED
+        if (place / name).is_dir()
+    }
+
+
 def _state() -> str:
     """Return a hash of the packages' source files and of the installed packages.
 
     Plugins do not count: each job imports them in its fork.
     """
     state = []
-    packages = [*filter(None, map(plugins.package_folder, _IMPORTED))]
+    packages = _package_folders().values()
     for folder, _, names in (level for top in packages for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
@@ -358,11 +370,9 @@ def _import_all() -> None:
         "snakemake.logging",
         "matplotlib.backends.backend_agg",
     ]
-    for package in _IMPORTED:
-        folder = plugins.package_folder(package)
-        if folder is not None:
-            modules = pkgutil.walk_packages([str(folder)], f"{package}.")
-            named += [module.name for module in modules]
+    for package, folder in _package_folders().items():
+        modules = pkgutil.walk_packages([str(folder)], f"{package}.")
+        named += [module.name for module in modules]
     for module in named:
         with contextlib.suppress(
             Exception
