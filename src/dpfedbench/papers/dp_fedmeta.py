@@ -102,6 +102,7 @@ class DpAgrlr(DpAgr):
 
     name = "dp-agrlr"
     title = "DP-AGRLR"
+    version = "2"
     claims = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}
     defaults = {
         "model": {"normalisation": "record"},

@@ -75,6 +75,7 @@ class DpMamlSample(ClientLevelMethod):
     name = "dp-maml-sample"
     title = "DP-MAML, sample level"
     paper = "dp-maml"
+    version = "2"
     claims = {"one-pass": POISSON_MOMENTS, "within-task": ONE_RELEASE}
     defaults = {
         "model": {"normalisation": "record"},

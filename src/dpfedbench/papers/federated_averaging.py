@@ -229,6 +229,7 @@ class DpScaffold(DpFedAvg):
     name = "dp-scaffold"
     title = "DP-SCAFFOLD"
     paper = "clients-that-differ"
+    version = "2"
 
     participation: Poisson | ShuffledEpochs | MinSeparation = Poisson()
     client_update: Scaffold = Scaffold()
