@@ -48,7 +48,7 @@ def write_code(folder: Path, *pages: str, pattern: str, package: str = "") -> Pa
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Make a working folder with the method and the parts of a page."""
-    return write_code(tmp_path / "work", "add-a-part.md", pattern=METHOD)
+    return write_code(tmp_path / "work", "your-method.md", pattern=METHOD)
 
 
 def edit(path: Path, text: str = "# edited\n") -> None:
@@ -107,13 +107,13 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel('
 def test_plugin_published_as_a_wheel_is_found_and_trained(
     federation: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The repository is that of docs/recipes.md, with the method of docs/add-a-part.md.
+    """The repository is that of docs/recipes.md, with the method of docs/your-method.md.
 
     Each of three rounds of one pass has one release, over the gradients of 4 clients.
     """
     repository = tmp_path / "published"
     package = repository / "src" / "dpfedbench_anil"
-    write_code(package, "add-a-part.md", pattern=METHOD, package="dpfedbench_anil.")
+    write_code(package, "your-method.md", pattern=METHOD, package="dpfedbench_anil.")
     files = files_of_page("recipes.md")
     for name in ("pyproject.toml", "src/dpfedbench_anil/__init__.py"):
         (repository / name).write_text(files[name], encoding="utf-8")
@@ -217,7 +217,7 @@ print(*map(len, held), sorted(np.concatenate(held)) == list(range(400)))
 
 
 def test_plugin_may_have_accountants_attacks_and_partitions(tmp_path: Path) -> None:
-    write_code(tmp_path, "add-a-part.md", pattern="partitions/halving")
+    write_code(tmp_path, "your-method.md", pattern="partitions/halving")
     path = tmp_path / "mine.py"
     path.write_text(ACCOUNTANT_AND_ATTACK, encoding="utf-8")
     output = run_code(USE_THEM, folder=tmp_path, plugins="halving,mine")
@@ -257,7 +257,7 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
 
     The workflow makes and verifies the results, and plans them again after an edit.
     """
-    pages = ("add-a-part.md", "add-a-data-set.md")
+    pages = ("your-method.md", "your-data-and-model.md")
     folder = write_code(tmp_path, *pages, pattern=f"{METHOD}|stripes")
     (tmp_path / "own.yaml").write_text(without_others(CONFIGURATION), "utf-8")
     table = "results/tables/own/table1.csv"

@@ -53,7 +53,7 @@ class Data(Settings):
 
 
 class OwnDataset(Settings):
-    """Data set of the user: see docs/add-a-data-set.md."""
+    """Data set of the user: see docs/your-data-and-model.md."""
 
     reader: str = setting(
         pattern=LOWER_CASE, doc="module of dpfedbench.data that reads it"

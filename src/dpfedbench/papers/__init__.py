@@ -1,5 +1,5 @@
 """Registry of methods: those in the modules of this package, and those of plugins
-(`dpfedbench.plugins`). See docs/add-a-method.md.
+(`dpfedbench.plugins`). See docs/your-method.md.
 """
 
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""Networks, one file each, found by their folder. See docs/add-a-model.md."""
+"""Networks, one file each, found by their folder. See docs/your-data-and-model.md."""

@@ -1,6 +1,6 @@
 """Arguments of `contributions`: the model, and the clients of a cohort.
 
-docs/client-updates.md documents both.
+docs/your-method.md has examples of both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/client-updates.md: FedRep in two files outside the repository, on small pictures."""
+"""docs/your-method.md: FedRep in two files outside the repository, on small pictures."""
 
 import json
 import re
@@ -16,7 +16,7 @@ import dpfedbench
 from tests.calls import ROOT, call_snakemake
 from tests.pages import code_blocks, files_of_page, read_page
 
-PAGE = "client-updates.md"
+PAGE = "your-method.md"
 FILES = files_of_page(PAGE)
 # Laid over the page's sizes, and pictures in place of digits.
 SMALL = """
@@ -59,7 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("fedrep.py", "fedrep.yaml"):
         (folder / name).write_text(FILES[name], encoding="utf-8")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
-    (command,) = re.findall(r"`uv run snakemake --cores all (.*?)`", read_page(PAGE))
+    (command,) = re.findall(
+        r"`uv run snakemake --cores all (fed_rep .*?)`", read_page(PAGE)
+    )
     options = ["--snakefile", str(ROOT / "Snakefile"), *command.split(), "small.yaml"]
     done = call_snakemake(*options, folder=folder, DPFEDBENCH_DATA=str(folder))
     assert done.returncode == 0, done.stderr
@@ -144,8 +146,8 @@ print("equal" if np.allclose(*models, atol=1e-5) else "other")
 
 
 def test_method_of_the_page_with_two_private_sums_is_scaffold(folder: Path) -> None:
-    """The file of docs/add-a-method.md does what DP-SCAFFOLD does."""
-    text = files_of_page("add-a-method.md")["dp_control.py"]
+    """The file of docs/your-method.md does what DP-SCAFFOLD does."""
+    text = FILES["dp_control.py"]
     (folder / "dp_control.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-c", SCAFFOLD]
     output = subprocess.check_output(command, cwd=folder, text=True)
