@@ -1,4 +1,4 @@
-"""The benchmarks that docs/gpu.md and docs/performance.md run, on small cases."""
+"""The benchmarks that docs/performance.md runs, on small cases."""
 
 import subprocess
 import sys
