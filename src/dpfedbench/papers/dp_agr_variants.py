@@ -25,6 +25,9 @@ that the blocks are known: one pass.
 import dataclasses
 
 from dpfedbench.papers.dp_fedmeta import DpAgr
+from dpfedbench.parts.budget import BudgetSettings
+from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.claims import Claim, one_release
 from dpsum.clipping import Constant, PercentileOfReleases
 from dpsum.correlated_noise import Factorised
@@ -63,6 +66,7 @@ class DpAgrFtrl(DpAgr):
     participation: OnePass | MinSeparation | BallsAndBins = OnePass()  # type: ignore[assignment]  # some of the family
     clipping: Constant = Constant()
     noise: Factorised = Factorised()  # type: ignore[assignment]  # another of the family
+    server: Step = Step(optimizer=Sgd(momentum=0.9), rate=1.0)
 
     def sums(self) -> list[SumSpec]:
         (gradient_sum,) = super().sums()
@@ -90,6 +94,7 @@ class DpAgrSecagg(DpAgr):
     # server.
     clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
     noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
+    budget: BudgetSettings = BudgetSettings(delta=1e-6, profile="proven")
 
     def sums(self) -> list[SumSpec]:
         (gradient_sum,) = super().sums()

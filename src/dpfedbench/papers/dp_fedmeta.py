@@ -31,18 +31,49 @@ differ in step 5: the code takes the percentile of the clients' raw norms
 (`dpsum.clipping`).
 """
 
+from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.method import Method
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.papers.shared import ClientLevelMethod
-from dpfedbench.parts.budget import SupportAndQuery
+from dpfedbench.parts.budget import BudgetSettings, SupportAndQuery
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.parts.partitions.shared import Shared
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
 from dpfedbench.training.client_updates.maml_by_record import QUERY_SET, SUPPORT_SET
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
+from dpsum.clipping import CohortRule, PercentileOfReleases
+from dpsum.noise import Gaussian
 from dpsum.participation import Cohorts, OnePass
 from dpsum.sums import SumSpec
 
 
-class NonPrivateMaml(Method):
+class FewShotTasks(Method):
+    """Federation in which the methods of the paper train: Section 5, Omniglot, 5-way
+    1-shot. The values are the text's; the released configurations differ
+    (docs/findings/dp-fedmeta.md).
+    """
+
+    dataset: str = "omniglot"
+    task: Task = Task(ways=5, shots=1)
+    # 30 examples of five classes, half of them for the support set.
+    clients: PartitionScheme = Shared(  # type: ignore[call-arg]  # its tag is partition
+        count=400_000,
+        examples_per_class=6,
+        support_per_class=3,
+        query_per_class=3,
+    )
+    model: ModelSettings = Conv4Model(filters=64)
+    participation: Cohorts = OnePass(cohort=1600, rounds=250)  # Sections 3.3 and 3.5
+    client_update: Maml = Maml(inner_steps=5, inner_rate=0.1, order=2)
+    server: Step = Step(optimizer=Adam(), rate=0.01)
+    # How often the model is validated is not stated. Algorithm 2 returns the last one.
+    validation: Validation = Validation(every=10, tasks=600, ensemble=1)
+    evaluation: Evaluation = Evaluation(tasks=600, steps=5, rate=0.1)
+
+
+class NonPrivateMaml(FewShotTasks):
     """MAML without privacy (Finn et al. 2017), the upper bound: the rounds of DP-AGR
     without clipping and noise.
     """
@@ -51,10 +82,6 @@ class NonPrivateMaml(Method):
     title = "Non-private MAML"
     paper = "dp-fedmeta"
     neutral = {"participation": OnePass()}
-
-    participation: Cohorts = OnePass()
-    client_update: Maml = Maml()
-    server: Step = Step()
 
     def sums(self) -> list[SumSpec]:
         return [
@@ -67,7 +94,7 @@ class NonPrivateMaml(Method):
         ]
 
 
-class DpAgr(ClientLevelMethod):
+class DpAgr(FewShotTasks, ClientLevelMethod):
     """DP-AGR (Algorithms 1 and 2): one private sum in each round, over the cohort's
     query gradients.
 
@@ -89,7 +116,14 @@ class DpAgr(ClientLevelMethod):
     claims = {"one-pass": POISSON_MOMENTS}
     released = {"clipping": {"kind": "percentile-of-raw-norms"}}
 
-    client_update: Maml = Maml()
+    # Eq. 2 and Section 5: k = 90, W = 10; of the sums of eq. 7. The first threshold is
+    # that of the released configuration.
+    clipping: CohortRule = PercentileOfReleases(
+        threshold=0.2, percentile=90, window=10, never_rising=True, form="sum"
+    )
+    noise: Gaussian = Gaussian(multiplier=1.0)  # Section 5
+    # Section 6.3 has 1.5: the claim of all 250 rounds is 1.52. Section 1: delta = 1e-6.
+    budget: BudgetSettings = BudgetSettings(epsilon=1.52, delta=1e-6)
 
 
 class DpAgrlr(DpAgr):
@@ -130,7 +164,12 @@ class DpAgrlr(DpAgr):
         "clipping": {"kind": "percentile-of-raw-norms"},
     }
 
-    within_task: SupportAndQuery = SupportAndQuery()
+    model: ModelSettings = Conv4Model(filters=64, normalisation="record")
+    client_update: Maml = Maml(inner_steps=1, inner_rate=0.1, order=1)  # Algorithm 3
+    # Section 6.3: epsilon_0 = 2.5. C_0 is that of the released configuration.
+    within_task: SupportAndQuery = SupportAndQuery(
+        threshold=0.2, multiplier=None, epsilon=2.5, delta=1e-5, profile="proven"
+    )
 
     def sums(self) -> list[SumSpec]:
         """Return each client's sums (Algorithm 3), then the server's of DP-AGR."""

@@ -33,11 +33,21 @@ participation is one-pass.
 
 import dataclasses
 
+from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.papers.shared import ClientLevelMethod
-from dpfedbench.parts.budget import WithinTask
+from dpfedbench.parts.budget import BudgetSettings, WithinTask
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.parts.partitions.shared import Shared
+from dpfedbench.parts.schedules.schedule import Cosine
+from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training.client_updates.maml import SUPPORT, Maml
 from dpfedbench.training.client_updates.maml_by_record import QUERY_SET, SUPPORT_SET
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
+from dpsum.clipping import CohortRule, Constant, PercentileOfRawNorms
+from dpsum.noise import Gaussian
+from dpsum.participation import Cohorts, OnePass
 from dpsum.sums import SumSpec
 
 
@@ -61,7 +71,31 @@ class DpMaml(ClientLevelMethod):
         },
     }
 
-    client_update: Maml = Maml()
+    # Sections 6.1 and 6.2: Omniglot, 5 ways.
+    dataset: str = "omniglot"
+    task: Task = Task(ways=5, shots=1)
+    clients: PartitionScheme = Shared(  # type: ignore[call-arg]  # its tag is partition
+        count=400_000,
+        examples_per_class=6,
+        support_per_class=1,
+        query_per_class=1,
+    )
+    model: ModelSettings = Conv4Model(filters=64)
+    participation: Cohorts = OnePass(cohort=1600, rounds=250)
+    client_update: Maml = Maml(inner_steps=5, inner_rate=0.1, order=2)
+    # Section 5.2.1: norms before clipping; never rising. Section 6.2: k = 90 and a
+    # window of 2 L tasks. The first threshold is that of DP-FedMeta's released code.
+    clipping: CohortRule = PercentileOfRawNorms(
+        threshold=0.2, percentile=90, window=2, never_rising=True
+    )
+    noise: Gaussian = Gaussian(multiplier=1.0)
+    # Table 3 has 1.5: the claim of all 250 rounds is 1.52.
+    budget: BudgetSettings = BudgetSettings(epsilon=1.52, delta=1e-6)
+    # Adam from 0.01, along a cosine to 0.001.
+    server: Step = Step(optimizer=Adam(), rate=0.01, schedule=Cosine(final_rate=0.001))
+    # How often the model is validated is not stated.
+    validation: Validation = Validation(every=10, tasks=600, ensemble=5)
+    evaluation: Evaluation = Evaluation(tasks=600, steps=5, rate=0.1)
 
 
 class DpMamlSample(ClientLevelMethod):
@@ -91,8 +125,30 @@ class DpMamlSample(ClientLevelMethod):
         "budget": {"delta": 1.0e-5},
     }
 
-    client_update: Maml = Maml()
-    within_task: WithinTask = WithinTask()
+    # Section 6.4: L = 10, z = 1, delta = 1e-5; one example of a class in each set.
+    dataset: str = "omniglot"
+    task: Task = Task(ways=5, shots=1)
+    clients: PartitionScheme = Shared(  # type: ignore[call-arg]  # its tag is partition
+        count=4000,
+        examples_per_class=2,
+        support_per_class=1,
+        query_per_class=1,
+    )
+    model: ModelSettings = Conv4Model(filters=64, normalisation="record")
+    participation: Cohorts = OnePass(cohort=10, rounds=400)
+    client_update: Maml = Maml(inner_steps=1, inner_rate=0.1, order=1)
+    # The thresholds are not stated.
+    within_task: WithinTask = WithinTask(
+        threshold=0.5, multiplier=1.0, epsilon=None, delta=1e-5, profile="proven"
+    )
+    clipping: CohortRule = Constant(threshold=0.2)
+    noise: Gaussian = Gaussian(multiplier=1.0)
+    budget: BudgetSettings = BudgetSettings(delta=1e-5)
+    server: Step = Step(optimizer=Adam(), rate=0.01, schedule=Cosine(final_rate=0.001))
+    validation: Validation = Validation(tasks=600, ensemble=5)
+    evaluation: Evaluation = Evaluation(
+        tasks=600, query_per_class=10, steps=5, rate=0.1
+    )
 
     def sums(self) -> list[SumSpec]:
         """Return each client's inner-loop sum, then the server's query sum."""

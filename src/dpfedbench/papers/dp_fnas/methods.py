@@ -6,17 +6,37 @@ import dataclasses
 from typing import Any
 
 from dpfedbench.config.part import setting
+from dpfedbench.config.sections import PartitionScheme, Task, Validation
 from dpfedbench.errors import BenchError
+from dpfedbench.models.model_settings import ModelSettings
+from dpfedbench.models.zoo.darts import DartsSearch
 from dpfedbench.papers.dp_fnas.released_search import ByKernel, ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.budget import BudgetSettings
+from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
+from dpfedbench.parts.partitions.fragments import Fragments
+from dpfedbench.parts.schedules.schedule import Cosine
+from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.batch_steps import BatchSteps
 from dpfedbench.training.client_updates.summed_steps import SummedSteps
 from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
+from dpsum.participation import PoissonLots
 from dpsum.sums import SumSpec
+
+SEARCH = SearchSteps(
+    parties="sum",
+    weights=StepOfSum(
+        rate=0.025,
+        optimizer=Sgd(momentum=0.9),
+        schedule=Cosine(final_rate=0.001),
+        decay=0.0003,
+    ),
+    architecture=StepOfSum(rate=0.0003, optimizer=Adam(), decay=0.001),
+)
+"""Steps of a search: Algorithm 1, at the rates of the released code."""
 
 
 class Fnas(PartyMethod):
@@ -35,7 +55,22 @@ class Fnas(PartyMethod):
         "model": {"kind": "darts-search"},
     }
 
-    client_update: SearchSteps = SearchSteps()
+    # Section 4.1: CIFAR-10; cells of four nodes. The sizes of the network, of a lot and
+    # of the training, and the steps are those of the released code.
+    dataset: str = "cifar-10"
+    task: Task = Task(ways=10, shots=0)
+    # (The sizes of tasks are for few-shot clients.)
+    clients: PartitionScheme = Fragments(  # type: ignore[call-arg]  # its tag is partition
+        count=1,
+        fragments=50_000,
+        examples_per_class=6,
+        support_per_class=1,
+        query_per_class=1,
+    )
+    model: ModelSettings = DartsSearch(nodes=4, cells=8, filters=16, pooling=1)
+    participation: PoissonLots = PoissonLots(cohort=64, rounds=19_531)
+    client_update: SearchSteps = SEARCH
+    validation: Validation = Validation(tasks=1000)
 
     def party_sums(self) -> list[SumSpec]:
         return [
@@ -77,9 +112,10 @@ class DpFnas(Fnas):
         "architecture_noise": {"kind": "fixed", "multiplier": 1.0},
     }
 
-    client_update: SearchSteps | ReleasedSearchSteps = SearchSteps()
+    # Section 4.1: R_G = 0.01, R_H = 0.1 and variances of 1.
+    client_update: SearchSteps | ReleasedSearchSteps = SEARCH
     clipping: Constant | ByKernel = setting(
-        Constant(threshold=1.0), doc="clipping of weight gradients, R_G", paper="0.01"
+        Constant(threshold=0.01), doc="clipping of weight gradients, R_G", paper="0.01"
     )
     noise: Gaussian = setting(
         Gaussian(), doc="noise of the weights' sum, sigma", paper="1"
@@ -92,7 +128,7 @@ class DpFnas(Fnas):
     architecture_noise: Gaussian = setting(
         Gaussian(), doc="noise of the architecture's sum, tau", paper="1"
     )
-    budget: BudgetSettings = BudgetSettings()
+    budget: BudgetSettings = BudgetSettings(delta=1e-5, profile="proven")
 
     def check(self) -> None:
         super().check()
