@@ -88,7 +88,7 @@ class Account:
     also: tuple[Account, ...] = ()
 
     def __str__(self) -> str:
-        """Return one line for each profile: epsilon and status, or the reason."""
+        """Return one line for each profile: epsilon and adjacency, or the reason."""
         lines = [_NOTHING_PRIVATE]
         if self.unit:
             lines = [
@@ -105,7 +105,7 @@ class Account:
         entry = self.profiles.get(name)
         if entry is None:
             return self.reasons.get(name, "not asked")
-        epsilon = f"{entry.epsilon_high:.4g}"
+        epsilon = f"{entry.epsilon_high:.4g} under {entry.adjacency} adjacency"
         return f"epsilon {epsilon} ({entry.status}); {entry.explanation}"
 
     def to_json(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
 from dpsum.audit.ideal import Tally
 from dpsum.errors import DpsumError
@@ -42,6 +43,9 @@ _FAR = 4.0
 _LEAST_MEMBERS = 8
 """Groups of answers are this many times the reach of a row apart, and clear of the noise. Where a group has fewer members of a world, its calls are not compared.
 """
+
+_SAME_PLACES = 1e-4
+"""Probability of calls as uneven as those whose shares are taken place by place."""
 
 _PLAIN = 6.0
 """Number of standard errors beyond which a change of the noise is scored as well."""
@@ -242,8 +246,8 @@ def _learned_by_place(
     """Return the fitted log-likelihood ratio of features [1, 2] at a place.
 
     Answers of right code are one group, and the ratio is `_learned` for all places.
-    Where some are far from the others, each place has its own shares of the groups, and
-    the ratio within a group is that of its own centre.
+    Where some are far from the others, the shares of the groups are compared between
+    the worlds, and the ratio within a group is that of its own centre.
 
     Args:
         absent, present: features of the calls in each world, [n, 2].
@@ -263,12 +267,11 @@ def _learned_by_place(
         if min(map(len, members)) >= _LEAST_MEMBERS:
             within[group] = _learned(*members)
 
+    shares = [_shares_by_place(of, len(borders) + 1, places) for of in groups]
+
     def scored(features: np.ndarray, place: int) -> float:
         group = int(np.searchsorted(borders, features[0, 0]))
-        counts = [
-            float(np.sum((of == group) & (places == place))) + 0.5 for of in groups
-        ]
-        value = float(np.log(counts[1] / counts[0]))
+        value = float(np.log(shares[1][place, group] / shares[0][place, group]))
         if group in within:
             value += float(within[group](features)[0])
         return value
@@ -276,17 +279,40 @@ def _learned_by_place(
     return scored
 
 
+def _shares_by_place(groups: np.ndarray, count: int, places: np.ndarray) -> np.ndarray:
+    """Return the shares of the groups at each place, float64 [places, count].
+
+    They are above 0. They are the same for all places unless the groups of calls
+    clearly depend on the place (chi-squared test).
+
+    Args:
+        groups: number of the group of each call, [n].
+        count: number of groups.
+        places: place of the canary in each call, [n].
+    """
+    counts = np.zeros((_PLACES, count))
+    np.add.at(counts, (places, groups), 1.0)
+    seen = counts[:, counts.any(axis=0)]
+    if scipy.stats.chi2_contingency(seen).pvalue > _SAME_PLACES:
+        counts[:] = counts.mean(axis=0)
+    counts += 0.5
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
 def _borders(absent: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Return the borders between groups of answers that are very far apart.
 
     Between the worlds of right code there are the noise and the reach of one row. Both
-    are measured by a quarter of the calls, so that the others may be far away.
+    are measured by a quarter of the calls, so that the others may be far away: the
+    noise by the densest absent answers, the reach by the present answers that have an
+    absent one nearest by.
     """
     quarter = len(absent) // 4
     ordered = np.sort(absent)
     # The shortest range of a quarter; for normal noise about half a deviation.
     spread = float(np.min(ordered[quarter:] - ordered[:-quarter]))
-    reach = float(np.quantile(np.abs(present - np.median(absent)), 0.25))
+    nearest = np.abs(present[:, None] - absent).min(axis=1)
+    reach = float(np.quantile(nearest, 0.25))
     values = np.sort(np.concatenate([absent, present]))
     far = np.flatnonzero(np.diff(values) > _FAR * max(6 * spread, reach))
     return np.asarray((values[far] + values[far + 1]) / 2)

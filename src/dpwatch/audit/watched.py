@@ -242,8 +242,10 @@ class Watched:
                 > _SURE
             ):
                 raise DpsumError(_STATE.format(how="moves"))
+            # Differences of pairs: distances from a mean of far groups would depend on
+            # the groups' sizes.
             spreads = [
-                _spread(answers - answers.mean(axis=0)) for answers in (before, after)
+                _spread(answers[1::2] - answers[::2]) for answers in (before, after)
             ]
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))

@@ -180,6 +180,15 @@ def test_account_states_what_it_is_of(kind):
     assert "1/4000" in noted.notices[0]
 
 
+def test_account_prints_the_adjacency_of_each_epsilon():
+    """Two Gaussian rounds of z = 1 that a client is in once: 4.377 at 1e-5, and 9.997
+    where a replaced client moves each of the sums by 2C (Balle and Wang 2018).
+    """
+    text = str(account(lines_of("one-pass", 2), delta=DELTA))
+    assert "proven: epsilon 4.377 under zero-out adjacency (proved)" in text
+    assert "replace_one: epsilon 9.997 under replace-one adjacency (proved)" in text
+
+
 @each_kind
 def test_account_of_a_threshold_from_raw_norms_is_infinite_but_for_the_claim(kind):
     raw = {"data_dependent_threshold": True, "reason": "a threshold from raw norms"}
