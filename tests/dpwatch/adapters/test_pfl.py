@@ -96,6 +96,7 @@ def reasons(lines):
 # Right code
 
 SAMPLER = {"clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
+SAMPLER["draw"] = "of the library"
 
 
 def test_pfl_central_gaussian_has_a_line_a_round(run):
