@@ -53,12 +53,17 @@ class Known:
         methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes.
+        shared_values: values that cells share, by paper, task and method
+            (`_shared_values`), each laid once.
     """
 
     configuration: Configuration
     methods: Methods
     datasets: Collection[str] | None
     holdings: Mapping[str, str]
+    shared_values: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def check_dataset(self, name: str, where: str) -> None:
         """Refuse a data set that does not exist."""
@@ -220,7 +225,11 @@ class TableCell:
             KeyFault: an overlay has a key that the method does not have.
         """
         try:
-            values = _shared_values(self.item, self.task, method)
+            name = (self.item.paper, self.task, method.name)
+            shared = self.item.known.shared_values
+            if name not in shared:
+                shared[name] = _shared_values(self.item, self.task, method)
+            values = dict(shared[name])
             for where, overlay in self._overlays(method):
                 check_method_and_seed(overlay, where)
                 values = lay(method, values, overlay, where)
