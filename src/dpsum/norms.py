@@ -56,7 +56,8 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     """Return a float64 vector [d] scaled down to the norm `limit`.
 
     This is the reference definition of clipping: values times min(1, limit / norm).
-    Other forms compute the same faster. A test under `tests/` holds each equal:
+    Other forms compute the same faster. A test, below `tests/` or that of a package,
+    holds each equal:
 
     | form | test |
     |---|---|
@@ -66,8 +67,8 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     | `dpsum.group_clipping.clip_groups` | `dpsum/test_clipping_forms.py` |
     | `dpsum.group_clipping.add_rows_by_group` | `dpsum/test_group_clipping.py` |
     | `dpsum.secure.SecureSum` | `dpsum/test_secure_sum.py` |
-    | `dpkernels.linear.LinearHeadGradients` | `dpkernels/test_linear.py` |
-    | `dpkernels.lstm.FastLstm` | `dpkernels/test_lstm.py` |
+    | `dpkernels.linear.LinearHeadGradients` | `packages/dpkernels/tests/test_linear.py` |
+    | `dpkernels.lstm.FastLstm` | `packages/dpkernels/tests/test_lstm.py` |
 
     Args:
         values: finite coordinates.
