@@ -305,6 +305,14 @@ def shortened(text: str, width: int) -> str:
     return text[: max(0, width - 1)] + "…"
 
 
+def is_no_file_notice(record: logging.LogRecord) -> bool:
+    """Return False for Snakemake's notices that one configuration file extends another.
+
+    The workflow reads ten files, and each would have such a line.
+    """
+    return "is extended by additional config" not in str(record.msg)
+
+
 def install(logger: logging.Logger, stream: TextIO) -> TerminalHandler | None:
     """Replace the handler that writes Snakemake's messages to the terminal.
 

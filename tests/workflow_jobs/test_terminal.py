@@ -150,3 +150,9 @@ def test_duration_text_rounds_for_readers():
 
 def test_last_line_of_a_missing_log_is_empty(tmp_path):
     assert terminal.last_line(tmp_path / "missing.log") == ""
+
+
+def test_notices_of_extended_configuration_files_are_left_out():
+    notice = "Config file config/config.yaml is extended by additional config."
+    records = [logging.makeLogRecord({"msg": text}) for text in (notice, "other")]
+    assert list(map(terminal.is_no_file_notice, records)) == [False, True]

@@ -13,11 +13,13 @@ if TERMINAL_CHOSEN not in ("progress", "snakemake"):
     sys.exit(
         f"configuration: terminal is {TERMINAL_CHOSEN}: expected progress or snakemake"
     )
+if TERMINAL_CHOSEN == "progress":
+    logger.addFilter(terminal.is_no_file_notice)
 # Not in a job that runs Snakemake itself, and not where Snakemake's text is the answer: a dry run, --verbose or --quiet.
 if (
     TERMINAL_CHOSEN == "progress"
     and workflow.exec_mode == ExecMode.DEFAULT
-    and not workflow.dryrun
+    and not workflow.output_settings.dryrun
     and not workflow.output_settings.verbose
     and not workflow.output_settings.quiet
 ):
