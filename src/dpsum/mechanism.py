@@ -651,13 +651,17 @@ class Mechanism:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned.
 
-        Rounds whose lines the ledger has are not released again: take its lines back
-        with `Ledger.go_on_after` first.
+        Rounds whose lines the ledger has are not released again: first take its lines
+        back with `Ledger.go_on_after`, or remove them from a list.
         """
         self.states = list(state["states"])
         plan = self.composition.plan_of(self)
+        name = self.spec.name
         if isinstance(self.ledger, Ledger):
-            self._last_written = self.ledger.last_round(self.spec.name)
+            self._last_written = self.ledger.last_round(name)
+        elif isinstance(self.ledger, list):
+            rounds = [line.round for line in self.ledger if line.name == name]
+            self._last_written = max(rounds, default=-1)
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])

@@ -438,3 +438,15 @@ def test_restored_mechanism_repeats_rounds_that_the_ledger_took_back(tmp_path):
     again = mechanism.release(mechanism.begin_round(1))
     np.testing.assert_array_equal(first, again)
     assert len(dpsum.read_ledger(ledger.path)) == 2
+
+
+def test_restored_mechanism_repeats_rounds_that_were_removed_from_a_list():
+    ledger = []
+    mechanism = make_one(ledger=ledger)
+    state = mechanism.state()
+    first = mechanism.release(mechanism.begin_round(0))
+    ledger.clear()
+    mechanism.restore(state)
+    again = mechanism.release(mechanism.begin_round(0))
+    np.testing.assert_array_equal(first, again)
+    assert len(ledger) == 1

@@ -99,7 +99,8 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     assert config["evaluation"]["tasks"] == 4
     defaults = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
     model = yaml.safe_load(defaults)["run"]["model"]
-    assert config["model"] == {"kind": "conv4", **model, "filters": 4}
+    own = {"kind": "conv4", "normalisation": "batch"}
+    assert config["model"] == {**own, **model, "filters": 4}
     repository = git_host / "someone" / "dpfedbench"
     tag = subprocess.check_output(["git", "rev-parse", "v1"], cwd=repository, text=True)
     (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")

@@ -28,6 +28,7 @@ from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results import formats
 from dpfedbench.results.summary import each_row
 from dpfedbench.training.rounds import Rounds
+from dpsum.ledger import Release
 from dpsum.participation import Participation
 
 _LONG = 0.3
@@ -70,6 +71,7 @@ class Clock:
         self.threads = threads
         self.device = device_of(device)
         self.kernels = kernels
+        self._lines = list[Release]()
 
     def planned(self, run: Method) -> int:
         """Return the number of planned rounds that the budget allows.
@@ -96,6 +98,7 @@ class Clock:
         referenced = any(
             isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
         )
+        self._lines.clear()
         folders: dict[str, Any] = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
@@ -106,7 +109,7 @@ class Clock:
             "threads": self.threads,
             "device": self.device,
             "kernels": self.kernels,
-            "ledger": [],
+            "ledger": self._lines,
             "first": 1.0 if referenced else None,
         }
         training = Rounds.from_run(run, **folders, **options)
@@ -139,7 +142,8 @@ class Clock:
             if lot is None:  # the round's work is counted in clients
                 rounds.plan = cast(Participation, _FirstClients(plan, clients))
             index = next(indices) % max(rounds.planned, 1)
-            # A round can be repeated only as after a restart.
+            # A round can be repeated only as after a restart that takes its lines back.
+            self._lines.clear()
             rounds.restore(rounds.state())
             return self._seconds(lambda: rounds.round(index))
 
