@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfedbench.config.merge import merge
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
@@ -28,6 +29,8 @@ SPACE = {
     }
 }
 VALIDATION = {"every": 2, "tasks": 1}
+SGD = {"optimizer": "sgd", "batch": None}
+"""Test of a text; the class of Reptile states that of Omniglot."""
 
 
 def make_table(space: Any = SPACE, **changes: Any) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def plan(table: dict[str, Any], run: Any = None, **further: Any) -> tuple[Plan, 
     experiment["tables"] |= further
     values = {
         "seeds": [0, 1],
-        "run": general | {"validation": VALIDATION} | (run or {}),
+        "run": merge(general, {"validation": VALIDATION, "evaluation": SGD}, run),
         "experiments": {"mine": experiment},
     }
     search = make_plan(Configuration.read(values))

@@ -8,6 +8,8 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.planned import Planned
 from dpfedbench.experiments.search_privacy import privacy_settings
+from dpfedbench.papers import METHODS
+from tests.base_values import fit
 from tests.dpfedbench.training.conftest import LOTS, RUN, lots_config, make_config
 
 POISSON = {"participation": {"kind": "poisson", "cohort": 10, "rounds": 20}}
@@ -22,6 +24,7 @@ def plan_of(values, *overlays, method="dp-agr", general=RUN, **further):
     """
     run = merge(general, {"validation": {"every": 4, "tasks": 4}}, *overlays)
     del run["method"], run["seed"]
+    run = fit(METHODS[method], run)
     table = {"title": "t", "tasks": ["a"]}
     series = {"method": method, "search": {"values": values}}
     tables = {"one": table | {"series": {"it": series}}}

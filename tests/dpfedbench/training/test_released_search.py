@@ -167,6 +167,8 @@ def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     assert np.std(differences) == pytest.approx(z * C**2, rel=0.1)
     assert stats.kstest(differences[0], "norm", (0, z * C**2)).pvalue > 1e-4
     assert stats.kstest(differences[0], "norm", (0, z * C)).pvalue < 1e-4
+    # The noise of round 0 was released above: another process starts anew.
+    clients = rounds_of(run, silos, tmp_path / "again").clients
     clients._lot = lambda name, index: np.zeros(0, np.int64)
     ((row, _),) = list(clients.contributions(theta, np.arange(1), 0))
     moved = row[0].numpy() - theta

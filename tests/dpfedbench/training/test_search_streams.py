@@ -143,6 +143,6 @@ def test_run_with_streams_of_its_own_has_them_from_training_to_account(
     tuning = json.loads(path.read_text())["profiles"]["tuning"]
     assert tuning["status"] == "proved"
     assert tuning["epsilon_high"] < 100
-    message = r"a stream of .* the ledger belongs to another run"
+    message = r"a draw of .* the ledger belongs to another run"
     with pytest.raises(BenchError, match=message):
         ledger_of(run, tmp_path)
