@@ -263,7 +263,8 @@ def test_workflow_runs_plugins_and_an_edit_runs_them_again(
     table = "results/tables/own/table1.csv"
 
     def make(*arguments: str) -> dict[str, int]:
-        done = snakemake(*arguments, "--configfile", str(tmp_path / "own.yaml"))
+        options = ("--configfile", str(tmp_path / "own.yaml"))
+        done = snakemake(*arguments, *options, "--config", "terminal=snakemake")
         assert done.returncode == 0, done.stderr
         output = done.stdout + done.stderr
         return jobs(output) if "Job stats" in output else {}

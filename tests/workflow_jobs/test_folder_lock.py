@@ -67,6 +67,7 @@ def test_two_calls_in_one_new_folder_make_each_file_once(tmp_path: Path) -> None
     command = [sys.executable, "-m", "snakemake", "--cores", "1"]
     command += ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
     command += ["--until", "configure", "--configfile", str(preset)]
+    command += ["--config", "terminal=snakemake"]
     pipe = subprocess.PIPE
     calls = [
         subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True)

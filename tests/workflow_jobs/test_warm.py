@@ -134,7 +134,7 @@ def light_package(tmp_path_factory):
     names = {
         "dpfedbench": ("errors", "files", "manifests", "plugins", "results_format"),
         "dpsum": ("errors", "files"),
-        "workflow_jobs": ("jobs", "manifests", "warm"),
+        "workflow_jobs": ("jobs", "manifests", "terminal", "warm"),
     }
     for package in names:
         (sources / package).mkdir()

@@ -29,6 +29,7 @@ WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 LIBRARIES = {
     path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))
 }
+config.pop("terminal", None)  # of terminal.smk; each configfile brings it back
 LIBRARIES_CHOSEN = str(config.pop("libraries", ",".join(LIBRARIES))).split(",")
 if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
     sys.exit(

@@ -8,7 +8,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from workflow_jobs import terminal
 
 TERMINAL = None
-TERMINAL_CHOSEN = str(config.pop("terminal", "progress"))
+TERMINAL_CHOSEN = str(config.get("terminal", "progress"))
 if TERMINAL_CHOSEN not in ("progress", "snakemake"):
     sys.exit(
         f"configuration: terminal is {TERMINAL_CHOSEN}: expected progress or snakemake"
