@@ -113,8 +113,10 @@ def check_smoke(folder: Path, expected: Path) -> None:
     assert len(targets) >= len(PART)
     for name in TAKEN:
         shutil.copytree(expected / "data" / name, folder / "results" / "data" / name)
-    output = must(folder, *targets, *SMOKE, *SLURM)
+    messages = ("--config", "terminal=snakemake")
+    output = must(folder, *targets, *SMOKE, *SLURM, *messages)
     jobs = output.count("has been submitted with SLURM jobid")
+    assert jobs
     faults, compared = differences(folder / "results", expected, part=True)
     assert not faults, "\n".join(faults)
     assert all((folder / target).exists() for target in targets)

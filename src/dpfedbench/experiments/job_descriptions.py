@@ -71,10 +71,12 @@ class JobDescriptions:
         """Return the first cell that shows each run, as text, by the run's folder."""
         cells: dict[str, str] = {}
         for item in self._plan.items.values():
-            place = f"{self._papers[item.paper]}, {item_text(item.name)}"
+            item_label = f"{self._papers[item.paper]}, {item_text(item.name)}"
             for cell in item.cells:
                 for run in cell.runs:
-                    text = f"{place}: {run.title} on {run.dataset}, seed {run.seed}"
+                    text = (
+                        f"{item_label}: {run.title} on {run.dataset}, seed {run.seed}"
+                    )
                     cells.setdefault(run.folder, text)
         return cells
 
