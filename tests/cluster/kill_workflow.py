@@ -51,7 +51,7 @@ EVENTS = (
 COMMAND = [sys.executable, "-m", "snakemake", "--cores", "all"]
 COMMAND += ["--snakefile", str(ROOT / "Snakefile")]
 COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
-COMMAND += ["--config", "machine={checkpoint_seconds: 0.01}"]
+COMMAND += ["--config", "machine={checkpoint_seconds: 0.01}", "terminal=snakemake"]
 DISK = 256 * 2**20  # bytes of the tmpfs; the results take a fifth
 LIMIT = 600  # seconds that any one call may take
 TRIES = 5  # calls for one event, each disturbed in half the time of the one before
