@@ -229,6 +229,9 @@ CHANGES = {
     "a unit of query-gradient-sum of record": replaced(unit="record"),
     "observer of query-gradient-sum of server": replaced(observer="server"),
     "a mechanism of query-gradient-sum": replaced(mechanism="laplace"),
+    "a thresholds_may_differ of query-gradient-sum of True": replaced(
+        thresholds_may_differ=True
+    ),
     "rounds of query-gradient-sum 0": replaced(name="gradient-sum"),
     "a first threshold of query-gradient-sum": scaled(0.5, "threshold", *SENSITIVITY),
     "a sensitivity of query-gradient-sum of 0.25": scaled(0.5, *SENSITIVITY),

@@ -77,6 +77,9 @@ class Release:
             `noise_multiplier`.
         follows_loss: true where the noise may follow a loss (`Noise.follows_loss`),
             whether or not it changed in this run; None where it may not.
+        thresholds_may_differ: true for added releases of clients whose thresholds
+            follow their own releases (`ClippingRule.moves`), whether or not they
+            differed in this run; None for other releases.
     """
 
     round: int
@@ -103,6 +106,7 @@ class Release:
     groups: dict[str, Any] | None = None
     claimed_multiplier: float | None = None
     follows_loss: bool | None = None
+    thresholds_may_differ: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no mechanism can have written, so that no accountant reads
@@ -141,10 +145,10 @@ class Release:
             _check_number(f"secure.{name}", number, LARGEST)
         if self.claimed_multiplier is not None:
             _check_number("claimed_multiplier", self.claimed_multiplier, LARGEST)
-        if self.follows_loss is not None and self.follows_loss is not True:
-            raise ValueError(
-                f"follows_loss is {_shown(self.follows_loss)}: it is true or missing"
-            )
+        for name in ("follows_loss", "thresholds_may_differ"):
+            mark = getattr(self, name)
+            if mark is not None and mark is not True:
+                raise ValueError(f"{name} is {_shown(mark)}: it is true or missing")
         if self.groups is not None:
             self._check_groups(self.groups)
         if self.round < 0 or self.dimension < 1:
@@ -374,6 +378,7 @@ _COMPARED = (
     "data_dependent_threshold",
     "part",
     "follows_loss",
+    "thresholds_may_differ",
 )
 
 

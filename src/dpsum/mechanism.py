@@ -628,6 +628,7 @@ class Mechanism:
             groups=_groups_line(first),
             claimed_multiplier=claimed_multiplier,
             follows_loss=spec.noise.follows_loss or None,
+            thresholds_may_differ=(spec.added and spec.clipping.moves) or None,
         )
 
     # Restart from a checkpoint

@@ -314,6 +314,21 @@ class _Checked:
         if draw is not None and self.sum.taken_by == "server":
             _same(f"{where} draw of {line.name} of", draw, self.run.plan.draw)
 
+    def _check_thresholds_may_differ(self, line: Release) -> None:
+        """Check that added sums of a rule that moves C are marked.
+
+        Lines of earlier versions have no mark. Where the thresholds of such a line
+        differ, its account needs none.
+        """
+        thresholds = set(_thresholds(line).tolist())
+        if line.thresholds_may_differ is None and len(thresholds) > 1:
+            return
+        _same(
+            f"in round {line.round} a thresholds_may_differ of {line.name} of",
+            line.thresholds_may_differ,
+            (self.sum.added and self.rule.moves) or None,
+        )
+
     def _check_lines(
         self, name: str, stream: str, lines: Sequence[Release], *, counted: bool
     ) -> None:
@@ -342,6 +357,7 @@ class _Checked:
                     value,
                 )
             self._check_sampler(line)
+            self._check_thresholds_may_differ(line)
             _check_noise(line)
             self._check_groups(line)
             secure = self.noise.secure(

@@ -52,7 +52,7 @@ PROFILES = ("claimed", "proven", "replace_one", "image_level", "tuning")
 
 _NOTHING_PRIVATE = "no release claims privacy"
 _UNEVEN = (
-    "; clients' thresholds differ, and with them how much the noise of others hides:"
+    "; clients' thresholds may differ, and with them how much the noise of others hides:"
     " this is of the worst client under the thresholds that were run, and does not cover"
     " the choice of them; whatever they are, it is never above what is proven against"
     " the server"
@@ -367,12 +367,15 @@ def _served(
             decay_step=None,
         )
         # Another of two clients sees the release of the first alone.
-        is_uneven = noises > 1 and any(map(_is_uneven, (*releases, *context.before)))
-        if is_uneven:
+        may_be_uneven = noises > 1 and any(
+            event.thresholds_may_differ or _is_uneven(event)
+            for event in (*releases, *context.before)
+        )
+        if may_be_uneven:
             of_observer = dataclasses.replace(of_observer, adaptive=False)
         releases_seen = [seen_by(event, noises, who) for event in releases]
         account = _worst_part(releases_seen, delta, claims, of_observer)
-        if is_uneven:
+        if may_be_uneven:
             account = _of_uneven(account, _low_of_uneven(releases, noises, who, delta))
         also.append(account)
     return dataclasses.replace(first, also=tuple(also))
@@ -413,7 +416,7 @@ def _low_of_uneven(
 
 
 def _of_uneven(account: Account, low: float) -> Account:
-    """Return an account of added releases whose clients' thresholds differ.
+    """Return an account of added releases whose clients' thresholds may differ.
 
     Thresholds follow from earlier releases, and the account does not cover the choice
     of them.

@@ -158,3 +158,53 @@ def test_added_private_quantiles_count_each_holders_threshold(tmp_path):
     expected = exact([1.0] * 3)
     assert expected == pytest.approx(2.087, abs=1e-3)
     assert entries["another client"].epsilon_high == pytest.approx(expected, rel=2e-3)
+
+
+def test_added_releases_whose_thresholds_may_differ_are_as_run(tmp_path):
+    """In the first round both clients have one threshold, whatever the rule is.
+
+    The rule of the first mechanism may move them apart, and with them how much the
+    noise of one client hides of the other. The value is that of the noise that was run: z' 2^1/2 for the sum and 40
+    2^1/2 for the count, with z'^-2 = 1 - 40^-2, which together are z = 2^1/2.
+    """
+    for name, clipping in (
+        ("moving", dpsum.PrivateQuantile(1.0, count_noise=20.0)),
+        ("constant", dpsum.Constant(1.0)),
+    ):
+        path = tmp_path / f"{name}.jsonl"
+        lots = dpsum.PoissonLots(cohort=10, rounds=1)
+        mechanism = make_mechanism(
+            name="g",
+            unit="record",
+            observer="server",
+            taken_by="client",
+            clipping=clipping,
+            noise=dpsum.Gaussian(1.0),
+            added=True,
+            participation=lots.lots(clients=2, seed=1, steps=1, records=100),
+            dimension=200,
+            ledger=path,
+            seed=1,
+            holders=2,
+        )
+        for holder in range(2):
+            total = mechanism.begin_round(0, holder=holder)
+            total.add(np.ones((10, 200)))
+            mechanism.finish(total)
+        mechanism.write(0)
+        lines = dpsum.read_ledger(path)
+        mark = True if name == "moving" else None
+        assert {line.thresholds_may_differ for line in lines} == {mark}
+        entries = entries_of(lines)
+        expected = exact([2**0.5])
+        assert entries["everyone"].epsilon_high == pytest.approx(expected, rel=2e-3)
+        assert entries["everyone"].status == ("as run" if mark else "proved")
+        # Another of two clients and the server see one client's release with its noise.
+        assert entries["server"].status == "proved"
+        assert entries["another client"].status == "proved"
+
+
+@pytest.mark.parametrize("value", [False, 1, "yes"])
+def test_ledger_refuses_another_mark_of_thresholds_that_may_differ(value):
+    with pytest.raises(ValueError, match=r"thresholds_may_differ is .*: it is true or"):
+        make_release(thresholds_may_differ=value)
