@@ -78,6 +78,7 @@ def test_properties_page_names_existing_tests() -> None:
 
 def test_links_of_pages_lead_to_files() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    pages += [*ROOT.glob("packages/*/README.md"), *ROOT.glob("packages/*/docs/*.md")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):

@@ -26,6 +26,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__version__ = "0.1.0"
+
 _NAMES = {
     "accounting.account": ("Account", "account"),
     "accounting.calibration": ("calibrate", "epsilon_after", "rounds_allowed"),

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import yaml
 
-import dploss
-import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_text
+from dpfedbench.plugins import package_folder
 from workflow_jobs.manifests import rule_job
 
 
@@ -113,11 +112,10 @@ def write_rows(
     package = runpy.run_path(str(source))["PACKAGE"]
     folders = install_packages(package, read_pins(environment), packages)
     with tempfile.TemporaryDirectory() as link_folder, atomic_path(path) as temporary:
-        # The process imports dpsum and its numerics through links, so that other
-        # packages that lie beside them are not found.
-        for module in (dploss, dpsum):
-            package_folder = Path(module.__file__).parent
-            Path(link_folder, module.__name__).symlink_to(package_folder)
+        # The process imports these packages through links, so that other packages that
+        # lie beside them are not found.
+        for name in ("dploss", "dpsum", "dpwatch"):
+            Path(link_folder, name).symlink_to(package_folder(name))
         searched = [*folders, Path(link_folder)]
         python_path = os.pathsep.join(str(folder.resolve()) for folder in searched)
         done = subprocess.run(

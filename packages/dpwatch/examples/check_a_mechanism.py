@@ -1,6 +1,6 @@
 """Seven ways to get a private sum wrong, and the audit that shows each.
 
-    python examples/check_a_mechanism.py
+    python packages/dpwatch/examples/check_a_mechanism.py
 
 Each mechanism is meant to be one Gaussian release: clip rows to norm C, add them up,
 add noise of standard deviation z C to every coordinate, and divide by a public number.

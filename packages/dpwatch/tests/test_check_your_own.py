@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "check-your-own.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "check-your-own.md"
 SECTIONS = {
     section.split("\n", 1)[0]: re.findall(
         r"^```(python|text)\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL

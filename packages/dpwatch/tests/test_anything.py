@@ -2,11 +2,11 @@
 
 import itertools
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
+from closed_forms import sampled_gaussian_epsilon
+from example_mechanisms import EXAMPLE, audit_at_z_1, clip, mechanism
 from scipy.special import ndtr
 
 import dpsum
@@ -17,22 +17,9 @@ from dpwatch.audit import attacks
 from dpwatch.audit.anything import FALSE_ALARM, audited
 from dpwatch.audit.declared import ALONE, OfRounds, Whatever, observations_for
 from dpwatch.audit.watched import Watched
-from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-EXAMPLE = runpy.run_path(str(EXAMPLES / "check_a_mechanism.py"))
-clip = EXAMPLE["clip"]
 # Epsilon of one Gaussian release at z = 1, delta = 1e-5 (Balle and Wang 2018).
 EXACT_EPSILON = 4.377
-
-
-def mechanism(name="right", seed=0):
-    """Return a mechanism of the example."""
-    return getattr(EXAMPLE["Mechanisms"](seed), name)
-
-
-def audit_at_z_1(release, dimension=200, **options):
-    return audited(release, dimension=dimension, noise_multiplier=1.0, **options)
 
 
 # Refutations and passes

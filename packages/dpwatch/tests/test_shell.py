@@ -10,13 +10,13 @@ from pathlib import Path
 import dp_accounting
 import jsonschema
 import pytest
+from closed_forms import sampled_gaussian_epsilon
+from example_mechanisms import audit_at_z_1, mechanism
 
 import dpsum
 from dpsum import DpsumError
 from dpwatch import export
 from dpwatch.__main__ import main
-from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
-from tests.dpwatch.audit.test_anything import audit_at_z_1, mechanism
 
 SCHEMA = json.loads(export.SCHEMA.read_text(encoding="utf-8"))
 ONE_PASS = ["--kind", "one-pass"]

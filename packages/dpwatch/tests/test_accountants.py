@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from closed_forms import positive_root
+from ledgers import make_release
 from scipy.stats import binom, norm
 
 from dploss.gaussian import gaussian_delta, gaussian_epsilon
@@ -14,8 +16,6 @@ from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import fixed_size, poisson
 from dpwatch.accountants.fixed_draws import lower_epsilon, upper_epsilon
 from dpwatch.accountants.secret_batches import secret_batches
-from tests.dpsum.accounting.helpers import positive_root
-from tests.dpsum.helpers import make_release
 
 DELTA = 1e-5
 

@@ -9,13 +9,12 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, NeighboringRelation
 from dp_accounting import dp_event as events
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from ledgers import correlated_releases, make_releases
 
 from dpsum import DpsumError
 from dpsum.accounting.account import account
 from dpsum.ledger import Ledger, read_ledger
 from dpwatch.adapters.dp_event import from_event, to_event
-from tests.dpsum.accounting.helpers import correlated_releases
-from tests.dpsum.helpers import make_releases
 
 N = 1000
 DELTA = 1e-5
