@@ -112,7 +112,8 @@ from pathlib import Path
 import numpy as np
 import dpfedbench
 from dpfedbench.data.records import load_records
-from dpfedbench.training.engine import Rounds
+from dpfedbench.training.federation import Federation
+from dpfedbench.training.rounds import Rounds
 from dpfedbench.papers import read_run, read_run_file
 from dpsum.ledger import Ledger
 
@@ -130,12 +131,12 @@ for method, update in (
     ("dp-control", {"kind": "control", "steps": 2, "rate": 0.1}),
 ):
     own = read_run(values | {"method": method, "client_update": update})
-    rounds = Rounds.from_run(
+    federation = Federation.load(
         own,
         data_dir=results / "data" / run.dataset,
         clients_dir=results / "clients" / run.clients_folder,
-        ledger=Ledger(Path(f"{method}.jsonl")),
     )
+    rounds = Rounds(own, federation, ledger=Ledger(Path(f"{method}.jsonl")))
     for index in range(3):
         rounds.round(index)
     models.append(rounds.theta.numpy())

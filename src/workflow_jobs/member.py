@@ -22,7 +22,7 @@ import psutil
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import torch
-from dpfedbench.training.processes import Lost, joined
+from dpfedbench.training.distributed import Lost, joined
 from workflow_jobs.jobs import end_with, last_lines, outside, workflow_process
 from workflow_jobs.launch import ERROR
 
@@ -43,7 +43,7 @@ def main(arguments: str) -> int:
     try:
         with (
             joined() as processes,
-            contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr),
+            contextlib.redirect_stderr(sys.stdout if processes.is_main else sys.stderr),
         ):
             from dpfedbench.papers import read_run_file
             from dpfedbench.training.engine import train

@@ -95,8 +95,8 @@ def test_cost_times_each_kind_of_work_once_and_no_cohort_of_a_run(
     """The cohorts of a run's seed are secret, so the clock draws its cohorts anew. The
     rates are those of this machine, so only their range is known.
     """
-    make_rounds = Mock(wraps=cost.Rounds.from_run)
-    monkeypatch.setattr(cost.Rounds, "from_run", make_rounds)
+    make_rounds = Mock(wraps=cost.Rounds)
+    monkeypatch.setattr(cost, "Rounds", make_rounds)
     runs = [run.replace(seed=seed) for seed in (0, 1)]
     (row, _), lines = reported(runs, results, tmp_path)
     assert len([line for line in lines if line.startswith("kind")]) == 1

@@ -1,7 +1,7 @@
 """Canaries in the code that ran: drawn contributions pass through a run's own rounds.
 
 The audit examines the release mechanism: participation, clipping, private sum, noise
-stream, denominator, threshold rule and ledger are those of `training.engine.Rounds`,
+stream, denominator, threshold rule and ledger are those of `training.rounds.Rounds`,
 called as in training. Only the gradients are replaced. There are `ORDINARY` coordinates
 with drawn gradients, and one coordinate for each canary. A canary is a separate unit
 (client or record). A secret coin decides its contribution: far above any threshold
@@ -34,11 +34,12 @@ from dpfedbench.audit.units import (
     canary_units,
 )
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.training.client_updates.client_update import Clients, Stream
+from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.distributed import Stream
+from dpfedbench.training.federation import Federation
 from dpfedbench.training.rounds import Rounds
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Observer
@@ -190,14 +191,11 @@ def run_rounds(
         source.messages = 1 + len(run.further_sums)
     training = Rounds(
         run,
-        net=source.net,
-        held=source,
-        gradients=gradients_of(source),
-        measures=NoMeasures(),
+        Federation(net=source.net, held=source, gradients=gradients_of(source)),
         ledger=collections.deque(maxlen=0),  # the observer gets each line
         observer=observer,
         plan=plan,
-        first=first,
+        first_threshold=first,
         shared=SharedCoordinates(source.net, source.net.shared_mask()),
         clients=source if isinstance(source, Clients) else None,
     )

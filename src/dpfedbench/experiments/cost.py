@@ -27,6 +27,7 @@ from dpfedbench.models.kernels import processor
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results import formats
 from dpfedbench.results.summary import each_row
+from dpfedbench.training.federation import Federation
 from dpfedbench.training.rounds import Rounds
 from dpsum.ledger import Release
 from dpsum.participation import Participation
@@ -99,22 +100,24 @@ class Clock:
             isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
         )
         self._lines.clear()
-        folders: dict[str, Any] = {
-            "data_dir": self.results / "data" / run.dataset,
-            "clients_dir": self.results / "clients" / run.clients_folder,
-        }
+        clients_dir = self.results / "clients" / run.clients_folder
         model = run.model.without_references()
         run = run.replace(model=model, initial=RandomInitial(), **other)
-        options: dict[str, Any] = {
-            "threads": self.threads,
-            "device": self.device,
-            "kernels": self.kernels,
-            "ledger": self._lines,
-            "first": 1.0 if referenced else None,
-        }
-        training = Rounds.from_run(run, **folders, **options)
-        assert isinstance(training, Rounds)
-        return training
+        federation = Federation.load(
+            run,
+            data_dir=self.results / "data" / run.dataset,
+            clients_dir=clients_dir,
+            device=self.device,
+            kernels=self.kernels,
+            threads=self.threads,
+        )
+        return Rounds(
+            run,
+            federation,
+            ledger=self._lines,
+            threads=self.threads,
+            first_threshold=1.0 if referenced else None,
+        )
 
     def rate(self, run: Method) -> Rate:
         """Return the rate of the run's kind of work."""
@@ -168,7 +171,7 @@ class Clock:
             validation=validation / (tasks if by_task else 1),
             test=test,
             lot=lot,
-            unit=rounds.clients.served,
+            unit=rounds.clients.unit,
         )
 
     def _seconds(self, call: Callable[[], Any], calls: int = 1) -> float:

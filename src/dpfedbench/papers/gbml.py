@@ -45,7 +45,6 @@ from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
     Setup,
-    Stream,
     within_task,
 )
 from dpfedbench.training.client_updates.within_task import (
@@ -53,6 +52,7 @@ from dpfedbench.training.client_updates.within_task import (
     ClientsWithinTask,
     mean_loss,
 )
+from dpfedbench.training.distributed import Stream
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.participation import (

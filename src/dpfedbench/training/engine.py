@@ -13,7 +13,6 @@ checkpoint holds everything else.
 """
 
 import collections
-import csv
 import dataclasses
 import math
 import shutil
@@ -24,18 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.choose import device_of
-from dpfedbench.models.kernels import processor, versions_of
-from dpfedbench.models.members import save_members
 from dpfedbench.parts.compatibility import check_processes
-from dpfedbench.results_format import FORMAT, HISTORY, VERSION
 from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock
-from dpfedbench.training.client_updates.client_update import Row
-from dpfedbench.training.processes import Processes
-from dpfedbench.training.rounds import Rounds, Untrained, first_threshold
-from dpfedbench.training.together import check_agree
+from dpfedbench.training.distributed import Processes
+from dpfedbench.training.federation import Federation, read_first_threshold
+from dpfedbench.training.history import Row
+from dpfedbench.training.rounds import Rounds
+from dpfedbench.training.run_files import UNTRAINED, write_results
 from dpsum.ledger import Ledger
 from dpsum.progress import Progress
 
@@ -83,29 +79,36 @@ def train(
     references = references or {}
     processes = processes or Processes()
     check_processes(run, processes.count)
-    check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
+    processes.check_agree(run, device, [data_dir, clients_dir, *references.values()])
+    first_threshold = read_first_threshold(run, references)
 
-    first = first_threshold(run, references)
-
-    def rounds_of(ledger: Any) -> Rounds | Untrained:
-        return Rounds.from_run(
+    def load() -> Federation:
+        return Federation.load(
             run,
             data_dir=Path(data_dir),
             clients_dir=Path(clients_dir),
-            ledger=ledger,
-            threads=threads,
             device=device,
             kernels=kernels,
-            first=first,
+            threads=threads,
             references=references,
+        )
+
+    def create_rounds(federation: Federation, ledger: Any) -> Rounds:
+        return Rounds(
+            run,
+            federation,
+            ledger=ledger,
+            threads=threads,
+            first_threshold=first_threshold,
             processes=processes,
         )
 
-    if not processes.first:
-        # The first process writes each release.
-        rounds: Any = rounds_of(collections.deque(maxlen=0))
-        while (command := processes.broadcast()) is not None:
-            rounds.help(*command)
+    if not processes.is_main:
+        followed = None
+        if run.trained:
+            # The main process writes each release.
+            followed = create_rounds(load(), collections.deque(maxlen=0))
+        processes.follow(followed)
         return
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
@@ -116,10 +119,36 @@ def train(
                 flush=True,
             )
         else:
+            federation = load()
             ledger = Ledger(folder / "ledger.jsonl")
-            rounds = rounds_of(ledger)
-            _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
-        processes.broadcast()
+            if run.trained:
+                identity = {
+                    "run": run.key,
+                    "seed": run.seed,
+                    "version": run.made_by,
+                    "device": device,
+                    "checkpoint format": 7,
+                }
+                if first_threshold is not None:
+                    identity["threshold"] = first_threshold
+                checkpoint = Checkpoint(
+                    folder, identity=identity, seconds=checkpoint_seconds
+                )
+                rounds = create_rounds(federation, ledger)
+                training = _Training(run, rounds, ledger, checkpoint)
+                training.run()
+                training.write(run_dir, federation)
+            else:
+                assert federation.weights is not None
+                write_results(
+                    run_dir,
+                    run,
+                    federation,
+                    ledger,
+                    models=[federation.weights],
+                    summary=UNTRAINED,
+                )
+        processes.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -144,37 +173,22 @@ class _Training:
     def __init__(
         self,
         run: Method,
-        rounds: Rounds | Untrained,
-        run_dir: Path,
+        rounds: Rounds,
         ledger: Ledger,
-        checkpoint_seconds: float,
-        first: float | None,
+        checkpoint: Checkpoint,
     ) -> None:
         self.config = run
         self.rounds = rounds
-        self.run_dir = run_dir
         self.ledger = ledger
         self.composition = rounds.composition
-        self.device = rounds.gradients.device
-        self.checkpoint = Checkpoint(
-            ledger.path.parent,
-            identity={
-                "run": run.key,
-                "seed": run.seed,
-                "version": run.made_by,
-                "device": self.device,
-                "checkpoint format": 7,
-            }
-            | ({} if first is None else {"threshold": first}),
-            seconds=checkpoint_seconds,
-        )
+        self.checkpoint = checkpoint
         self.state = _State()
 
     def run(self) -> None:
         """Run all rounds that the plan and the budget allow."""
         self._restore()
         planned = self.rounds.planned
-        if planned and not self.composition.allows(1):
+        if not self.composition.allows(1):
             limit, *_ = (
                 sum_.budget.epsilon
                 for sum_ in self.config.sums()
@@ -189,7 +203,7 @@ class _Training:
         progress = Progress(
             f"train {self.config.folder}",
             self.composition.expected_rounds(planned),
-            unit=self.rounds.clients.served,
+            unit=self.rounds.clients.unit,
             done=self.state.round,
             timed=self.composition.duration_is_public,
         )
@@ -210,7 +224,6 @@ class _Training:
         # A last checkpoint, so that a process killed while it writes the results loses
         # no round.
         self._save()
-        self._write(planned, "rounds" if self.state.round == planned else "budget")
 
     def _round(self, index: int) -> int:
         """Run one round; return its clients or records, for the progress display."""
@@ -289,7 +302,7 @@ class _Training:
             words.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
         if not math.isnan(row.get("epsilon_proven", math.nan)):
             words.append(f"proven {row['epsilon_proven']:.3g}")
-        if "noise_multiplier" in row and self.rounds.clients.served == "records":
+        if "noise_multiplier" in row and self.rounds.clients.unit == "records":
             words.append(f"z {row['noise_multiplier']:.3g}")
         if "loss" in row:
             words.append(f"loss {row['loss']:.3f}")
@@ -331,73 +344,47 @@ class _Training:
 
     # Results
 
-    def _write(self, planned: int, stopped_by: str) -> None:
+    def write(self, run_dir: Path, federation: Federation) -> None:
+        """Write the files of the run."""
         state = self.state
-        config = self.config
         rounds = self.rounds
-        members = [member["theta"].numpy() for member in state.best] or [
-            rounds.theta.numpy()
-        ]
-        save_members(self.run_dir / "model.safetensors", rounds.net, members)
-        columns = [*HISTORY, *rounds.columns]
-        with (
-            atomic_path(self.run_dir / "history.csv") as temporary,
-            open(temporary, "w", encoding="utf-8", newline="") as file,
-        ):
-            rows = csv.DictWriter(
-                file, columns, restval="", extrasaction="ignore", lineterminator="\n"
-            )
-            rows.writeheader()
-            for row in state.history:  # NaN and None are left empty
-                rows.writerow(
-                    {
-                        name: value
-                        for name, value in row.items()
-                        if value is not None and value == value
-                    }
-                )
-        with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
-            shutil.copyfile(self.ledger.path, temporary)
-        served = rounds.clients.served
+        unit = rounds.clients.unit
         timed = self.composition.duration_is_public
-        write_json(
-            self.run_dir / "training.json",
-            {
-                "format": FORMAT,
-                "written_by": VERSION,
-                "rounds_planned": planned,
-                "rounds_run": state.round,
-                "ledger": self.ledger.chain,
-                "stopped_by": stopped_by,
-                f"{served}_per_second": (
-                    round(state.clients / state.seconds, 2) if state.seconds else None
-                ),
-                f"milliseconds_per_{served.removesuffix('s')}": (
-                    round(1000 * (state.seconds - state.measuring) / state.clients, 4)
-                    if timed and state.clients
-                    else None
-                ),
-                "seconds": round(state.seconds, 2) if timed else None,
-                "resumed": state.resumed,
-                "threads": rounds.threads,
-                "processes": rounds.processes.count,
-                "device": self.device,
-                "gradients": rounds.gradients.name,
-                "machine": processor(),
-                "parameters": rounds.net.dimension,
-                "shared_parameters": (
-                    None if rounds.shared is None else rounds.shared.count
-                ),
-                "noise_multiplier": next(
-                    (sum_.noise_multiplier for sum_ in self.composition.budgeted), None
-                ),
-                **rounds.personal_test(),
-                "members": [
-                    {"round": member["round"], "accuracy": member["accuracy"]}
-                    for member in state.best
-                ],
-                "method_version": config.made_by,
-                "versions": versions_of("torch", "numpy", "numba"),
-                "notices": list(config.notices),
-            },
+        throughput = None
+        milliseconds = None
+        if state.seconds:
+            throughput = round(state.clients / state.seconds, 2)
+        if timed and state.clients:
+            spent = state.seconds - state.measuring
+            milliseconds = round(1000 * spent / state.clients, 4)
+        summary = {
+            "rounds_planned": rounds.planned,
+            "rounds_run": state.round,
+            "stopped_by": "rounds" if state.round == rounds.planned else "budget",
+            f"{unit}_per_second": throughput,
+            f"milliseconds_per_{unit.removesuffix('s')}": milliseconds,
+            "seconds": round(state.seconds, 2) if timed else None,
+            "resumed": state.resumed,
+            "threads": rounds.threads,
+            "processes": rounds.processes.count,
+            "shared_parameters": rounds.shared.count,
+            "noise_multiplier": next(
+                (sum_.noise_multiplier for sum_ in self.composition.budgeted), None
+            ),
+            **rounds.personal_test(),
+            "members": [
+                {"round": member["round"], "accuracy": member["accuracy"]}
+                for member in state.best
+            ],
+        }
+        models = [member["theta"].numpy() for member in state.best]
+        write_results(
+            run_dir,
+            self.config,
+            federation,
+            self.ledger,
+            models=models or [rounds.theta.numpy()],
+            summary=summary,
+            columns=rounds.columns,
+            rows=state.history,
         )

@@ -1,5 +1,8 @@
 """The rounds of one run.
 
+A round follows Algorithm 2 of DP-FedMeta for every method: sample a cohort, let its
+clients compute, clip and add their contributions, release the sum, step.
+
 Mechanisms (`dpsum`) keep sums, noise and budgets. A value computed from private data
 leaves only as a release of a mechanism. Training loss, raw norms and the number of
 contributions that were not finite are therefore recorded only in runs that claim no
@@ -11,44 +14,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpfedbench.data.holdings import Records, Tasks
-from dpfedbench.data.text_tasks import TextTasks
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.features import features_of
-from dpfedbench.evaluation.few_shot import FewShotMeasures
-from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
-from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.evaluation.personal_test import client_accuracies, summarize_clients
 from dpfedbench.method import Method
-from dpfedbench.models.choose import Choice, choose
-from dpfedbench.models.references import reference
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.parts import proof_assumptions
-from dpfedbench.parts.clipping.reference import ReferenceRule
-from dpfedbench.results_format import GROUP_THRESHOLDS, NORMS
-from dpfedbench.training.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.training.processes import Processes
-from dpfedbench.training.together import add_together
+from dpfedbench.training import history
+from dpfedbench.training.client_updates.client_update import Clients, Row, Setup
+from dpfedbench.training.distributed import Processes, Stream, in_all_processes
+from dpfedbench.training.federation import Federation
 from dpsum.composition import Composition
 from dpsum.mechanism import Mechanism, Observer, ReleaseLog
 from dpsum.randomness import stream
-
-
-def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
-    """Return the first threshold that a rule reads from another run, or None."""
-    for rule in (sum_.clipping for sum_ in run.sums()):
-        if isinstance(rule, ReferenceRule):
-            name = rule.reference_file
-            path = reference(references, name, run.references[name].folder)
-            return float(rule.first_threshold(path, run))
-    return None
 
 
 class Rounds:
@@ -56,61 +39,61 @@ class Rounds:
 
     Args:
         run: the run.
-        net: the model.
-        held: the data of the clients.
-        gradients: implementation of the model's gradients.
-        measures: validation and test of the model during training.
+        federation: the clients' data, the model and its tests.
         ledger: ledger to which releases are appended.
         threads: CPU threads; changes no bit of the result.
         observer: receives each release of a private sum.
         clients: clients that an audit uses in place of those of the client update.
-        first: first clipping threshold, where another run and not the configuration
-            gives it.
+        first_threshold: first clipping threshold, where another run and not the
+            configuration gives it.
         plan: participation plan; None: that of the configuration.
         processes: the processes that train the run together.
-        weights: initial weights, float32 [d]; None: the network's random
-            initialisation.
         shared: coordinates that clients share, in an audit's model; None: those of the
             method.
+
+    Attributes:
+        theta: weights of the model, float32 [d].
+        planned: number of rounds of the configuration.
+        columns: columns of the history that a round fills.
+        non_finite: number of contributions of the last round, in all processes, that
+            were not finite; they counted as zero.
     """
 
     def __init__(
         self,
         run: Method,
+        federation: Federation,
         *,
-        net: Any,
-        held: Any,
-        gradients: Choice,
-        measures: Any,
         ledger: ReleaseLog,
         threads: int = 1,
         observer: Observer | None = None,
         clients: Clients | None = None,
-        first: float | None = None,
+        first_threshold: float | None = None,
         plan: Any = None,
         processes: Processes | None = None,
-        weights: np.ndarray | None = None,
         shared: SharedCoordinates | None = None,
     ) -> None:
-        if (
-            weights is None
-        ):  # an audit: its releases do not depend on the initial weights
+        net = federation.net
+        weights = federation.weights
+        if weights is None:
             weights = net.initial(stream(run.seed, "initial-weights"))
         self.run = run
         self.net = net
-        self.gradients = gradients
-        self.measures = measures
+        self.held = federation.held
+        self.gradients = federation.gradients
+        self.measures = federation.measures
         self.step = run.server
         self.planned = run.participation.rounds
         self.threads = threads
         self.processes = processes or Processes()
         self.plan = plan or run.plan
-        self.held = held
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
+        self.theta = torch.from_numpy(weights.copy())
+        self.non_finite = 0
         unaccounted = (
             *run.unaccounted_releases,
-            *getattr(held, "unaccounted_releases", ()),
+            *getattr(self.held, "unaccounted_releases", ()),
         )
         self.composition = Composition(
             claims=run.counted_claims,
@@ -129,13 +112,13 @@ class Rounds:
         setup = Setup(
             run=run,
             net=net,
-            held=held,
-            gradients=gradients,
+            held=self.held,
+            gradients=self.gradients,
             client_sums=run.client_sums,
             create_mechanism=create_mechanism,
             plan=self.plan,
             threads=threads,
-            first=first,
+            first_threshold=first_threshold,
             processes=self.processes,
             weights=weights,
             shared=self.shared,
@@ -151,100 +134,30 @@ class Rounds:
             dimension=self.shared.count,
             plain_sum=self.step.plain_sum,
             groups=self.shared.groups(setup.groups_of(run.server_sum)),
-            first_threshold=None if first is None else lambda: first,
+            first_threshold=None
+            if first_threshold is None
+            else lambda: first_threshold,
         )
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
         self.further = [
             create_mechanism(
-                sum_,
+                spec,
                 participation=self.plan,
                 denominator=float(run.clients.count),
                 dimension=self.shared.count,
-                groups=self.shared.groups(setup.groups_of(sum_)),
+                groups=self.shared.groups(setup.groups_of(spec)),
             )
-            for sum_ in run.further_sums
+            for spec in run.further_sums
         ]
         self.composition.finalize()
-        self._elsewhere = 0
-        self.theta = torch.from_numpy(weights.copy())
-        self._state = self.step.begin(self.shared.select(self.theta))
-        self.step.receive_layout(self._state, self.shared)
-        self.columns = [*measures.columns, *run.client.columns(run)]
-        if self.server.spec.noise is not None:
-            self.columns += self.server.spec.noise.public_columns
-        if self.server.groups is not None:
-            self.columns += GROUP_THRESHOLDS
-        if not run.private and self.clients.served != "records":
-            self.columns += NORMS
-
-    @classmethod
-    def from_run(
-        cls,
-        run: Method,
-        *,
-        data_dir: Path,
-        clients_dir: Path,
-        ledger: ReleaseLog,
-        device: str = "cpu",
-        kernels: bool = True,
-        threads: int = 1,
-        references: Mapping[str, Path] | None = None,
-        **options: Any,
-    ) -> Rounds | Untrained:
-        """Return the rounds of a run on its own data.
-
-        The arguments are those of `engine.train`; further ones are those of this class.
-
-        Raises:
-            BenchError: data are missing or damaged, or the model does not fit them.
-        """
-        held = _held(run, data_dir, clients_dir, references)
-        net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
-        net.check()
-        net.words = getattr(held.dataset, "words", ())
-        weights = run.initial.weights(run, net, references or {})
-        gradients = choose(net, device=device, enabled=kernels)
-        by_record = run.within_records or any(
-            sum_.unit == "record" for sum_ in run.private_sums
-        )
-        # Compiled passes exist for known networks only, and the settings checked those.
-        # Importing Opacus takes a second.
-        if by_record and run.model.record_level and gradients.name.startswith("torch"):
-            net.refuse_record_level()
-        if not run.trained:
-            return Untrained(net, gradients, options.get("processes"), weights)
-        if run.pretrains:
-            # No held-out records: the meta-test has other classes.
-            measures: Any = NoMeasures()
-        elif run.client_data == "records":
-            check_classes(run, held.dataset)
-            measures = HeldOutMeasures(
-                run, held.dataset, gradients, threads=threads, files=references
-            )
-        elif run.task.text is not None:
-            measures = TextMeasures(
-                run=run, known=held.dataset, choice=gradients, threads=threads
-            )
-        else:
-            measures = FewShotMeasures(
-                run=run,
-                dataset=held.dataset,
-                choice=gradients,
-                net=net,
-                threads=threads,
-            )
-        return cls(
-            run,
-            net=net,
-            held=held,
-            gradients=gradients,
-            measures=measures,
-            ledger=ledger,
-            threads=threads,
-            weights=weights,
-            **options,
-        )
+        self._step_state = self.step.begin(self.shared.select(self.theta))
+        self.step.receive_layout(self._step_state, self.shared)
+        self.columns = [
+            *self.measures.columns,
+            *run.client.columns(run),
+            *history.server_columns(run, self.server, self.clients.unit),
+        ]
 
     def round(self, index: int) -> tuple[Row, int]:
         """Run one round; return its row of the history and its clients or records.
@@ -252,33 +165,91 @@ class Rounds:
         Of a private run that number is the expected one, unless the plan fixes the
         number: the realised number is private.
         """
-        self.processes.broadcast(("round", index, self.theta.numpy(), self._states()))
-        cohort, (total, *further_totals), losses = self._contributed(index)
+        cohort = self.plan.sample_cohort(index)
+        (total, *further_totals), losses = self._add_contributions(index, cohort)
         released = torch.from_numpy(self.server.release(total))
-        means = [
-            self.shared.expanded(mechanism.release(message) / mechanism.denominator)
-            for mechanism, message in zip(self.further, further_totals, strict=True)
-        ]
-        if means:
-            self.processes.broadcast(("broadcast", means))
-            self.clients.receive_broadcast(means)
+        if self.further:
+            self._receive_broadcast(self._release_further(further_totals))
         row = self.clients.row()
         if row is None:
-            row = self._row(total, released, cohort, losses)
+            clients = self.plan.denominator if self.run.private else len(cohort)
+            row = history.server_row(self.run, total, released, clients, losses)
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client.kind)
-        self.step.set_noise_deviation(
-            self._state, total.deviation / self.server.denominator
-        )
-        mean = self.step.mean(released, self.server.denominator)
-        weights = self.shared.select(self.theta)
-        self.step.step(weights, mean, self._state, index=index, rounds=self.planned)
-        self.shared.put(self.theta, weights)
+        self._make_step(released, total.deviation, index)
+        self.non_finite += self.server.non_finite
+        self.non_finite += sum(mechanism.non_finite for mechanism in self.further)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
-        served = self.clients.work(cohort)
-        if served is None and self.server.spec.private:
-            served = int(self.plan.denominator)
-        return row, len(cohort) if served is None else served
+        return row, self._work(cohort)
+
+    @in_all_processes
+    def _add_contributions(
+        self, index: int, cohort: np.ndarray
+    ) -> tuple[list[Any], list[np.ndarray]]:
+        """Return the sums of a round's contributions, and the losses of the cohort.
+
+        Both are complete in the main process only.
+        """
+        self.processes.synchronize(self._model_state, self._restore_model)
+        for mechanism in self.composition.mechanisms:
+            mechanism.non_finite = 0
+        totals = [
+            mechanism.begin_round(index) for mechanism in (self.server, *self.further)
+        ]
+        losses = self.processes.add(
+            totals,
+            functools.partial(self._contributions, index),
+            cohort,
+            divided=self.clients.divides,
+            per_client=self.clients.contributions_per_client,
+            choice=self.gradients,
+            threads=self.threads,
+        )
+        # The sums of the server count theirs when they are released.
+        counts = (mechanism.non_finite for mechanism in self.composition.mechanisms)
+        self.non_finite = sum(self.processes.gather(sum(counts)))
+        return totals, losses
+
+    def _contributions(self, index: int, clients: np.ndarray) -> Stream:
+        """Yield the shared coordinates of clients' contributions, and their losses."""
+        rows = 0
+        stream = self.clients.contributions(self.theta.numpy(), clients, index)
+        for contributions, losses in stream:
+            rows += contributions.shape[-2]
+            self._check_count(rows, len(clients))
+            yield self.shared.select(contributions), losses
+
+    def _check_count(self, rows: int, clients: int) -> None:
+        """Refuse more contributions to a sum over clients than there are clients."""
+        spec = self.server.spec
+        if spec.private and spec.unit == "client" and rows > clients:
+            raise BenchError(
+                f"clients made more contributions to {spec.name} than the cohort has"
+                " clients, but its account covers one contribution for each client:"
+                " yield one row for each client"
+            )
+
+    def _release_further(self, totals: Sequence[Any]) -> list[np.ndarray]:
+        """Return the further releases over the number of all clients, float64 [d]."""
+        return [
+            self.shared.expanded(mechanism.release(total) / mechanism.denominator)
+            for mechanism, total in zip(self.further, totals, strict=True)
+        ]
+
+    @in_all_processes
+    def _receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
+        self.clients.receive_broadcast(means)
+
+    def _make_step(self, released: torch.Tensor, deviation: Any, index: int) -> None:
+        """Move the shared coordinates of the model along a released sum."""
+        denominator = self.server.denominator
+        self.step.set_noise_deviation(self._step_state, deviation / denominator)
+        mean = self.step.mean(released, denominator)
+        weights = self.shared.select(self.theta)
+        self.step.step(
+            weights, mean, self._step_state, index=index, rounds=self.planned
+        )
+        self.shared.put(self.theta, weights)
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
         """Stop a training if its model or all contributions of a round are not finite.
@@ -307,137 +278,51 @@ class Rounds:
             " clipping.threshold or noise.multiplier"
         )
 
-    @property
-    def non_finite(self) -> int:
-        """Number of contributions of the round that were not finite.
+    def _work(self, cohort: np.ndarray) -> int:
+        """Return the number of clients or records of a round, if it is public."""
+        work = self.clients.work(cohort)
+        if work is None and self.server.spec.private:
+            return int(self.plan.denominator)
+        return len(cohort) if work is None else work
 
-        They counted as zero. The number is that of all processes.
-        """
-        return self._elsewhere + sum(
-            mechanism.non_finite for mechanism in self.composition.mechanisms
-        )
-
-    def help(self, command: str, *arguments: Any) -> None:
-        """Do this process's part of a command of the first process.
-
-        The command is a round, a checkpoint, a restart from one, or a test.
-        """
-        if command == "round":
-            self.theta.copy_(torch.from_numpy(arguments[1]))
-            self._take_states(arguments[2])
-            self._contributed(arguments[0])
-        elif command == "state":
-            self.clients.state()
-        elif command == "broadcast":
-            self.clients.receive_broadcast(*arguments)
-        elif command == "personal test":
-            self._client_accuracies(*arguments)
-        else:
-            self.clients.restore(*arguments)
-
-    def _contributed(
-        self, index: int
-    ) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
-        """Return a round's cohort, the sums of its contributions, and its losses.
-
-        The sums and the losses are complete in the first process only.
-        """
-        for mechanism in self.composition.mechanisms:
-            mechanism.non_finite = 0
-        cohort = self.plan.sample_cohort(index)
-        losses = list[np.ndarray]()
-        totals = [
-            mechanism.begin_round(index) for mechanism in (self.server, *self.further)
-        ]
-
-        def stream_of(some: np.ndarray) -> Stream:
-            stream = self.clients.contributions(self.theta.numpy(), some, index)
-            for rows, some_losses in stream:
-                yield self.shared.select(rows), some_losses
-
-        if self.processes.count > 1 and not self.clients.divides:
-            size = self.gradients.chunk(self.threads)
-            blocks = self.processes.blocks(
-                len(cohort), size, fixed=self.gradients.device != "cpu"
-            )
-            losses = add_together(
-                self.processes,
-                totals[0],
-                stream_of,
-                cohort,
-                blocks,
-                contributions_per_client=self.clients.contributions_per_client,
-            )
-        else:
-            rows = 0
-            for contributions, chunk_losses in stream_of(cohort):
-                if self.processes.first:
-                    messages = contributions if self.further else [contributions]
-                    rows += len(messages[0])
-                    self._check_count(rows, len(cohort))
-                    for total, message in zip(totals, messages, strict=True):
-                        total.add(message)
-                    losses.append(chunk_losses)
-        counted = sum(mechanism.non_finite for mechanism in self.composition.mechanisms)
-        self._elsewhere = sum(self.processes.gather(counted)) - counted
-        return cohort, totals, losses
-
-    def _check_count(self, rows: int, clients: int) -> None:
-        """Refuse more contributions to a sum over clients than there are clients."""
-        sum_ = self.server.spec
-        if sum_.private and sum_.unit == "client" and rows > clients:
-            raise BenchError(
-                f"clients made more contributions to {sum_.name} than the cohort has"
-                " clients, but its account covers one contribution for each client:"
-                " yield one row for each client"
-            )
-
-    def _row(
-        self,
-        total: Any,
-        released: torch.Tensor,
-        cohort: np.ndarray,
-        losses: list[np.ndarray],
-    ) -> Row:
-        norm = float(released.norm())
-        if self.server.spec.private:
-            return {
-                "clients": self.plan.denominator,
-                "threshold": total.sum.threshold,
-                "released_norm": norm,
-                "noise_multiplier": total.sum.noise_multiplier,
-                **total.sum.public_values,
-                **_group_thresholds(total.sum),
-            }
-        if self.run.private:
-            # Each contribution is a client's own release, so that the norm of the sum
-            # may be published; losses may not.
-            return {"clients": self.plan.denominator, "released_norm": norm}
-        quantiles = np.quantile(total.norms or [np.nan], [0.1, 0.5, 0.9])
-        return {
-            "clients": len(cohort),
-            "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan,
-            **dict(zip(NORMS, quantiles.tolist(), strict=True)),
-            "released_norm": norm,
-        }
+    # Restart
 
     def state(self) -> dict[str, Any]:
         """Return everything that a restart needs."""
-        self.processes.broadcast(("state",))
+        model = self._model_state()
         return {
-            "theta": self.theta.clone(),
-            "step": self._state,
-            "clients": self.clients.state(),
-            "mechanisms": self._states(),
+            "theta": model["theta"].clone(),
+            "step": self._step_state,
+            "clients": self._client_states(),
+            "mechanisms": model["mechanisms"],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state` returned."""
+        self._restore_model(state)
+        self._step_state = state["step"]
+        self._restore_clients(state["clients"])
+
+    @in_all_processes
+    def _client_states(self) -> Any:
+        return self.clients.state()
+
+    @in_all_processes
+    def _restore_clients(self, state: Any) -> None:
+        self.clients.restore(state)
+
+    def _model_state(self) -> dict[str, Any]:
+        """Return the weights, and the states of the mechanisms."""
+        mechanisms = [mechanism.state() for mechanism in self.composition.mechanisms]
+        return {"theta": self.theta, "mechanisms": mechanisms}
+
+    def _restore_model(self, state: Mapping[str, Any]) -> None:
         self.theta.copy_(state["theta"])
-        self._state = state["step"]
-        self.processes.broadcast(("restore", state["clients"]))
-        self.clients.restore(state["clients"])
-        self._take_states(state["mechanisms"])
+        mechanisms = self.composition.mechanisms
+        for mechanism, saved in zip(mechanisms, state["mechanisms"], strict=True):
+            mechanism.restore(saved)
+
+    # Test of the clients' own models
 
     def personal_test(self) -> dict[str, Any]:
         """Test each client's own model on the examples that training held out.
@@ -447,7 +332,6 @@ class Rounds:
         """
         if not self.run.clients.held_out_share:
             return {}
-        self.processes.broadcast(("personal test", self.theta.numpy()))
         accuracies: dict[int, float] = {}
         for by_client in self._client_accuracies(self.theta.numpy()):
             accuracies |= by_client
@@ -458,12 +342,13 @@ class Rounds:
             )
         return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
 
+    @in_all_processes
     def _client_accuracies(self, theta: np.ndarray) -> list[dict[int, float]]:
         """Return the accuracies of this process's clients.
 
-        The first process gets the accuracies of all processes, one mapping for each.
+        The main process gets those of all processes, one mapping for each.
         """
-        here = client_accuracies(
+        accuracies = client_accuracies(
             self.run,
             self.net,
             self.clients,
@@ -473,88 +358,4 @@ class Rounds:
             self.processes.share(self.run.clients.count),
             threads=self.threads,
         )
-        return self.processes.gather(here)
-
-    def _states(self) -> list[dict[str, Any]]:
-        return [mechanism.state() for mechanism in self.composition.mechanisms]
-
-    def _take_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        for mechanism, state in zip(self.composition.mechanisms, states, strict=True):
-            mechanism.restore(state)
-
-
-def _group_thresholds(total: Any) -> Row:
-    """Return the smallest and the largest threshold of a sum's groups."""
-    if total.groups is None:
-        return {}
-    ends = min(total.thresholds), max(total.thresholds)
-    return dict(zip(GROUP_THRESHOLDS, ends, strict=True))
-
-
-class Untrained:
-    """Stand-in for the rounds of a method that does not train, such as `random`."""
-
-    planned = 0
-    columns = ()
-    measures = NoMeasures()
-    threads = 1
-    non_finite = 0
-    shared = None
-
-    def personal_test(self) -> dict[str, Any]:
-        """Return no columns: no client has a model of its own."""
-        return {}
-
-    def __init__(
-        self,
-        net: Any,
-        gradients: Choice,
-        processes: Processes | None,
-        weights: np.ndarray,
-    ) -> None:
-        self.net = net
-        self.gradients = gradients
-        self.processes = processes or Processes()
-        self.theta = torch.from_numpy(weights.copy())
-        self.clients = Clients()
-        self.composition = Composition()
-
-    def round(self, index: int) -> tuple[Row, int]:
-        """Raise an error: no round is planned."""
-        raise RuntimeError("an untrained model has no rounds")
-
-    def state(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-
-def _held(
-    run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None
-) -> Any:
-    if run.client_data == "records":
-        held = Records(data_dir, clients_dir)
-        share = run.clients.held_out_share
-        if share:
-            held.leave_out(share, seed=run.seed)
-        held.images = features_of(run, held.dataset, held.record_indices, files)
-        if share:
-            held.test_images = features_of(
-                run, held.dataset, held.test_record_indices, files
-            )
-        return held
-    support = run.clients.support_per_class
-    query = run.clients.query_per_class
-    if run.task.text is not None:
-        return TextTasks(
-            data_dir, clients_dir, run.task.text, support=support, query=query
-        )
-    return Tasks(
-        data_dir, clients_dir, support_per_class=support, query_per_class=query
-    )
-
-
-def _classes(run: Method, dataset: Any) -> int:
-    return len(dataset.class_names) if run.client_data == "records" else run.task.ways
+        return self.processes.gather(accuracies)

@@ -11,7 +11,7 @@ import torch
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.papers.federated_averaging import CONTROL, Proximal, Scaffold
 from dpfedbench.training.client_updates.model_difference import ModelDifference
-from dpfedbench.training.processes import Processes
+from dpfedbench.training.distributed import Processes
 from dpsum.clipping import Constant
 
 

@@ -13,7 +13,6 @@ import torch
 import dpsum
 from dpfedbench.config.part import plain
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.papers.gbml import LocalReptile
 from dpfedbench.papers.shared import ClientLevelMethod, LocalRecordMethod
@@ -23,6 +22,7 @@ from dpfedbench.training import engine
 from dpfedbench.training.client_updates.client_update import Clients
 from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpfedbench.training.client_updates.model_difference import ModelDifference
+from dpfedbench.training.federation import Federation
 from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian
 from dpsum.participation import FixedSize, OnePass
@@ -94,8 +94,8 @@ def lots_of(base, **members):
 
 
 def rounds_of(run):
-    parts = {"net": FlatNet(3), "measures": NoMeasures(), "ledger": []}
-    return engine.Rounds(run, held=None, gradients=None, **parts)
+    federation = Federation(net=FlatNet(3), held=None, gradients=None)
+    return engine.Rounds(run, federation, ledger=[])
 
 
 def with_clients(**members):

@@ -17,13 +17,13 @@ from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records, load_records
 from dpfedbench.evaluation import evaluate
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.models.choose import Choice
 from dpfedbench.papers import METHODS, read_run
 from dpfedbench.papers.gbml import NonPrivateReptile
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
 from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.federation import Federation
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger
 from dpsum.private_sum import PrivateSum
@@ -247,7 +247,7 @@ def proven(config, run_dir):
     return accounted(config, run_dir)["profiles"]["proven"]
 
 
-def logged(make_rounds, config, **options):
+def logged(make_rounds, *arguments, **options):
     """Return rounds whose list `log` receives their releases.
 
     Items are (ledger line, releases, means float64 [k, d]).
@@ -258,7 +258,7 @@ def logged(make_rounds, config, **options):
         releases = [release for release, _ in outcomes]
         log.append((line, releases, np.array([mean for _, mean in outcomes])))
 
-    rounds = make_rounds(config, observer=observe, **options)
+    rounds = make_rounds(*arguments, observer=observe, **options)
     rounds.log = log
     return rounds
 
@@ -266,9 +266,17 @@ def logged(make_rounds, config, **options):
 def rounds_of(config, folders, run_dir, **options):
     """Return the rounds of a run. Their releases go to the list `log`."""
     run_dir.mkdir(exist_ok=True)
-    options |= {"data_dir": folders[0], "clients_dir": folders[1]}
+    names = ("kernels", "device", "references")
+    read = {name: options.pop(name) for name in names if name in options}
+    federation = Federation.load(
+        config,
+        data_dir=folders[0],
+        clients_dir=folders[1],
+        threads=options.get("threads", 1),
+        **read,
+    )
     ledger = Ledger(run_dir / "ledger.jsonl")
-    return logged(engine.Rounds.from_run, config, ledger=ledger, **options)
+    return logged(engine.Rounds, config, federation, ledger=ledger, **options)
 
 
 def take_rounds(rounds, count):
@@ -356,9 +364,9 @@ def rounds_in_memory(
 
     The ledger is a list, and so is `log`, which has the releases.
     """
-    options |= {"clients": clients, "held": held, "gradients": gradients}
-    options |= {"net": FlatNet(dimension), "measures": NoMeasures(), "ledger": []}
-    return logged(engine.Rounds, config, **options)
+    federation = Federation(net=FlatNet(dimension), held=held, gradients=gradients)
+    options |= {"clients": clients, "ledger": []}
+    return logged(engine.Rounds, config, federation, **options)
 
 
 def fixed_rounds(config, contributions, **options):

@@ -14,8 +14,7 @@ from torch import distributed
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_text
-from dpfedbench.training import together
-from dpfedbench.training.processes import Lost, Processes, joined
+from dpfedbench.training.distributed import Lost, Processes, joined
 from workflow_jobs import launch
 
 from . import conftest
@@ -62,7 +61,7 @@ def take_part(rank, count, port, jobs, round_seconds):
             try:
                 train_model(config, folders, run_dir, **options)
             except BenchError as error:
-                if processes.first:
+                if processes.is_main:
                     run_dir.with_name("refusal").write_text(str(error))
                 raise SystemExit(1) from error
 
@@ -164,13 +163,13 @@ def test_processes_with_other_configurations_data_or_code_are_refused(
     refusal = (tmp_path / "refusal").read_text()
     assert "another configuration than process 0" in refusal
     assert not (tmp_path / "run").exists()
-    together.check_agree(Processes(), config, "cpu", federation)
+    Processes().check_agree(config, "cpu", federation)
     changed = {str(federation[0]): "other", "torch": "0"}
     monkeypatch.setattr(
         Processes, "gather", lambda self, value: [value, ("far", value[1] | changed)]
     )
     with pytest.raises(BenchError, match=r"far has another torch, .*data than process"):
-        together.check_agree(Processes(0, 2), config, "cpu", federation)
+        Processes(0, 2).check_agree(config, "cpu", federation)
 
 
 JOB = """

@@ -37,10 +37,10 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.training.client_updates.client_update import (
     Clients,
-    Row,
     Setup,
     SharedModelClients,
 )
+from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule
 from dpsum.parameters import parameter

@@ -25,10 +25,10 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    Row,
     Setup,
     SharedModelClients,
 )
+from dpfedbench.training.history import Row
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from dpfedbench.training.client_updates.local_model import (
     LocalModel,
     constant_thresholds,
 )
-from dpfedbench.training.processes import Processes
+from dpfedbench.training.distributed import Processes, Stream
+from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
@@ -40,19 +41,6 @@ CHUNK_PER_THREAD = 8
 up.
 """
 
-Row = dict[str, Any]
-"""A row of history.csv."""
-
-Stream = Iterator[tuple["torch.Tensor", "np.ndarray"]]
-"""Contributions float32 [n x contributions, d] and losses [n] of some clients, in the
-cohort's order. Clients that send more than one message have contributions
-[messages, n x contributions, d]; the message to the server's own sum is the first. The loop
-selects the shared coordinates.
-
-Memory grows with the chunk, never with the cohort. A yielded tensor is overwritten
-later.
-"""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -71,7 +59,7 @@ class Setup:
         create_mechanism: creates the `dpsum.Mechanism` of a sum of this run.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
-        first: first clipping threshold, where another run gives it.
+        first_threshold: first clipping threshold, where another run gives it.
         processes: the processes that train the run together.
         weights: initial weights of the training, float32 [d]; None: the caller does not
             train.
@@ -87,7 +75,7 @@ class Setup:
     plan: participation.Participation
     shared: SharedCoordinates
     threads: int = 1
-    first: float | None = None
+    first_threshold: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
     weights: np.ndarray | None = None
 
@@ -134,7 +122,7 @@ class Clients:
 
     Attributes:
         contributions_per_client: number of contributions of each client to the server's sum.
-        served: unit of the clients' work, "clients" or "records".
+        unit: unit of the clients' work, "clients" or "records".
         divides: whether `contributions` itself divides the clients among processes.
             Then every process passes it the whole cohort, and the first process gets
             all contributions; else every process passes it a part of the cohort.
@@ -145,7 +133,7 @@ class Clients:
     """
 
     contributions_per_client: int = 1
-    served: str = "clients"
+    unit: str = "clients"
     divides: bool = False
     keeps_state: bool | None = None
     has_personal_models: bool = False
@@ -178,7 +166,7 @@ class Clients:
         return None
 
     def work(self, cohort: np.ndarray) -> int | None:
-        """Return the work of the round, counted in `served`.
+        """Return the work of the round, counted in `unit`.
 
         None stands for the number of clients that took part, or were expected to.
         """
@@ -199,7 +187,7 @@ class Clients:
 class RecordHolders(Clients):
     """Base of clients that hold records and fill the row of the history themselves."""
 
-    served = "records"
+    unit = "records"
     divides = True
 
     def __init__(self) -> None:

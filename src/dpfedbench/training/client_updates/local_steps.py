@@ -22,11 +22,11 @@ from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
     RecordHolders,
-    Row,
     Setup,
-    Stream,
     each_holder,
 )
+from dpfedbench.training.distributed import Stream
+from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
@@ -153,8 +153,8 @@ class _Silos(RecordHolders):
 
         It is public (C_0 of Section IV-A).
         """
-        if self._setup.first is not None:
-            return self._setup.first
+        if self._setup.first_threshold is not None:
+            return self._setup.first_threshold
 
         from dpfedbench.models.torch_sums import Adding
 

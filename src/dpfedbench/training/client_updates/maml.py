@@ -21,7 +21,6 @@ from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
     Setup,
-    Stream,
     within_task,
 )
 from dpfedbench.training.client_updates.maml_by_record import (
@@ -29,6 +28,7 @@ from dpfedbench.training.client_updates.maml_by_record import (
     SUPPORT,
     MamlByRecord,
 )
+from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
-    Row,
     Setup,
     SharedModelClients,
     each_holder,
 )
+from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.accounting.units import cannot_compose
 from dpsum.private_sum import PlainSum

@@ -21,10 +21,10 @@ from dpfedbench.training.client_updates.client_update import (
     CHUNK_PER_THREAD,
     Clients,
     Setup,
-    Stream,
     task_examples,
 )
 from dpfedbench.training.client_updates.local_model import Examples
+from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
