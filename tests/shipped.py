@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from dpfedbench.experiments.configuration import shipped_files
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -25,7 +27,7 @@ def without_others(configuration: str) -> str:
     """Return a configuration's text in which all other shipped experiments are null."""
     stated = yaml.safe_load(configuration)["experiments"]
     shipped: set[str] = set()
-    for file in (ROOT / "config" / "experiments").glob("*.yaml"):
+    for file in shipped_files(ROOT / "config"):
         shipped.update(_read(file).get("experiments", ()))
     nulls = "".join(f"  {name}: null\n" for name in sorted(shipped - set(stated)))
     return configuration.replace("experiments:\n", f"experiments:\n{nulls}", 1)

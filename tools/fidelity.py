@@ -26,7 +26,11 @@ import yaml
 
 from dpfedbench.config.merge import leaves
 from dpfedbench.config.yaml_files import read_file
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    overlaid,
+    shipped_files,
+)
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 
@@ -393,17 +397,16 @@ def read_paper_plan() -> Plan:
 @cache
 def read_plan_of(preset: str, paper: str) -> Plan:
     """Return a preset's plan of one paper."""
-    names = [path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml")]
-    others = {name: None for name in names if name != paper}
+    whole = overlaid(*map(read_file, shipped_files(ROOT / "config")))
+    others = {name: None for name in whole["experiments"] if name != paper}
     return _make_plan(preset, {"experiments": others})
 
 
 def _make_plan(preset: str, overlay: Mapping[str, Any]) -> Plan:
     """Return the plan of a preset with an overlay."""
     config = ROOT / "config"
-    experiments = sorted((config / "experiments").glob("*.yaml"))
     preset_file = config / "presets" / f"{preset}.yaml"
-    files = [config / "config.yaml", *experiments, preset_file]
+    files = [*shipped_files(config, preset), preset_file]
     return make_plan(Configuration.read(overlaid(*map(read_file, files), overlay)))
 
 

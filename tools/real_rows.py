@@ -7,7 +7,11 @@
 from pathlib import Path
 
 from dpfedbench.config.yaml_files import read_file
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    overlaid,
+    shipped_files,
+)
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 
@@ -252,8 +256,8 @@ MEASURED = (
 def read_plan() -> Plan:
     """Return the plan of the `real` preset."""
     config = ROOT / "config"
-    experiments = sorted((config / "experiments").glob("*.yaml"))
-    files = [config / "config.yaml", *experiments, config / "presets" / "real.yaml"]
+    preset = config / "presets" / "real.yaml"
+    files = [*shipped_files(config, "real"), preset]
     return make_plan(Configuration.read(overlaid(*map(read_file, files))))
 
 

@@ -209,6 +209,7 @@ def _print_plan(tree: Path, preset: str) -> None:
     sys.path[0] = str(tree)
 
     # The configuration's module has `read_file` in older trees too.
+    from dpfedbench.experiments import configuration
     from dpfedbench.experiments.configuration import Configuration, overlaid, read_file
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.method import read_run
@@ -225,7 +226,11 @@ def _print_plan(tree: Path, preset: str) -> None:
         }
 
     config = tree / "config"
-    files = [config / "config.yaml", *sorted((config / "experiments").glob("*.yaml"))]
+    if hasattr(configuration, "shipped_files"):
+        files = configuration.shipped_files(config, preset)
+    else:  # a commit of which plugins bring no experiments
+        experiments = sorted((config / "experiments").glob("*.yaml"))
+        files = [config / "config.yaml", *experiments]
     if preset:
         files.append(config / "presets" / f"{preset}.yaml")
     plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))

@@ -14,6 +14,7 @@ figure, which `tests/dpfedbench/test_planned_cells.py` compares. `--write` write
 from __future__ import annotations
 
 import argparse
+import collections
 import hashlib
 import json
 import os
@@ -74,10 +75,7 @@ def list_entries(tree: Path, preset: str) -> Entries:
     from dpfedbench.experiments.configuration import Configuration, overlaid
     from dpfedbench.experiments.expand import make_plan
 
-    config = tree / "config"
-    files = [config / "config.yaml", *sorted((config / "experiments").glob("*.yaml"))]
-    if preset != "default":
-        files.append(config / "presets" / f"{preset}.yaml")
+    files = list_files(tree, "" if preset == "default" else preset)
     plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
     entries: Entries = {
         f"{item.paper}/{item.name}": _entries_of_item(item)
@@ -89,13 +87,34 @@ def list_entries(tree: Path, preset: str) -> Entries:
     return entries
 
 
+def list_files(tree: Path, preset: str = "") -> list[Path]:
+    """Return the files of a tree's configuration, with the library of this process."""
+    from dpfedbench.experiments import configuration
+
+    config = tree / "config"
+    if hasattr(configuration, "shipped_files"):
+        files = configuration.shipped_files(config, preset)
+    else:  # a commit of which plugins bring no experiments
+        experiments = sorted((config / "experiments").glob("*.yaml"))
+        files = [config / "config.yaml", *experiments]
+    if preset:
+        files.append(config / "presets" / f"{preset}.yaml")
+    return files
+
+
 def _entries_of_item(item: Any) -> dict[str, dict[str, Any]]:
-    """Return one entry for each run of each cell of a table or figure."""
+    """Return one entry for each run of each cell of a table or figure.
+
+    The cells of a series are numbered; the order of the series is not compared.
+    """
     entries: dict[str, dict[str, Any]] = {}
-    for number, cell in enumerate(item.cells):
+    numbers = collections.Counter[str]()
+    for cell in item.cells:
+        number = numbers[cell.series]
+        numbers[cell.series] += 1
         tests = cell.tests or (None,) * len(cell.runs)
         for run, test in zip(cell.runs, tests, strict=True):
-            entries[f"cell {number}, {cell.series}, x {cell.x}, seed {run.seed}"] = {
+            entries[f"{cell.series}, cell {number}, x {cell.x}, seed {run.seed}"] = {
                 "values": run.plain(),
                 "folder": run.folder,
                 "test": test and test.plain(),

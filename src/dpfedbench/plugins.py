@@ -7,7 +7,11 @@ or dpsum. There are two ways to name a plugin:
 
 * the configuration lists it under `plugins`; jobs read the list from the environment
   variable `DPFEDBENCH_PLUGINS`, where names are separated by commas;
-* an installed package names it in the entry-point group `dpfedbench.plugins`.
+* a package names it in the entry-point group `dpfedbench.plugins`: an installed
+  package, or a project in the folder `packages` of a checkout, installed or not.
+
+A plugin that is a package may have a folder `config`, with experiments and with
+overlays for presets (`experiments.configuration.shipped_files`).
 
 An error that a plugin raises while it is imported is not caught here, so that its
 traceback shows the file and the line.
@@ -19,7 +23,8 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -31,7 +36,9 @@ VARIABLE = "DPFEDBENCH_PLUGINS"
 installed ones too.
 """
 GROUP = "dpfedbench.plugins"
-"""Entry-point group in which installed packages name their plugins."""
+"""Entry-point group in which packages name their plugins."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""Folder of the repository, where dpfedbench is imported from a checkout."""
 PACKAGES = (
     "dpfedbench",
     "dpkernels",
@@ -95,7 +102,7 @@ def use(*names: str) -> None:
 
 
 def load() -> None:
-    """Import the plugins that `VARIABLE` lists, and those of installed packages.
+    """Import the plugins that `VARIABLE` lists, and those that packages name.
 
     Repeated calls import each plugin once.
 
@@ -104,10 +111,13 @@ def load() -> None:
     """
     if _importing:
         return
-    new = [name for name in _names() if name not in _plugins]
+    projects = _projects()
+    new = [name for name in dict.fromkeys(_names(projects)) if name not in _plugins]
     if new and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in new:
+        if name in projects and str(projects[name]) not in sys.path:
+            sys.path.insert(0, str(projects[name]))
         _import(name)
     if new:
         _add_accountants()
@@ -131,6 +141,16 @@ def classes(base: Class) -> list[Class]:
         if isinstance(value, type) and issubclass(value, base) and not is_ours(value)
     )
     return list(dict.fromkeys(extending))  # type: ignore[arg-type]
+
+
+def config_folders() -> list[Path]:
+    """Return the folders `config` of all plugins that are packages and have one."""
+    folders = [
+        Path(folder, "config")
+        for name in _plugins
+        for folder in getattr(sys.modules[name], "__path__", ())
+    ]
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def is_ours(thing: type | ModuleType) -> bool:
@@ -168,13 +188,26 @@ def _listed() -> list[str]:
     return [name.strip() for name in listed if name.strip()]
 
 
-def _names() -> Iterator[str]:
-    """Yield the names of all plugins: listed ones first, then installed ones."""
+def _names(projects: Iterable[str]) -> Iterator[str]:
+    """Yield the names of all plugins: listed ones first, then those of packages."""
     if _listed() == ["no"]:
         return
     yield from _listed()
     for point in sorted(importlib.metadata.entry_points(group=GROUP)):
         yield point.module
+    yield from projects
+
+
+def _projects() -> dict[str, Path]:
+    """Return the plugins of the projects in a checkout's `packages`, with the folders
+    of their sources.
+    """
+    folders: dict[str, Path] = {}
+    for file in sorted(CHECKOUT.glob("packages/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        for name in project.get("entry-points", {}).get(GROUP, {}).values():
+            folders[name] = file.parent / "src"
+    return folders
 
 
 def _import(name: str) -> None:

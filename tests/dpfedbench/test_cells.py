@@ -85,7 +85,6 @@ def test_folders_have_what_a_run_and_a_test_differ_in() -> None:
     assert run.test_name != tested.test_name
 
 
-SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
 DISJOINT = {"client_update": {"batches": "disjoint", "inner_steps": 3}}
 
 
@@ -97,8 +96,6 @@ DISJOINT = {"client_update": {"batches": "disjoint", "inner_steps": 3}}
         ("dp-agr", {"dataset": "omniglot"}, True),
         ("dp-agr", {"clients": {"count": 96}}, False),
         ("dp-agr", {"participation": {"rounds": 6}}, False),
-        ("dp-agr-ftrl", {"server": SGD}, False),
-        ("dp-agr-ftrl", {"noise": {"factorisation": "square-root"}}, False),
         ("dp-agrlr", {"clients": {"query_per_class": 3}}, False),
         ("dp-agrlr", {"task": {"ways": 2}}, False),
         ("dp-agrlr", {"client_update": {"inner_steps": 3}}, False),

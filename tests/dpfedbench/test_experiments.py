@@ -11,7 +11,11 @@ import pytest
 from dpfedbench.config.merge import set_key
 from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    overlaid,
+    shipped_files,
+)
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
@@ -23,7 +27,7 @@ TABLE = "experiments.dp-fedmeta.tables.table2"
 
 
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
-    files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
+    files = shipped_files(CONFIG, preset)
     if preset:
         files.append(CONFIG / "presets" / f"{preset}.yaml")
     values = overlaid(*map(parsed, files))

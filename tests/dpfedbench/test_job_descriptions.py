@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.config.yaml_files import read_file
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    overlaid,
+    shipped_files,
+)
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.job_descriptions import (
     REFERENCE_RATES,
@@ -136,7 +140,7 @@ def test_no_private_training_may_be_timed(describe, runs):
 
 def test_reference_rates_know_most_kinds_of_work_of_the_default_preset():
     # Where they do not, `snakemake cost` measures them: copy results/cost_rates.csv.
-    files = [ROOT / "config/config.yaml", *sorted(ROOT.glob("config/experiments/*"))]
+    files = shipped_files(ROOT / "config")
     plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
     text = REFERENCE_RATES.read_text(encoding="utf-8")
     known = {row["kind"] for row in csv.DictReader(text.splitlines())}

@@ -96,7 +96,6 @@ OTHERS = [None, True, float("nan"), float("inf"), datetime.date(2020, 1, 1)]
 HOSTILE: list[Any] = [*NUMBERS, *TEXTS, *LETTERS, *LISTS, *OTHERS]
 NAMES = ["multiplyer", "../evil", "a{b}", "A B", "", "2022", "class", "b" * 300]
 PAPERS = ("dp-fedmeta", "adap-dp-fl", "dp-maml", "dp-meta-learning-gbml")
-PAPERS += ("correlated-noise", "secure-aggregation")
 
 
 def keys_and_sections(values: dict[str, Any]) -> list[str]:

@@ -38,8 +38,7 @@ def test_planned_cells_are_those_of_the_digests(preset: str) -> None:
 
 
 def test_referee_lies_over_the_preset_of_real_data() -> None:
-    files = [ROOT / "config/config.yaml", *sorted(ROOT.glob("config/experiments/*"))]
-    files += [ROOT / "config/presets/real.yaml", ROOT / "config/referee.yaml"]
+    files = [*same_cells.list_files(ROOT, "real"), ROOT / "config/referee.yaml"]
     plan = make_plan(Configuration.read(overlaid(*map(read_file, files))))
     refining = plan.items["dp-meta-learning-gbml", "refining"]
     steps = {cell.tests[0].evaluation.steps for cell in refining.cells if cell.tests}

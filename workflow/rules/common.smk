@@ -9,7 +9,6 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from dpfedbench.errors import BenchError
 from workflow_jobs.folder_lock import wait_for_other_calls
 from workflow_jobs.jobs import mark_workflow, own_sources_first
-from dpfedbench.plugins import use_configured
 from workflow_jobs.warm import WARM
 
 DATA = "results/data/{dataset}"
@@ -36,8 +35,7 @@ if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
         f"configuration: libraries is {','.join(LIBRARIES_CHOSEN)}: expected some of {','.join(LIBRARIES)}"
     )
 try:
-    use_configured(config)
-    # These imports read the methods and parts of plugins, so plugins have to be in use.
+    # These imports read the methods and parts of plugins, which files.smk has imported.
     from dpfedbench.experiments.configuration import (
         Configuration,
         check_folder,
@@ -64,7 +62,7 @@ try:
         CONFIGURATION,
         datasets=DATASETS,
         holdings=read_holdings(DATASETS_TABLE),
-        files=[ROOT / "config/config.yaml", *SHIPPED, *GIVEN],
+        files=[DEFAULTS, *SHIPPED, *GIVEN],
     )
 except BenchError as error:
     # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.

@@ -1,11 +1,23 @@
 """Configuration files. Each is checked here before Snakemake reads it, for one-line messages about faults."""
 
-from dpfedbench.errors import BenchError
-from dpfedbench.experiments.configuration import overlaid
-from dpfedbench.config.yaml_files import check_config_option, dropped_words, read_file
+import traceback
 
-# Experiments of the repository, then those of the user's folder (`experiments_folder`).
-SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import overlaid, shipped_files
+from dpfedbench.config.yaml_files import check_config_option, dropped_words, read_file
+from dpfedbench.plugins import use_configured
+
+try:
+    use_configured(config)
+except BenchError as error:
+    sys.exit(f"configuration: {error}")
+except Exception:
+    # Python's own traceback has the file and line of a fault in a plugin. Snakemake would shorten it.
+    traceback.print_exc()
+    sys.exit(1)
+
+# Experiments of the repository and of plugins, then those of the user's folder (`experiments_folder`).
+DEFAULTS, *SHIPPED = shipped_files(ROOT / "config", config.get("preset"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
 GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
@@ -15,12 +27,12 @@ for option, words in dropped_words(sys.argv[1:]):
         file=sys.stderr,
     )
 try:
-    for path in [ROOT / "config/config.yaml", *SHIPPED, *GIVEN]:
+    for path in [DEFAULTS, *SHIPPED, *GIVEN]:
         read_file(path)
     check_config_option(workflow.config_settings.config_args or ())
     if workflow.modifier.skip_configfile:
         # As a module, the workflow gets its configuration from the other Snakefile. It overrides the files, like --config.
-        files = [ROOT / "config/config.yaml", *SHIPPED, *OWN_FILES]
+        files = [DEFAULTS, *SHIPPED, *OWN_FILES]
         config.update(overlaid(*map(read_file, files), config))
 except BenchError as error:
     # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.

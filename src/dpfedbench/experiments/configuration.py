@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
+from dpfedbench import plugins
 from dpfedbench.config.messages import LONGEST_NAME, LOWER_CASE
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.config.yaml_files import read_file
@@ -440,6 +441,30 @@ class Configuration(Settings):
     experiments: dict[Name, Experiment | None] = setting(
         {}, doc="papers by name; null removes a paper"
     )
+
+
+def shipped_files(config: Path, preset: Any = None) -> list[Path]:
+    """Return the configuration files below the user's, in the order of their merging.
+
+    They are config.yaml, the experiments of the benchmark and of plugins in the order
+    of their names, and the plugins' overlays for the preset. The benchmark's own preset
+    is a file of the user, `--configfile`.
+
+    Args:
+        config: the folder `config` of the benchmark.
+        preset: name of the preset; None without one.
+    """
+    plugins.load()
+    folders = [config, *plugins.config_folders()]
+    experiments = [
+        file for folder in folders for file in (folder / "experiments").glob("*.yaml")
+    ]
+    overlays = [folder / "presets" / f"{preset}.yaml" for folder in folders[1:]]
+    return [
+        config / "config.yaml",
+        *sorted(experiments, key=lambda file: file.stem),
+        *(file for file in overlays if file.exists()),
+    ]
 
 
 def check_folder(folder: str | None) -> None:

@@ -1,8 +1,5 @@
-"""Clients of a cohort: model differences, SCAFFOLD's two messages, updates of a user, and
-personal models.
-"""
+"""Clients of a cohort: model differences, updates of a user, and personal models."""
 
-import dataclasses
 import math
 from typing import ClassVar, Literal
 
@@ -17,26 +14,20 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.personal_test import summarize_clients
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.papers.federated_averaging import CONTROL, DpFedAvg, DpScaffold
-from dpfedbench.training.agreement import check_agrees
+from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.training.client_updates.client_update import (
-    Clients,
     ClientUpdate,
     CohortClients,
 )
-from dploss.gaussian import joint_multiplier
 from dpsum.randomness import stream
-from dpsum.sums import SumSpec
 from tests.partitions import make_dirichlet
 
 from .conftest import (
     client_examples,
     difference_config,
-    ledger_in,
     make_config,
     mean_gradient,
     mean_loss,
-    rounds_in_memory,
     rounds_of,
     scaled,
     take_rounds,
@@ -98,73 +89,6 @@ def test_fedavg_weighs_clients_of_any_size_equally(silos, tmp_path):
     rounds.round(0)
     expected = theta - 0.1 * sum(gradients) / 4
     assert torch.allclose(rounds.theta, expected, rtol=1e-3, atol=1e-6)
-
-
-# SCAFFOLD with private sums: two mechanisms over the same clients, one budget
-MODEL = "model-difference-sum"
-EVERYONE = {
-    "participation": {"kind": "poisson", "cohort": 4, "rounds": 3},
-    "noise": {"multiplier": 1e-3},
-    "control_noise": {"multiplier": 1e-3},
-    "control_clipping": {"threshold": 0.25},
-}
-
-
-def scaffold_config(*overlays):
-    return difference_config({"method": "dp-scaffold"}, *overlays)
-
-
-class HugeMessages(Clients):
-    """Clients whose messages are far above any threshold."""
-
-    def contributions(self, theta, cohort, index):
-        message = torch.full((len(cohort), 8), 1e6)
-        yield torch.stack([message, -message]), np.zeros(len(cohort))
-
-    def receive_broadcast(self, means):
-        self.broadcast = means
-
-
-def test_scaffold_clips_both_messages_each_to_its_own_threshold():
-    """Four messages of 1e6 in each of eight coordinates are clipped to C, along the
-    diagonal.
-    """
-    clients = HugeMessages()
-    rounds = rounds_in_memory(scaffold_config(EVERYONE), 8, clients=clients)
-    rounds.round(0)
-    assert np.allclose(clients.broadcast, -0.25 / 8**0.5, rtol=0, atol=5e-3)
-    assert np.allclose(-rounds.theta.numpy(), 0.5 / 8**0.5, rtol=0, atol=5e-3)
-    stated = {line.name: (line.sensitivity, line.denominator) for line in rounds.ledger}
-    assert stated == {MODEL: (0.5, 4.0), CONTROL: (0.25, 4.0)}
-
-
-def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path):
-    """The planted fault: each sum has the noise of the whole budget."""
-    null = {"multiplier": None}
-    budget = {"budget": {"epsilon": 3.0}, "noise": null, "control_noise": null}
-    run = scaffold_config(budget)
-    take_rounds(rounds_of(run, silos, tmp_path), 6)
-    lines = ledger_in(tmp_path)
-    check_agrees(run, lines, 6)
-    whole = joint_multiplier([line.noise_multiplier for line in lines[:2]])
-    for index, line in enumerate(lines):
-        std = whole * line.sensitivity
-        lines[index] = dataclasses.replace(line, noise_multiplier=whole, noise_std=std)
-    with pytest.raises(BenchError, match="multipliers of control-difference-sum of"):
-        check_agrees(run, lines, 6)
-
-
-def test_method_that_forgets_a_message_or_its_noise_is_refused(monkeypatch):
-    _, model = scaffold_config().sums()
-    monkeypatch.setattr(DpScaffold, "sums", lambda self: [model])
-    message = f"also send {CONTROL}, but dp-scaffold takes further sums of nothing"
-    with pytest.raises(BenchError, match=message):
-        scaffold_config()
-    bare = SumSpec(name=CONTROL, unit="client", observer="everyone")
-    monkeypatch.setattr(DpScaffold, "sums", lambda self: [bare, model])
-    message = f"{CONTROL} adds up the same contributions as {MODEL}, which is private"
-    with pytest.raises(BenchError, match=message):
-        scaffold_config()
 
 
 # Updates of a user

@@ -35,7 +35,6 @@ CASES = {
         "adap-dp-fl, norm of release",
         "fedavg",
         "dp-fedavg",
-        "dp-scaffold",
         "shared coordinates",
         "personal heads",
         "dp-fnas",

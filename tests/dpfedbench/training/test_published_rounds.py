@@ -20,7 +20,6 @@ from dpfedbench.data.partition import Partition
 
 from .conftest import (
     client_examples,
-    difference_config,
     lots_config,
     make_config,
     remove_noise,
@@ -493,86 +492,3 @@ def test_round_of_local_steps_is_the_mean_of_those_of_autograd(name, start, silo
     for fault, changes in WRONG_LOCAL.items():
         wrong, _ = step(theta, index, thresholds, **changes)
         assert relative_error(moved, wrong) > POWER, fault
-
-
-# SCAFFOLD (Karimireddy et al. 2020), Algorithm 1, option II
-
-
-class ScaffoldAlgorithm:
-    """SCAFFOLD over all records of each client.
-
-    Args:
-        net: the network.
-        examples: (images, labels) of each client.
-        options: steps of a client, K; sign of the correction; count, the denominator of
-            the server's step, |S|; total, that of the control variate, N.
-    """
-
-    def __init__(self, net, examples, **options):
-        self.net = net
-        self.examples = examples
-        defaults = {"steps": 2, "sign": 1.0, "count": 2, "total": 4}
-        self.options = defaults | options
-        self.control = 0.0
-        self.client_controls = [0.0] * len(examples)
-
-    def step(self, theta, cohort):
-        """Return the change of the model: lines 6 to 17 for the clients of a cohort."""
-        steps = self.options["steps"]
-        movement = 0.0
-        change = 0.0
-        for client in cohort:
-            own = self.client_controls[client]
-            weights = theta
-            for _ in range(steps):
-                slope = gradient(self.net, weights, *self.examples[client])
-                correction = self.options["sign"] * (self.control - own)
-                weights = weights - INNER_RATE * (slope + correction)
-            following = own - self.control + (theta - weights) / (steps * INNER_RATE)
-            movement = movement + (weights - theta)
-            change = change + (following - own)
-            self.client_controls[client] = following
-        self.control = self.control + change / self.options["total"]
-        return SERVER_RATE * movement / self.options["count"]
-
-
-UNCLIPPED_SCAFFOLD = {
-    "method": "dp-scaffold",
-    "clipping": {"threshold": 1e4},
-    "control_clipping": {"threshold": 1e4},
-}
-
-
-@pytest.mark.parametrize("private", [False, True], ids=["fedavg", "dp-scaffold"])
-def test_rounds_of_scaffold_are_those_of_autograd(private, start, silos):
-    """Four rounds of Poisson cohorts of two clients in expectation: from the second on
-    the control variates count.
-    """
-    run = difference_config(
-        UNCLIPPED_SCAFFOLD if private else {"method": "fedavg"},
-        {"client_update": {"kind": "scaffold", "optimizer": "sgd"}},
-        TWO_STEPS,
-        SERVER,
-        QUIET,
-    )
-    rounds = start(run)
-    examples = client_examples(silos)
-    right = ScaffoldAlgorithm(rounds.net, examples)
-    wrong = {
-        "sign of the correction": ScaffoldAlgorithm(rounds.net, examples, sign=-1.0),
-        "no correction": ScaffoldAlgorithm(rounds.net, examples, sign=0.0),
-        "one step too many": ScaffoldAlgorithm(rounds.net, examples, steps=3),
-        "mean of the cohort": ScaffoldAlgorithm(rounds.net, examples, total=2),
-        "sum over all clients": ScaffoldAlgorithm(rounds.net, examples, count=4),
-    }
-    errors = dict.fromkeys(wrong, 0.0)
-    for index in range(4):
-        cohort = rounds.plan.sample_cohort(index)
-        theta, moved = movement(rounds, index)
-        if not len(cohort):
-            continue
-        assert relative_error(moved, right.step(theta, cohort)) < TOLERANCE
-        for fault, algorithm in wrong.items():
-            error = relative_error(moved, algorithm.step(theta, cohort))
-            errors[fault] = max(errors[fault], error)
-    assert min(errors.values()) > POWER, errors

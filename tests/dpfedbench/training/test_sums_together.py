@@ -6,13 +6,10 @@ mu^2 = z_1^-2 + z_2^-2, or dp-accounting's.
 
 import dataclasses
 
-import dp_accounting
 import pytest
-from dp_accounting.pld import PLDAccountant
 
 from dpfedbench.errors import BenchError
 from dpfedbench.papers.dp_maml import DpMamlSample
-from dpfedbench.papers.federated_averaging import CONTROL
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.training.client_updates.maml import SUPPORT
 from dpsum.accounting.account import account
@@ -23,8 +20,7 @@ from dpsum.sums import SumSpec, composition_groups
 from tests.dpsum.accounting.helpers import sampled_gaussian_epsilon
 from tests.dpsum.accounting.test_within_task import release
 
-from . import conftest
-from .conftest import ledger_in, make_config, rounds_without_data, train, training_in
+from .conftest import ledger_in, make_config, rounds_without_data, train
 
 DELTA = 1e-6
 
@@ -36,57 +32,6 @@ def gaussian(z, delta=DELTA):
 
 def joint(*multipliers):
     return sum(z**-2 for z in multipliers) ** -0.5
-
-
-def two_sums_config(z, control_z, budget, **sections):
-    """Return a run of SCAFFOLD whose four clients take part once, in known rounds."""
-    overlay = {
-        "method": "dp-scaffold",
-        "participation": {"kind": "shuffled-epochs", "cohort": 2, "rounds": 2},
-        "validation": {"every": 0},
-        "noise": {"multiplier": z},
-        "control_noise": {"multiplier": control_z},
-        "budget": {"delta": DELTA, "profile": "proven"} | budget,
-    }
-    return conftest.difference_config(overlay, sections)
-
-
-@pytest.mark.parametrize(
-    ("z", "control_z", "message"),
-    [
-        (1.0, 2.0, r"the budget of epsilon 5\.0 is spent by the first round"),
-        (None, 0.5, r"a joint noise multiplier of 0\.9801 for all sums"),
-    ],
-)
-def test_two_sums_that_exceed_a_budget_are_refused(
-    silos, tmp_path, z, control_z, message
-):
-    """A budget of 5 is enough for z = 1 and z = 2 alone, not for z = 0.5."""
-    with pytest.raises(BenchError, match=message):
-        train(two_sums_config(z, control_z, {"epsilon": 5.0}), silos, tmp_path)
-
-
-def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(silos, tmp_path):
-    """Reference: dp_accounting's composition of one Gaussian of the joint multiplier."""
-
-    def spent(rounds):
-        accountant = PLDAccountant(value_discretization_interval=1e-4)
-        gaussian_event = dp_accounting.GaussianDpEvent(joint(1.0, 1.5))
-        event = dp_accounting.PoissonSampledDpEvent(1 / 4, gaussian_event)
-        return accountant.compose(event, rounds).get_epsilon(1e-3)
-
-    plan = {"kind": "poisson", "cohort": 1, "rounds": 12}
-    budget = {"epsilon": 4.0, "delta": 1e-3}
-    config = two_sums_config(1.0, 1.5, budget, participation=plan)
-    train(config, silos, tmp_path)
-    count = training_in(tmp_path)["rounds_run"]
-    last = conftest.history_in(tmp_path)["epsilon_proven"].iloc[-1]
-    assert 0 < count < 12
-    assert spent(count) <= 4.0 + 1e-3 < spent(count + 1)
-    assert last == pytest.approx(spent(count), abs=2e-3)
-    assert conftest.proven(config, tmp_path)["epsilon_high"] == pytest.approx(
-        last, rel=1e-9
-    )
 
 
 def private_sum(name, **fields):
@@ -147,19 +92,6 @@ def test_composition_groups_separate_disjoint_records_alone():
     ):
         composed = composition_groups([first, second])
         assert [[sum_.name for sum_ in group.sums] for group in composed] == groups
-
-
-def test_two_sums_of_which_the_server_sees_one_count_against_it(silos, tmp_path):
-    """The server sees both sums, and all other observers see one."""
-    train(two_sums_config(1.0, 2.0, {}), silos, tmp_path)
-    lines = [
-        dataclasses.replace(line, **SERVER) if line.name == CONTROL else line
-        for line in ledger_in(tmp_path)
-    ]
-    proof = account(lines, delta=DELTA, claims={}).profiles["proven"]
-    expected = gaussian(joint(1.0, 2.0))
-    assert proof.observer == "server"
-    assert proof.epsilon_high == pytest.approx(expected, rel=1e-9)
 
 
 SAMPLE_LEVEL = {"method": "dp-maml-sample", "validation": {"every": 0}}

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 
 
-class ModelDifference(ClientUpdate):
+class DifferenceUpdate(ClientUpdate):
+    """Base of updates that send the model that a client received less the model after
+    its local steps.
+
+    `fedavg` and `dp-fedavg` take all of them, also a plugin's.
+    """
+
+    client_data = "records"
+    sends = "model-difference-sum"
+
+
+class ModelDifference(DifferenceUpdate):
     """The model that a client received less the model after its local steps.
 
     Each step uses all of the client's records. The optimiser starts anew in every
@@ -28,8 +39,6 @@ class ModelDifference(ClientUpdate):
     """
 
     kind: Literal["model-difference"] = "model-difference"
-    client_data = "records"
-    sends = "model-difference-sum"
     any_size = True
     keeps_state = False
 

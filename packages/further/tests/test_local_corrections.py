@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.papers.federated_averaging import CONTROL, Proximal, Scaffold
 from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpfedbench.training.distributed import Processes
 from dpsum.clipping import Constant
+from further.fedprox import Proximal
+from further.scaffold import CONTROL, Scaffold
 
 
 def make_clients(update, curvatures, optima, records, sums=()):

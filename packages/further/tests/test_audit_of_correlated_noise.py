@@ -8,8 +8,13 @@ from dploss.gaussian import gaussian_epsilon
 from dpsum.correlated_noise import Factorised, _weights
 from dpsum.factorisations import inverted
 from dpsum.noise import Noise
-
-from .conftest import bound_and_proven, bounds, experiment, headline, make_config
+from tests.dpfedbench.audit.conftest import (
+    bound_and_proven,
+    bounds,
+    experiment,
+    headline,
+    make_config,
+)
 
 RUN = {
     "method": "dp-agr-ftrl",

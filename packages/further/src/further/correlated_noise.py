@@ -1,4 +1,4 @@
-"""DP-AGR with other noise: correlated over rounds, and by secure aggregation.
+"""DP-AGR with noise that is correlated over rounds.
 
 Correlated noise needs neither sampling nor a secret. The rounds are those of DP-AGR
 (one pass over blocks that an observer may know), but the server's noise in a round
@@ -10,29 +10,17 @@ over the encoder's largest column norm, which is scaled to 1. In several passes
 balls-and-bins the client's round is secret, and the part that columns do not share is
 amplified (`dpsum.accounting`). The threshold is constant: noise of another scale would
 not cancel.
-
-Secure aggregation protects a client against the server itself, with little noise.
-Clients need to trust nobody with their gradients. Each client clips and rounds its own
-gradient and adds a share of the noise. The server sees nothing but the sum of all
-messages modulo 2^b (`dpsum.secure`). So the server learns what everyone learns from the
-model of DP-AGR. All data of a client, and so each of its records, are protected against
-both. DP-AGRLR and local Reptile protect records against the server by noise on each
-client's own message, which is as large as the message itself; here the noise is as
-large as one message in the sum of a whole cohort. The server knows the participants, so
-that the blocks are known: one pass.
 """
 
 import dataclasses
 
 from dpfedbench.papers.dp_fedmeta import DpAgr
-from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.claims import Claim, one_release
-from dpsum.clipping import Constant, PercentileOfReleases
+from dpsum.clipping import Constant
 from dpsum.correlated_noise import Factorised
 from dpsum.participation import BallsAndBins, MinSeparation, OnePass
-from dpsum.skellam_noise import Skellam
 from dpsum.sums import SumSpec
 
 
@@ -73,29 +61,3 @@ class DpAgrFtrl(DpAgr):
         separation = self.participation.apart(self.clients.count)
         noise = self.noise.planned(self.participation.rounds, self.server, separation)
         return [dataclasses.replace(gradient_sum, noise=noise)]
-
-
-class DpAgrSecagg(DpAgr):
-    """DP-AGR by secure aggregation: one private sum in each round, of which the server
-    sees the noisy total alone.
-    """
-
-    name = "dp-agr-secagg"
-    title = "DP-AGR, secure aggregation"
-    claims = {}
-    defaults = {
-        "clipping": {"kind": "constant"},
-        "noise": {"kind": "skellam"},
-        "budget": {"profile": "proven"},
-    }
-
-    participation: OnePass = OnePass()
-    # A rule with an extra release would need a second sum that is hidden from the
-    # server.
-    clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
-    noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
-    budget: BudgetSettings = BudgetSettings(delta=1e-6, profile="proven")
-
-    def sums(self) -> list[SumSpec]:
-        (gradient_sum,) = super().sums()
-        return [dataclasses.replace(gradient_sum, observer="server")]

@@ -12,8 +12,7 @@ from dpsum import randomness, secure
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum
-
-from .conftest import bounds, experiment, headline, make_config
+from tests.dpfedbench.audit.conftest import bounds, experiment, headline, make_config
 
 RUN = {
     "method": "dp-agr-secagg",
