@@ -40,6 +40,7 @@ JAX_NOISE = "jax_privacy/noise_addition.py"
 OUR_NOISE = "dpsum/correlated_noise.py"
 OUR_ACCOUNTANT = "dpsum/accounting/analyses/poisson.py"
 OUR_PAPER = "dpfedbench/papers/federated_averaging.py"
+OUR_FEDPROX = "further/fedprox.py"
 PFL_ALGORITHM = "pfl/algorithm/federated_averaging.py"
 PFL_FEDPROX = {
     "pfl/algorithm/fedprox.py": "FedProxParams FedProx",
@@ -104,13 +105,16 @@ JOBS: Mapping[str, Mapping[str, Sources]] = {
     },
     "algorithm: FedProx": {
         "here": {
-            "dpfedbench/training/client_updates/model_difference.py": "ModelDifference",
-            OUR_PAPER: "Proximal DpFedAvg",
+            "dpfedbench/training/client_updates/model_difference.py": (
+                "DifferenceUpdate ModelDifference"
+            ),
+            OUR_PAPER: "DpFedAvg",
+            OUR_FEDPROX: "Proximal",
         },
         "pfl": {PFL_ALGORITHM: "FederatedAveraging", **PFL_FEDPROX},
     },
     "algorithm: FedProx, given federated averaging": {
-        "here": {OUR_PAPER: "Proximal"},
+        "here": {OUR_FEDPROX: "Proximal"},
         "pfl": PFL_FEDPROX,
     },
 }
