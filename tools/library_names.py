@@ -40,7 +40,8 @@ JAX_NOISE = "jax_privacy/noise_addition.py"
 OUR_NOISE = "dpsum/correlated_noise.py"
 OUR_ACCOUNTANT = "dpsum/accounting/analyses/poisson.py"
 OUR_PAPER = "dpfedbench/papers/federated_averaging.py"
-OUR_FEDPROX = "further/fedprox.py"
+FURTHER = "../packages/further/src/further"
+OUR_FEDPROX = f"{FURTHER}/fedprox.py"
 PFL_ALGORITHM = "pfl/algorithm/federated_averaging.py"
 PFL_FEDPROX = {
     "pfl/algorithm/fedprox.py": "FedProxParams FedProx",
@@ -377,7 +378,8 @@ class Count:
 
 def our_library() -> Library:
     """Return the library of this checkout."""
-    return Library(Path(__file__).parents[1] / "src", ["dpsum", "dpfedbench"])
+    sources = Path(__file__).parents[1] / "src"
+    return Library(sources, ["dpsum", "dpfedbench", FURTHER])
 
 
 def main() -> None:

@@ -162,6 +162,68 @@ def test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run(
     assert {line.split()[2] for line in identities} == {key}
 
 
+PRINT_FILES = """
+from pathlib import Path
+import dpfedbench.plugins
+from dpfedbench.experiments.configuration import shipped_files
+for preset in (None, "smoke", "other"):
+    files = shipped_files(Path("benchmark"), preset)
+    own = [file for file in files if "further" not in file.parts]
+    print(*(file.relative_to(Path.cwd()) if file.is_absolute() else file for file in own))
+"""
+
+
+def test_plugin_package_brings_experiments_and_overlays_of_presets(
+    tmp_path: Path,
+) -> None:
+    """Experiments are in the order of their names; the overlay is the preset's alone."""
+    for name in (
+        "brings/__init__.py",
+        "brings/config/experiments/b.yaml",
+        "brings/config/presets/smoke.yaml",
+        "benchmark/experiments/a.yaml",
+        "benchmark/experiments/c.yaml",
+        "benchmark/presets/smoke.yaml",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+    output = run_code(PRINT_FILES, folder=tmp_path, plugins="brings")
+    experiments = (
+        "benchmark/config.yaml benchmark/experiments/a.yaml"
+        " brings/config/experiments/b.yaml benchmark/experiments/c.yaml"
+    )
+    overlay = "brings/config/presets/smoke.yaml"
+    assert output.splitlines() == [experiments, f"{experiments} {overlay}", experiments]
+    without = run_code(PRINT_FILES, folder=tmp_path)
+    assert "brings" not in without
+
+
+PROJECT = """
+[project]
+name = "dpfedbench-own"
+[project.entry-points."dpfedbench.plugins"]
+own = "own_methods"
+"""
+PRINT_PLUGINS = """
+import sys
+from pathlib import Path
+from dpfedbench import plugins
+plugins.CHECKOUT = Path.cwd()
+plugins.load()
+print(*(module.__name__ for module in plugins.modules()))
+"""
+
+
+def test_project_of_a_checkout_is_found_without_an_installation(tmp_path: Path) -> None:
+    project = tmp_path / "packages" / "own"
+    (project / "src").mkdir(parents=True)
+    (project / "src" / "own_methods.py").touch()
+    (project / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    assert run_code(PRINT_PLUGINS, folder=tmp_path) == "own_methods"
+    assert run_code(PRINT_PLUGINS, folder=tmp_path, plugins="no") == ""
+
+
 IGNORED_SETTING = """
 from dpsum.clipping import Constant
 class Mine(Constant):
