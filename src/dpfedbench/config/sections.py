@@ -10,6 +10,7 @@ from dpfedbench.config.part import Part, Section, kinds_of, setting
 from dpfedbench.config.plugin_sources import digest_classes
 from dpfedbench.config.text import Text
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
     from dpfedbench.method import Method
@@ -81,6 +82,8 @@ class PartitionScheme(Part):
         holds: data of the clients, "tasks" (few-shot, or of a text) or "records".
         equal_sizes: whether all clients hold equally many examples.
         disjoint: whether no two clients hold the same example.
+        synthetic: whether the clients were invented by the partition; if not, each is
+            one owner of the data, and N follows from the data (`eligible`).
     """
 
     package: ClassVar[str] = "dpfedbench.parts.partitions"
@@ -89,10 +92,18 @@ class PartitionScheme(Part):
     holds: ClassVar[str] = "tasks"
     equal_sizes: ClassVar[bool] = True
     disjoint: ClassVar[bool] = True
+    synthetic: ClassVar[bool] = True
     if TYPE_CHECKING:
         partition: str
 
-    count: int = setting(ge=1, le=10_000_000, doc="clients of the federation, N")
+    count: int = setting(
+        ge=1,
+        le=10_000_000,
+        doc=(
+            "clients of the federation, N; for natural clients the most: N is the number"
+            " of owners with enough examples, if that is less"
+        ),
+    )
     examples_per_class: int = setting(
         ge=2,
         le=100_000,
@@ -217,6 +228,18 @@ class PartitionScheme(Part):
         Raises:
             BenchError: gives both numbers.
         """
+
+    def eligible(self, counts: "np.ndarray", *, ways: int) -> "np.ndarray":
+        """Return the owners that have enough examples to be a client, ascending.
+
+        Only partitions whose clients are owners define this.
+
+        Args:
+            counts: int64 [owners, classes], training examples of each owner of each
+                class; one column where only their number matters.
+            ways: number of classes of a task.
+        """
+        raise NotImplementedError
 
     def make(self, data_dir: Path, *, ways: int, seed: int) -> Any:
         """Create the clients (`data.clients_folder.ClientsFolder`) of a data set.

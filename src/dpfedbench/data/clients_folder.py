@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dpfedbench.data.images import readable_file
+from dpfedbench.data.folder_files import readable_file
 from dpfedbench.errors import BenchError
 from dpfedbench.files import (
     atomic_path,

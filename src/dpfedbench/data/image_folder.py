@@ -1,17 +1,24 @@
 """Any folder of pictures as a data set, with one sub-folder per class.
 
-The layout is that of torchvision's ImageFolder.
+The layout is that of torchvision's ImageFolder. Pictures may have owners: a pattern of
+their names, or a CSV file, tells them.
 """
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dpfedbench.config.part import Settings, setting
-from dpfedbench.data.folder_files import class_folders, data_files, folder_of
+from dpfedbench.data.folder_files import (
+    class_folders,
+    data_files,
+    folder_of,
+    read_table,
+)
 from dpfedbench.data.images import (
     SPLITS,
     Progress,
@@ -63,6 +70,20 @@ class ImageFolderOptions(Settings):
     split_classes: SplitClasses | None = setting(
         None, doc="split of a few-shot data set, in place of test_images"
     )
+    owner: str | None = setting(
+        None,
+        doc=(
+            "regular expression that finds a picture's owner in its path below the"
+            ' folder: its first group, for instance "(user\\d+)_"; null: no owners'
+        ),
+    )
+    owners: str | None = setting(
+        None,
+        doc=(
+            "CSV file in the folder with the columns `file` (path below the folder) and"
+            " `owner`, in place of the pattern `owner`"
+        ),
+    )
 
 
 OPTIONS = ImageFolderOptions
@@ -80,6 +101,8 @@ def read(
     split_classes: Mapping[str, int] | None = None,
     test_images: int | None = None,
     images_per_class: int | None = None,
+    owner: str | None = None,
+    owners: str | None = None,
 ) -> RawImages | RawRecords:
     """Read the pictures of a folder with one sub-folder per class.
 
@@ -93,6 +116,7 @@ def read(
         folder, size, channels, images_per_class: see `ImageFolderOptions`.
         split_classes: makes a few-shot data set, split by class.
         test_images: makes a data set of records, split by record.
+        owner, owners: tell the owner of each picture, as a pattern or in a file.
 
     Raises:
         BenchError: a picture cannot be read, or the numbers do not fit.
@@ -113,6 +137,7 @@ def read(
                 f"{root / name} has {count} pictures, but test_images is"
                 f" {test_images}: lower test_images, or add pictures"
             )
+    names = _owners(root, files, owner, owners)
     pixels, sizes = _read_all(root, files, size, channels, progress)
     facts: dict[str, Any] = {
         "class_names": tuple(files),
@@ -129,11 +154,15 @@ def read(
         return RawImages(
             images=np.stack(pixels),
             splits=shuffled_splits(len(files), (train, validation, test)),
+            owners=None if names is None else np.stack(names),
             **facts,
         )
     train_pictures = [pictures[test_images:] for pictures in pixels]
     test_pictures = [pictures[:test_images] for pictures in pixels]
     labels = np.arange(len(files))
+    if names is not None:
+        facts["train_owners"] = np.concatenate([held[test_images:] for held in names])
+        facts["test_owners"] = np.concatenate([held[:test_images] for held in names])
     return RawRecords(
         train_images=np.concatenate(train_pictures),
         train_labels=labels.repeat([len(pictures) for pictures in train_pictures]),
@@ -141,6 +170,135 @@ def read(
         test_labels=labels.repeat([len(pictures) for pictures in test_pictures]),
         **facts,
     )
+
+
+def owner_counts(
+    local: Path | None,
+    *,
+    folder: str,
+    split_classes: Mapping[str, int] | None = None,
+    test_images: int | None = None,
+    images_per_class: int | None = None,
+    owner: str | None = None,
+    owners: str | None = None,
+    **_: Any,
+) -> np.ndarray | None:
+    """Return the number of training pictures of each owner in each training class.
+
+    No picture is opened. Arguments as for `read`.
+
+    Returns:
+        int64 [owners, training classes]; None where no owners are told.
+
+    Raises:
+        BenchError: a picture has no owner.
+    """
+    root = folder_of(folder, local)
+    files = _list(root, images_per_class)
+    names = _owners(root, files, owner, owners)
+    if names is None:
+        return None
+    if split_classes is None:
+        trained = [held[test_images:] for held in names]
+    else:
+        _check_classes(root, {name: len(files[name]) for name in files}, split_classes)
+        train, validation, test = (split_classes[split] for split in SPLITS)
+        splits = shuffled_splits(len(files), (train, validation, test))
+        trained = [
+            held for held, split in zip(names, splits, strict=True) if split == "train"
+        ]
+    everyone = np.unique(np.concatenate(names))
+    counts = [
+        np.bincount(np.searchsorted(everyone, held), minlength=len(everyone))
+        for held in trained
+    ]
+    return np.stack(counts, axis=1)
+
+
+def _owners(
+    root: Path,
+    files: Mapping[str, list[Path]],
+    pattern: str | None,
+    table: str | None,
+) -> list[np.ndarray] | None:
+    """Return the owners of each class's pictures, text; None where none are told.
+
+    Raises:
+        BenchError: a picture has no owner; names it and their number.
+    """
+    if pattern is None and table is None:
+        return None
+    if pattern is not None and table is not None:
+        raise BenchError(f"{root}: give either owner (a pattern) or owners (a file)")
+    if pattern is not None:
+        find = _pattern_of(pattern)
+        source = f"the pattern owner, {pattern!r}, finds none"
+    else:
+        assert table is not None
+        find = _listed_owners(root / table).get
+        source = f"{root / table} lists none"
+    ownerless = list[str]()
+    names = []
+    for pictures in files.values():
+        found = []
+        for path in pictures:
+            below = path.relative_to(root).as_posix()
+            name = (find(below) or "").strip()
+            if not name:
+                ownerless.append(below)
+            found.append(name)
+        names.append(np.array(found, dtype=np.str_))
+    if ownerless:
+        raise BenchError(
+            f"{len(ownerless)} pictures in {root} have no owner, for instance"
+            f" {ownerless[0]}: {source}"
+        )
+    return names
+
+
+def _pattern_of(pattern: str) -> Callable[[str], str | None]:
+    """Return the function that finds an owner in a path.
+
+    Raises:
+        BenchError: the pattern is no regular expression, or has no group.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise BenchError(
+            f"owner is {pattern!r}, which is no regular expression ({error}): correct it"
+        ) from error
+    if not compiled.groups:
+        raise BenchError(
+            f"owner is {pattern!r}, which has no group: put the owner's part in brackets"
+        )
+
+    def find(path: str) -> str | None:
+        match = compiled.search(path)
+        return None if match is None else match[1]
+
+    return find
+
+
+def _listed_owners(path: Path) -> dict[str, str]:
+    """Return the owners of a CSV file, by picture.
+
+    Raises:
+        BenchError: the file is missing, lacks a column, or lists a picture twice.
+    """
+    try:
+        rows = read_table(path)
+        pairs = [(row["file"], row["owner"]) for row in rows]
+    except (OSError, KeyError, UnicodeDecodeError) as error:
+        raise BenchError(
+            f"{path} cannot be read ({error}): it needs the columns file and owner"
+        ) from error
+    owners = dict(pairs)
+    if len(owners) < len(pairs):
+        listed = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in listed.items() if count > 1)
+        raise BenchError(f"{path} lists {twice} twice: list each picture once")
+    return owners
 
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:

@@ -5,15 +5,20 @@ This module saves, checks and loads it.
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import re
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from dpfedbench.data.folder_files import read_table, readable_file
+from dpfedbench.data.owners import (
+    FILE,
+    Owners,
+    check_owners,
+    owner_table,
+    read_owners,
+)
 from dpfedbench.errors import BenchError
 from dpfedbench.files import (
     atomic_path,
@@ -140,6 +145,8 @@ class RawImages(Raw):
         images: uint8 [classes, examples per class, height, width, channels].
         class_names: one unique name per class, in the order of `images`.
         splits: one of "train", "validation", "test" per class.
+        owners: text [classes, examples per class], names of the images' owners; None
+            where the reader knows no owners.
     """
 
     kind: ClassVar[str] = "classes"
@@ -147,9 +154,11 @@ class RawImages(Raw):
     images: np.ndarray
     class_names: tuple[str, ...]
     splits: tuple[str, ...]
+    owners: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and names; an error here is a bug of the reader."""
+        check_owners(self.owners, self.images.shape[:2], "owners")
         if self.images.dtype != np.uint8 or self.images.ndim != 5:
             raise ValueError(
                 "images must be uint8 [classes, examples, H, W, C], not"
@@ -165,11 +174,12 @@ class RawImages(Raw):
             "image_shape": shape,
             "split_classes": {split: self.splits.count(split) for split in SPLITS},
         }
-        return (
-            self.images,
-            {"classes": class_table(self.class_names, split=self.splits)},
-            counts,
-        )
+        tables = {"classes": class_table(self.class_names, split=self.splits)}
+        if self.owners is not None:
+            of_training = self.owners[np.array(self.splits) == "train"]
+            counts["owners"] = len(np.unique(of_training))
+            tables[FILE] = owner_table(self.owners)
+        return self.images, tables, counts
 
 
 def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> None:
@@ -205,6 +215,7 @@ class Prepared:
             disjoint.
         class_names: one per class or label.
         summary: the content of summary.json.
+        owners: owners of the images; None where the data set knows none.
     """
 
     name: str
@@ -212,6 +223,7 @@ class Prepared:
     splits: dict[str, np.ndarray]
     class_names: tuple[str, ...]
     summary: dict[str, Any]
+    owners: Owners | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -282,6 +294,7 @@ def load_dataset(folder: Path | str) -> ImageDataset:
         splits=splits,
         class_names=names,
         summary=summary,
+        owners=read_owners(folder, summary, images.shape[:2]),
     )
 
 
@@ -340,40 +353,3 @@ def read_splits(
         stated = np.array([row["split"] for row in rows])
         names = tuple(row["name"] for row in rows)
     return {split: np.flatnonzero(stated == split) for split in SPLITS}, names
-
-
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file as dictionaries by its header.
-
-    The caller has to check the values.
-    """
-    with open(path, newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
-
-
-@contextlib.contextmanager
-def readable_file(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
-    """Turn errors of reading a damaged file into one line that names file and remedy.
-
-    Raises:
-        BenchError: the file is missing, or its content is `wrong`.
-    """
-    try:
-        yield path
-    except FileNotFoundError as error:
-        raise BenchError(
-            f"{path} is missing: delete {path.parent} and run the workflow again"
-        ) from error
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-    ) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise BenchError(
-            f"{path} {wrong} ({reason}): delete {path.parent} and run the workflow again"
-        ) from error

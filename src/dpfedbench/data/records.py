@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from dpfedbench.data.folder_files import read_table, readable_file
 from dpfedbench.data.images import (
     Content,
     Prepared,
@@ -17,8 +18,12 @@ from dpfedbench.data.images import (
     class_table,
     load_dataset,
     open_files,
-    read_table,
-    readable_file,
+)
+from dpfedbench.data.owners import (
+    FILE,
+    check_owners,
+    owner_table,
+    read_owners,
 )
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
@@ -38,6 +43,8 @@ class RawRecords(Raw):
         test_images: uint8 [test records, height, width, channels].
         test_labels: int64 [test records].
         class_names: one unique name per label.
+        train_owners, test_owners: text [records], names of the records' owners; both
+            None where the reader knows no owners.
     """
 
     kind: ClassVar[str] = "records"
@@ -47,9 +54,15 @@ class RawRecords(Raw):
     test_images: np.ndarray
     test_labels: np.ndarray
     class_names: tuple[str, ...]
+    train_owners: np.ndarray | None = None
+    test_owners: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and labels; an error here is a bug of the reader."""
+        check_owners(self.train_owners, self.train_labels.shape, "train_owners")
+        check_owners(self.test_owners, self.test_labels.shape, "test_owners")
+        if (self.train_owners is None) != (self.test_owners is None):
+            raise ValueError("owners of both splits are needed, or of none")
         for split, images, labels in self.blocks():
             if images.dtype != np.uint8 or images.ndim != 4:
                 raise ValueError(
@@ -78,14 +91,22 @@ class RawRecords(Raw):
     def content(self) -> Content:
         """Return the content of the folder.
 
-        Records are ordered by split (train, then test), then by label, then as the
-        reader returned them. The counts in classes.csv therefore determine each
-        record's split and label.
+        Records are ordered by split (train, then test), then by label, then by owner,
+        then as the reader returned them. The counts in classes.csv therefore determine
+        each record's split and label.
         """
         classes = len(self.class_names)
+        orders = [
+            np.argsort(labels, kind="stable")
+            if owners is None
+            else np.lexsort((owners, labels))
+            for (_, _, labels), owners in zip(
+                self.blocks(), (self.train_owners, self.test_owners), strict=True
+            )
+        ]
         ordered = [
-            images[np.argsort(labels, kind="stable")]
-            for _, images, labels in self.blocks()
+            images[order]
+            for (_, images, _), order in zip(self.blocks(), orders, strict=True)
         ]
         class_records = {
             split: np.bincount(labels, minlength=classes).tolist()
@@ -97,11 +118,12 @@ class RawRecords(Raw):
             "image_shape": list(self.train_images.shape[1:]),
             "split_records": {split: len(labels) for split, _, labels in self.blocks()},
         }
-        return (
-            np.concatenate(ordered),
-            {"classes": class_table(self.class_names, **class_records)},
-            counts,
-        )
+        tables = {"classes": class_table(self.class_names, **class_records)}
+        if self.train_owners is not None and self.test_owners is not None:
+            counts["owners"] = len(np.unique(self.train_owners))
+            owners = (self.train_owners[orders[0]], self.test_owners[orders[1]])
+            tables[FILE] = owner_table(np.concatenate(owners))
+        return np.concatenate(ordered), tables, counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +170,7 @@ def load_any_records(folder: Path | str) -> RecordDataset:
         },
         class_names=tuple(dataset.class_names[index] for index in classes),
         summary=dataset.summary,
+        owners=read_owners(folder, dataset.summary, (len(labels) * examples_each,)),
     )
 
 
@@ -202,4 +225,5 @@ def load_records(folder: Path | str) -> RecordDataset:
         splits=splits,
         class_names=names,
         summary=summary,
+        owners=read_owners(folder, summary, labels.shape),
     )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
+from dpfedbench.data.folder_files import read_table, readable_file
 from dpfedbench.data.images import (
     SPLITS,
     Content,
@@ -28,8 +29,6 @@ from dpfedbench.data.images import (
     class_table,
     open_files,
     read_splits,
-    read_table,
-    readable_file,
     shuffled_splits,
 )
 from dpfedbench.data.sources import Copy

@@ -7,7 +7,7 @@ those of the cell alone (`TableCell._overlays`).
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedbench.config.merge import (
     KeyFault,
@@ -28,10 +28,18 @@ from dpfedbench.experiments.configuration import (
     XAxis,
     explicit_values,
 )
-from dpfedbench.experiments.datasets import check_holdings, known_name
+from dpfedbench.experiments.datasets import (
+    check_holdings,
+    known_name,
+    owner_counts,
+    with_natural_count,
+)
 from dpfedbench.experiments.overlays import Methods, check_method_and_seed
 from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
+
+if TYPE_CHECKING:
+    import numpy as np
 
 AS_RELEASED = "as released, no finite ε"
 """Label of a row or line whose run repeats the authors' code."""
@@ -55,6 +63,7 @@ class Known:
         holdings: contents of the data sets with known sizes.
         shared_values: values that cells share, by paper, task and method
             (`_shared_values`), each laid once.
+        owner_counts: results of `count_owners`, each counted once.
     """
 
     configuration: Configuration
@@ -64,6 +73,15 @@ class Known:
     shared_values: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
         default_factory=dict
     )
+    owner_counts: "dict[str, np.ndarray | None]" = dataclasses.field(
+        default_factory=dict
+    )
+
+    def count_owners(self, name: str) -> "np.ndarray | None":
+        """Return how many training examples each owner of a data set has."""
+        if name not in self.owner_counts:
+            self.owner_counts[name] = owner_counts(name, self.configuration)
+        return self.owner_counts[name]
 
     def check_dataset(self, name: str, where: str) -> None:
         """Refuse a data set that does not exist."""
@@ -156,6 +174,7 @@ class TableCell:
         item.known.check_dataset(values["dataset"], f"{item.where} (task {self.task})")
         values = self._with_other_runs(values)
         try:
+            values = with_natural_count(values, item.known.count_owners)
             runs = self._read_runs(method, values)
             tests = self._tests_of(runs)
             for run in (runs[0], *tests[:1]):

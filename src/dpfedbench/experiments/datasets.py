@@ -4,18 +4,25 @@ import csv
 import importlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from dpfedbench.config.merge import set_key
 from dpfedbench.config.messages import nearest
-from dpfedbench.config.part import Settings
+from dpfedbench.config.part import Settings, kinds_of
 from dpfedbench.config.plugin_sources import digest_module
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.images import KINDS
 from dpfedbench.data.readers import reader_modules
+from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.method import Method
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:
@@ -112,6 +119,69 @@ HELD = re.compile(
     r" (?P<shape>\d+x\d+x\d+))?)?"
 )
 """Contents of a data set, as written in `data.DATASETS_TABLE`."""
+
+
+def owner_counts(name: str, configuration: Configuration) -> "np.ndarray | None":
+    """Return how many training examples each owner has, before the data are prepared.
+
+    The module that reads the data set counts them: in its `OWNER_COUNTS`, for a data
+    set of dpfedbench, or by its function `owner_counts`, which takes the options.
+
+    Args:
+        name: name of the data set.
+        configuration: the whole configuration.
+
+    Returns:
+        int64 [owners, classes]; None where the data set knows no owners.
+
+    Raises:
+        BenchError: the data are missing or damaged.
+    """
+    local = local_folder(configuration.data.local_dir)
+    entry = configuration.datasets.get(name)
+    if entry is not None:
+        count = getattr(_reader(reader_modules()[entry.reader]), "owner_counts", None)
+        return None if count is None else count(local, **entry.options)
+    for module in reader_modules().values():
+        shipped = getattr(_reader(module), "OWNER_COUNTS", {})
+        if name in shipped:
+            counts: np.ndarray = shipped[name](local)
+            return counts
+    return None
+
+
+def with_natural_count(
+    values: dict[str, Any], count_owners: "Callable[[str], np.ndarray | None]"
+) -> dict[str, Any]:
+    """Return a run's values with the number of its clients, where they are owners.
+
+    Args:
+        values: the values of a run.
+        count_owners: returns the examples of each owner of a data set
+            (`owner_counts`).
+
+    Raises:
+        BenchError: the data set knows no owners, or none with enough examples.
+    """
+    clients = values.get("clients", {})
+    kind = kinds_of(PartitionScheme).get(clients.get("partition", ""))
+    if kind is None or kind.synthetic or values["task"].get("text") is not None:
+        return values
+    counts = count_owners(values["dataset"])
+    where = f"clients.partition is {clients['partition']}, but {values['dataset']}"
+    if counts is None:
+        raise BenchError(
+            f"{where} knows no owners of its examples: take another partition, or give"
+            " its reader the owners"
+        )
+    scheme = kind.read(clients, "clients")
+    eligible = len(scheme.eligible(counts, ways=int(values["task"]["ways"])))
+    if not eligible:
+        raise BenchError(
+            f"{where} has no owner with enough examples: lower clients.least,"
+            " clients.examples_per_class or task.ways"
+        )
+    return set_key(values, "clients.count", min(scheme.count, eligible))
 
 
 def check_holdings(run: Method, holds: str) -> None:

@@ -1,0 +1,58 @@
+"""Drawn writers: the stand-in for FEMNIST, whose clients are people.
+
+`drawnsets.writers` draws 62 characters in the hands of 240 writers of unequal size. A
+tenth of each writer's drawings are test records.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.records import RawRecords
+from drawnsets.fonts import library_versions
+from drawnsets.writers import CHARACTERS, WRITERS, count_drawings, draw_writer
+
+TEST_SHARE = 0.1
+"""Share of each writer's drawings that are test records, at least one."""
+
+
+def read_writers(
+    local: Path | None, download_dir: Path, progress: Progress | None = None
+) -> RawRecords:
+    """Draw all writers. The folders are not used."""
+    parts: dict[str, list[np.ndarray]] = {}
+    writers = range(WRITERS)
+    for writer in with_progress(writers, progress, "drawing writers"):
+        images, labels = draw_writer(writer)
+        tested = count_test_drawings(len(labels))
+        owners = np.full(len(labels), f"writer-{writer:03d}")
+        for split, chosen in (
+            ("train", slice(tested, None)),
+            ("test", slice(0, tested)),
+        ):
+            parts.setdefault(f"{split}_images", []).append(images[chosen, ..., None])
+            parts.setdefault(f"{split}_labels", []).append(labels[chosen])
+            parts.setdefault(f"{split}_owners", []).append(owners[chosen])
+    arrays: dict[str, Any] = {
+        name: np.concatenate(blocks) for name, blocks in parts.items()
+    }
+    names = tuple(CHARACTERS)
+    return RawRecords(**arrays, class_names=names, versions=library_versions())
+
+
+def count_test_drawings(drawings: int) -> int:
+    """Return how many of a writer's drawings are test records."""
+    return max(1, round(TEST_SHARE * drawings))
+
+
+def count_writers(local: Path | None) -> np.ndarray:
+    """Return the number of training records of each writer, int64 [writers, 1]."""
+    sizes = count_drawings().sum(axis=1)
+    tested = [count_test_drawings(size) for size in sizes.tolist()]
+    return (sizes - np.array(tested))[:, None]
+
+
+READERS = {"writers": read_writers}
+OWNER_COUNTS = {"writers": count_writers}
