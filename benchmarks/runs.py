@@ -72,7 +72,7 @@ def find_run(
         for run in cell.runs
         if (cell.series, run.seed) == (series, seed)
         and run.dataset == (dataset or run.dataset)
-        and run.task_name == (task or run.task_name)
+        and run.task.label == (task or run.task.label)
     ]
     if not runs:
         raise SystemExit(f"{preset} has no {series} of seed {seed} in {item}")

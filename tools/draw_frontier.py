@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpfedbench.notices import notices_of
 from dpfedbench.results import frontier
 from dpfedbench.results.figure_style import DPI
 from dpfedbench.results.items import Item
@@ -33,7 +34,7 @@ def read_points(table: pd.DataFrame, item: Any) -> pd.DataFrame:
         }
     ).assign(
         label=[cells[series].label for series in table["series"]],
-        notices=[cells[series].runs[0].notices for series in table["series"]],
+        notices=[notices_of(cells[series].runs[0]) for series in table["series"]],
     )
 
 

@@ -441,7 +441,7 @@ def _collect_values(
         "datasets": sorted({cell.published_dataset for cell in cells}),
         "tasks": list(
             dict.fromkeys(
-                f"{cell.published_dataset} {cell.runs[0].task_name}" for cell in cells
+                f"{cell.published_dataset} {cell.runs[0].task.label}" for cell in cells
             )
         ),
     }

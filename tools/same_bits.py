@@ -212,7 +212,7 @@ def _print_plan(tree: Path, preset: str) -> None:
     from dpfedbench.experiments import configuration
     from dpfedbench.experiments.configuration import Configuration, overlaid, read_file
     from dpfedbench.experiments.expand import make_plan
-    from dpfedbench.method import read_run
+    from dpfedbench.papers import read_run
 
     def resolve_runs(values: Any) -> Any:
         """Return values with each run that they name (`initial.run`) written out."""

@@ -21,9 +21,10 @@ from dpfedbench.audit.findings import mark, read_audits, with_excess
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group
 from dpfedbench.manifests import checked
-from dpfedbench.method import Method
+from dpfedbench.networks import references_of_network
 from dpfedbench.papers import read_run_file
 from dpfedbench.results_format import refuse_other_format
+from dpfedbench.run import Run
 from dpfedbench.training.accounts import (
     account_of,
     ledger_before,
@@ -90,7 +91,7 @@ class FinishedRun:
     """
 
     folder: Path
-    settings: Method
+    settings: Run
 
     @functools.cached_property
     def history(self) -> pd.DataFrame:
@@ -271,7 +272,7 @@ class FinishedRun:
 
         They lie below the same results folder.
         """
-        references = self.settings.model.references(self.settings)
+        references = references_of_network(self.settings)
         return {
             name: checked(self._results / "runs" / reference.folder / name)
             for name, reference in references.items()

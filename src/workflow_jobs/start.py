@@ -10,8 +10,8 @@ from typing import Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.job_descriptions import JobDescriptions
-from dpfedbench.method import Method
 from dpfedbench.parts.compatibility import check_processes
+from dpfedbench.run import Run
 from workflow_jobs.cluster import check_slurm
 from workflow_jobs.terminal import JobTimes, TerminalHandler
 from workflow_jobs.warm import FEWEST, WARM
@@ -66,7 +66,7 @@ def continue_after_failed_library(workflow: Any) -> None:
 
 
 def check_trainings(
-    workflow: Any, run_of: Callable[[Any], Method], processes: int
+    workflow: Any, run_of: Callable[[Any], Run], processes: int
 ) -> None:
     """Check that each training can run in the requested processes.
 

@@ -8,9 +8,10 @@ import yaml
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import audited_as
-from dpfedbench.method import Method, read_yaml
+from dpfedbench.method import Method
 from dpfedbench.papers import read_run
 from dpfedbench.papers.dp_fedmeta import DpAgr
+from dpfedbench.run import read_yaml
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
 from tests.dpfedbench.training.conftest import LOTS, RUN, make_config

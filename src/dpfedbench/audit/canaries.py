@@ -34,9 +34,10 @@ from dpfedbench.audit.units import (
     canary_units,
 )
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.shared_coordinates import SharedCoordinates
+from dpfedbench.networks import shares_all
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.client_update import Clients
 from dpfedbench.training.distributed import Stream
 from dpfedbench.training.federation import Federation
@@ -153,7 +154,7 @@ def gradients_of(source: Any) -> Choice:
     return Choice("audit", lambda: source, "cpu")
 
 
-def audit_seed(run: Method, *indices: int) -> int:
+def audit_seed(run: Run, *indices: int) -> int:
     """Return a seed for the audit, derived from the run's seed and identity."""
     return int(stream(run.seed, f"audit/{run.key}", *indices).integers(2**62))
 
@@ -164,7 +165,7 @@ def draw_coins(seed: int, *shape: int) -> np.ndarray:
 
 
 def run_rounds(
-    run: Method,
+    run: Run,
     source: ClientSource | RecordSource,
     observer: Observer,
     *,
@@ -253,7 +254,7 @@ def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
 
 
 def _units_of(
-    run: Method,
+    run: Run,
     sum_: SumSpec,
     present: Sequence[np.ndarray],
     counts: Sequence[int],
@@ -274,7 +275,7 @@ def _units_of(
         count = counts[holder]
         positions = np.arange(count)
         if sum_ in run.client_sums:
-            positions = run.client.record_subset(
+            positions = run.client_update.record_subset(
                 sum_, seed=run.seed, client=holder, records=count
             )
         units.append(
@@ -286,7 +287,7 @@ def _units_of(
 
 
 def one_run(
-    run: Method,
+    run: Run,
     sum_: SumSpec,
     *,
     seed: int,
@@ -350,7 +351,7 @@ def one_run(
         reserved=canaries_each,
         dimension=dimension,
         groups=groups,
-        head=0 if run.shares_all else HEAD,
+        head=0 if shares_all(run) else HEAD,
     )
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's records, and the sum is over one part.

@@ -23,11 +23,12 @@ from dpfedbench.audit.canaries import (
 )
 from dpfedbench.audit.scores import shown_over_groups
 from dpfedbench.audit.units import LARGE, Coordinates, Units
+from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.method import Method
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.papers.gbml import NoisedClients
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.client_update import Clients, Setup
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Accumulator
@@ -41,7 +42,7 @@ Show = Callable[[Mechanism, Accumulator, np.ndarray], None]
 
 
 def _released(
-    run: Method,
+    run: Run,
     net: Coordinates,
     make: Callable[[Setup], Clients],
     show: Show,
@@ -57,8 +58,8 @@ def _released(
     lines = list[Release]()
     composition = Composition(
         claims=run.claims,
-        unaccounted_releases=run.unaccounted_releases,
-        unaccounted_units=run.unaccounted_units,
+        unaccounted_releases=unaccounted_releases(run),
+        unaccounted_units=unaccounted_units(run),
     )
     create_mechanism = functools.partial(
         Mechanism,
@@ -143,7 +144,7 @@ class TaskSource:
 
 
 def one_run_of_examples(
-    run: Method,
+    run: Run,
     *,
     seed: int,
     canaries: int,
@@ -200,7 +201,7 @@ def one_run_of_examples(
     lines = _released(
         run.replace(seed=seed),
         net,
-        run.client.clients,
+        run.client_update.clients,
         show,
         clients=clients,
         held=source,
@@ -222,7 +223,7 @@ def one_run_of_examples(
 
 
 def one_run_of_updates(
-    run: Method, *, seed: int, canaries: int, inserted: bool = True
+    run: Run, *, seed: int, canaries: int, inserted: bool = True
 ) -> CanaryExperiment:
     """Run an experiment with clients that add noise to their own updates.
 

@@ -25,10 +25,10 @@ from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.method import Method
 from dpfedbench.models.kernels import versions_of
 from dpfedbench.papers import read_run_file
 from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.run import Run
 from dpfedbench.training.accounts import ledger_of
 from dploss.gaussian import joint_multiplier
 from dpsum.accounting.account import others, seen_by
@@ -128,7 +128,7 @@ def bounds_of(
 
 
 def audit(
-    run: Method,
+    run: Run,
     releases: Sequence[Release],
     *,
     canaries: int = CANARIES,
@@ -159,7 +159,7 @@ def audit(
     }
     if not run.private:
         return nothing | {"reason": "no release claims privacy"}
-    if run.client.contributes_by_lot:
+    if run.client_update.contributes_by_lot:
         reason = (
             "a lot makes one contribution, which bounds no record's: nothing is proven"
         )
@@ -266,7 +266,7 @@ def audit(
 
 def _audit_by_client(
     run_once: Callable[..., CanaryExperiment],
-    run: Method,
+    run: Run,
     releases: Sequence[Release],
     family: Family,
     *,
@@ -316,7 +316,7 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
 
 
 def _audit_served(
-    run: Method,
+    run: Run,
     sum_: SumSpec,
     releases: Sequence[Release],
     *,

@@ -96,7 +96,7 @@ class Section(Settings):
         """Check the rules between this section and the rest of the run.
 
         This class does not know the class of runs, so that the parameter has no type
-        here. An override declares the type `Method`.
+        here. An override declares the type `Run`.
 
         Raises:
             BenchError: a rule is violated; names the keys and the remedy.
@@ -117,7 +117,7 @@ class Section(Settings):
         """Return the steps of this section that no account of the run covers.
 
         A run with a breach is refused, unless it repeats a paper's released code
-        (`Method.reading`).
+        (`Run.reading`).
         """
         return ()
 

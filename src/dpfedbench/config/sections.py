@@ -13,7 +13,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class Task(Section):
@@ -46,7 +46,7 @@ class Task(Section):
                 " to 1"
             )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         """Refuse settings of a meta-test that do not apply to this task."""
         test = run.evaluation
         plain = test.optimizer == "sgd" and test.batch is None
@@ -63,6 +63,15 @@ class Task(Section):
                 f"evaluation.batch is {test.batch}, but a support set has {support}"
                 " examples: lower it to that"
             )
+
+    @property
+    def label(self) -> str:
+        """Name of the task for readers, e.g. "5-way 1-shot"."""
+        if self.text is not None:
+            return f"next word, {self.shots} records"
+        if self.shots:
+            return f"{self.ways}-way {self.shots}-shot"
+        return f"{self.ways} classes"
 
     @property
     def outputs(self) -> int:

@@ -7,7 +7,7 @@ from dpfedbench.config.vocabularies.vocabulary import Public, Vocabulary
 from dpfedbench.errors import BenchError
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class Text(Section):
@@ -31,7 +31,7 @@ class Text(Section):
         paper="10 to 120",
     )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         if run.validation.ensemble != 1:
             raise BenchError(
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells"

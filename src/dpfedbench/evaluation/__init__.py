@@ -6,11 +6,11 @@ from pathlib import Path
 from dpfedbench.evaluation.few_shot import meta_test
 from dpfedbench.evaluation.held_out import record_test
 from dpfedbench.evaluation.next_word import text_test
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 
 def evaluate(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     model_path: Path,

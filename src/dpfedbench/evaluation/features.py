@@ -19,14 +19,14 @@ from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, reading, sha256, write_json
 from dpfedbench.manifests import mend
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 FEATURES = "features.npy"
 SUMMARY = "features.json"
 _PIECE = 1024
 
 
-def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
+def make_features(run: Run, *, data_dir: Path, out_dir: Path) -> None:
     """Write the model's features of all records of the run's data set.
 
     They are computed in pieces to save memory. features.npy has float32 [records, ...]
@@ -57,7 +57,7 @@ def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
 
 
 def features_of(
-    run: Method,
+    run: Run,
     dataset: RecordDataset,
     places: Iterable[np.ndarray],
     files: Mapping[str, Path] | None = None,
@@ -85,7 +85,7 @@ def features_of(
     ]
 
 
-def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
+def _public(run: Run, dataset: RecordDataset) -> np.ndarray | None:
     """Return the public images that the map may depend on.
 
     None: a trained body reads none, because it was trained on other classes.
@@ -99,7 +99,7 @@ def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
     )
 
 
-def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
+def _of(run: Run, dataset: RecordDataset) -> dict[str, Any]:
     """Return the settings on which features depend, as in features.json."""
     return {
         "dataset": dataset.name,

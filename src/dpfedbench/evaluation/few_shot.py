@@ -16,12 +16,13 @@ from dpfedbench.data.partition import TaskBatch, gather, sample_tasks
 from dpfedbench.evaluation.fine_tuning import best_logits, fine_tune, is_plain
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Net
 from dpfedbench.models.threads import Workers
+from dpfedbench.networks import adapted_tensors, tested_net, trained_net
+from dpfedbench.run import Run
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 
@@ -48,7 +49,7 @@ def task_scores(
     choice: Choice,
     members: Sequence[np.ndarray],
     dataset: ImageDataset,
-    run: Method,
+    run: Run,
     *,
     split: str,
     tasks: int,
@@ -113,7 +114,7 @@ def task_scores(
 def adapted_scores(
     choice: Choice,
     members: Sequence[np.ndarray],
-    run: Method,
+    run: Run,
     gather_tasks: Callable[[np.ndarray], TaskBatch],
     numbers: np.ndarray,
     *,
@@ -183,7 +184,7 @@ def _score(total: np.ndarray, labels: np.ndarray, members: int) -> tuple[float, 
 
 
 def _logits(
-    run: Method,
+    run: Run,
     adaptation: Adaptation,
     theta: np.ndarray,
     batch: TaskBatch,
@@ -225,7 +226,7 @@ class FewShotMeasures(NoMeasures):
     The test follows after training.
     """
 
-    run: Method
+    run: Run
     dataset: ImageDataset
     choice: Choice
     net: Net
@@ -242,14 +243,14 @@ class FewShotMeasures(NoMeasures):
             split="validation",
             tasks=self.run.validation.tasks,
             purpose="validation",
-            adapted=self.run.adapted(self.net),
+            adapted=adapted_tensors(self.run, self.net),
             threads=self.threads,
         )
         return scores.of_validation()
 
 
 def tested_members(
-    run: Method, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
+    run: Run, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
 ) -> tuple[Net, list[np.ndarray]]:
     """Return the network that adapts to tasks, and each member's initial weights [d].
 
@@ -259,10 +260,10 @@ def tested_members(
     Raises:
         BenchError: the model is missing, damaged or of another network.
     """
-    net = run.tested_net(image_shape)
+    net = tested_net(run, image_shape)
     if not run.pretrains:
         return net, load_members(model_path, net)
-    trained = run.net(image_shape, train_classes)
+    trained = trained_net(run, image_shape, train_classes)
     return net, [
         net.with_fresh_head(theta, trained)
         for theta in load_members(model_path, trained)
@@ -270,7 +271,7 @@ def tested_members(
 
 
 def meta_test(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     model_path: Path,
@@ -303,7 +304,7 @@ def meta_test(
         split="test",
         tasks=tasks,
         purpose="meta-test",
-        adapted=run.adapted(net),
+        adapted=adapted_tensors(run, net),
         threads=threads,
         progress=progress,
     )

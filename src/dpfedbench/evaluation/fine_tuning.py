@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.method import Method
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Array, tensor_of
 from dpfedbench.models.points import Point
+from dpfedbench.networks import adapted_tensors
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
+from dpfedbench.run import Run
 
 
-def is_plain(run: Method) -> bool:
+def is_plain(run: Run) -> bool:
     """Return whether the meta-test is gradient descent on the whole support set."""
     test = run.evaluation
     whole = test.optimizer == "sgd" and test.batch is None
@@ -53,7 +54,7 @@ def fine_tune(
     theta: np.ndarray,
     x: Array,
     y: Array,
-    run: Method,
+    run: Run,
     *,
     rng: np.random.Generator,
     steps: int | None = None,
@@ -83,7 +84,7 @@ def fine_tune(
     start = tensor_of(theta, gradients.device).to(gradients.dtype)
     weights = start[: net.weights].clone()
     moves = torch.ones_like(weights)
-    adapted = run.adapted(net)
+    adapted = adapted_tensors(run, net)
     if adapted is not None:
         mask = net.mask(*adapted)[: net.weights]
         moves = torch.from_numpy(mask).to(moves)
@@ -109,7 +110,7 @@ def best_logits(
     gradients: Gradients,
     theta: np.ndarray,
     task: TaskBatch,
-    run: Method,
+    run: Run,
     *,
     rng: np.random.Generator,
 ) -> np.ndarray:

@@ -4,14 +4,15 @@ from pathlib import Path
 
 from dpfedbench.data.records import load_records
 from dpfedbench.files import atomic_path, write_json
-from dpfedbench.method import Method
 from dpfedbench.models.genotype import Genotype
 from dpfedbench.models.members import load_members
 from dpfedbench.models.zoo.darts import CellModel
+from dpfedbench.networks import trained_net
+from dpfedbench.run import Run
 
 
 def write_cells(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     model_path: Path,
@@ -31,7 +32,7 @@ def write_cells(
         BenchError: a file is missing or damaged.
     """
     dataset = load_records(data_dir)
-    net = run.net(dataset.image_shape, len(dataset.class_names))
+    net = trained_net(run, dataset.image_shape, len(dataset.class_names))
     theta = load_members(model_path, net)[0]
     assert isinstance(run.model, CellModel)
     genotype = run.model.space.genotype(theta[net.blocks["architecture"]])

@@ -12,12 +12,13 @@ from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.members import load_members
 from dpfedbench.models.threads import Workers
+from dpfedbench.networks import trained_net
 from dpfedbench.results_format import MEASURED
+from dpfedbench.run import Run
 
 _PIECE = 256
 
@@ -34,7 +35,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out(
-    run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None
+    run: Run, dataset: RecordDataset, files: Mapping[str, Path] | None = None
 ) -> HeldOut:
     """Return both kinds of records that no client holds, as model inputs.
 
@@ -54,7 +55,7 @@ def held_out(
     return HeldOut(validation=validation, test=test)
 
 
-def check_classes(run: Method, dataset: Any) -> None:
+def check_classes(run: Run, dataset: Any) -> None:
     """Refuse a task whose number of classes is not the data set's.
 
     Raises:
@@ -120,7 +121,7 @@ class HeldOutMeasures(NoMeasures):
 
     def __init__(
         self,
-        run: Method,
+        run: Run,
         dataset: RecordDataset,
         choice: Choice,
         *,
@@ -147,7 +148,7 @@ class HeldOutMeasures(NoMeasures):
 
 
 def record_test(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     model_path: Path,
@@ -168,7 +169,7 @@ def record_test(
     """
     dataset = load_records(data_dir)
     check_classes(run, dataset)
-    net = run.net(dataset.image_shape, len(dataset.class_names), references)
+    net = trained_net(run, dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(run, dataset, references).test
     workers: Workers[Gradients] = Workers(

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
-def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:
+def write_metrics(path: Path, run: Run, interval: Interval, **more: Any) -> None:
     """Write metrics.json: the run, its accuracy in percent, the interval, and more."""
     head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
     write_json(
@@ -61,7 +61,7 @@ def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> N
 
 
 def write_task_metrics(
-    path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any
+    path: Path, run: Run, accuracies: np.ndarray, *, members: int, **more: Any
 ) -> None:
     """Write metrics.json of a test on tasks.
 

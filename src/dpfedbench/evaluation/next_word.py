@@ -21,11 +21,12 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotScores
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Gradients, Measured
 from dpfedbench.models.members import load_members
 from dpfedbench.models.threads import Workers
+from dpfedbench.networks import tested_net
+from dpfedbench.run import Run
 from dpsum.progress import Progress
 
 
@@ -62,7 +63,7 @@ def text_scores(
     choice: Choice,
     theta: np.ndarray,
     known: KnownText,
-    run: Method,
+    run: Run,
     *,
     split: str,
     tasks: int,
@@ -137,7 +138,7 @@ class TextMeasures(NoMeasures):
     tasks.
     """
 
-    run: Method
+    run: Run
     known: KnownText
     choice: Choice
     threads: int
@@ -176,7 +177,7 @@ class TextMeasures(NoMeasures):
 
 
 def text_test(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     model_path: Path,
@@ -195,7 +196,7 @@ def text_test(
     dataset = load_texts(data_dir)
     assert run.task.text is not None
     known = KnownText(dataset, run.task.text)
-    net = run.tested_net(known.image_shape)
+    net = tested_net(run, known.image_shape)
     (theta,) = load_members(Path(model_path), net)
     tasks = run.evaluation.tasks
     progress = Progress(f"test {run.folder}", tasks, unit="tasks")

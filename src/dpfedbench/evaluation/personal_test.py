@@ -20,9 +20,10 @@ import numpy as np
 
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.evaluation.few_shot import adapted_scores
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
+from dpfedbench.networks import adapted_tensors
+from dpfedbench.run import Run
 
 if TYPE_CHECKING:
     from dpfedbench.training.client_updates.client_update import Clients
@@ -40,7 +41,7 @@ COLUMNS = (
 
 
 def client_accuracies(
-    run: Method,
+    run: Run,
     net: Net,
     clients: Clients,
     held: Records | Tasks,
@@ -87,7 +88,7 @@ def client_accuracies(
         lambda ids: held.gather_left_out(ids, per_class),
         np.array(numbers, int),
         purpose="personal-test",
-        adapted=run.adapted(net),
+        adapted=adapted_tensors(run, net),
         threads=threads,
     )
     return dict(zip(numbers, (100 * scores.accuracies).tolist(), strict=True))

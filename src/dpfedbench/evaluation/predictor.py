@@ -17,16 +17,17 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import tested_members
 from dpfedbench.evaluation.fine_tuning import fine_tune, is_plain
 from dpfedbench.evaluation.next_word import refined
-from dpfedbench.method import Method
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Array, Net
+from dpfedbench.networks import adapted_tensors, trained_net
+from dpfedbench.run import Run
 from dpsum.randomness import stream
 
 
 def trained(
-    run: Method,
+    run: Run,
     model_path: Path,
     summary: Mapping[str, Any],
     references: Mapping[str, Path],
@@ -39,7 +40,7 @@ def trained(
         run: the run.
         model_path: its model file.
         summary: summary.json of its data set.
-        references: files of other runs, by name (`Method.references`).
+        references: files of other runs, by name (`Run.references`).
 
     Raises:
         BenchError: the model is missing or damaged.
@@ -53,7 +54,7 @@ def trained(
                 run, model_path, image_shape=shape, train_classes=train_classes
             )
         )
-    net = run.net(shape, summary["classes"], references)
+    net = trained_net(run, shape, summary["classes"], references)
     return Predictor(net, load_members(model_path, net))
 
 
@@ -82,7 +83,7 @@ class Predictor:
 
     def adapted(
         self,
-        run: Method,
+        run: Run,
         x: Array,
         y: Array | None = None,
         *,
@@ -99,7 +100,7 @@ class Predictor:
         rate = run.evaluation.rate if rate is None else rate
         text = run.task.text
         rng = stream(run.seed, "own-minibatches")
-        adaptation = Adaptation(gradients, adapted=run.adapted(self.net))
+        adaptation = Adaptation(gradients, adapted=adapted_tensors(run, self.net))
 
         def adapt(theta: np.ndarray) -> np.ndarray:
             if text is not None:

@@ -37,6 +37,7 @@ from dpfedbench.experiments.datasets import (
 from dpfedbench.experiments.overlays import Methods, check_method_and_seed
 from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +47,7 @@ AS_RELEASED = "as released, no finite ε"
 
 _TEST = "test."
 
-_READ: dict[tuple[type[Method], str], Method] = {}
+_READ: dict[tuple[type[Method], str], Run] = {}
 """Cache of runs by their method and plain values, as text. Most runs of a plan belong
 to several cells.
 """
@@ -309,7 +310,7 @@ class TableCell:
             values = {**values, "initial": run}
         return values
 
-    def _search_run(self) -> Method:
+    def _search_run(self) -> Run:
         """Return the run of another series that finds the cells of the network."""
         name = self.series.searched_by
         where = f"{self._where}.searched_by"
@@ -321,7 +322,7 @@ class TableCell:
             )
         return TableCell(self.item, self.task, name, search).plan().runs[0]
 
-    def _start_run(self) -> Method:
+    def _start_run(self) -> Run:
         """Return the run that the runs of the series start from."""
         settings = explicit_values(self.series.start) if self.series.start else {}
         settings.pop("public", None)
@@ -334,7 +335,7 @@ class TableCell:
 
     def _read_runs(
         self, method: type[Method], values: Mapping[str, Any]
-    ) -> tuple[Method, ...]:
+    ) -> tuple[Run, ...]:
         """Return the runs of these values, one for each seed."""
         seeds = self.item.seeds_of(self.task)
         first = _read(method, {**values, "method": method.name, "seed": seeds[0]})
@@ -364,7 +365,7 @@ class TableCell:
         is_declared = declared is not None and declared.data == "private"
         return is_declared or self.series.search is not None
 
-    def _tests_of(self, runs: tuple[Method, ...]) -> tuple[Method, ...]:
+    def _tests_of(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """Return the runs under the meta-test of the figure or series, if it has one."""
         spec = self.item.spec
         sections = [self.series.test]
@@ -408,7 +409,7 @@ class TableCell:
         ]
         return len(rows) > 1
 
-    def _mismatch(self, run: Method, published_dataset: str) -> str:
+    def _mismatch(self, run: Run, published_dataset: str) -> str:
         """Return why the cell is not comparable with the published value; "" if so."""
         if run.dataset != published_dataset:
             return f"published on {published_dataset}, measured on {run.dataset}"
@@ -462,7 +463,7 @@ def _sections(
             yield f"{where}.{group}", sections[group]
 
 
-def _read(method: type[Method], values: Mapping[str, Any]) -> Method:
+def _read(method: type[Method], values: Mapping[str, Any]) -> Run:
     """Return the run of these plain values.
 
     Runs are immutable, so that each is read and checked once in a process.
@@ -473,7 +474,7 @@ def _read(method: type[Method], values: Mapping[str, Any]) -> Method:
     return _READ[key]
 
 
-def named(run: Method) -> dict[str, Any]:
+def named(run: Run) -> dict[str, Any]:
     """Return the values that identify a run in another's settings, without its seed.
 
     They are the values that differ from the defaults, so that a key that is added later

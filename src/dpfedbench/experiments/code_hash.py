@@ -5,7 +5,7 @@ the hash of the packages that they use as the parameter `code`. The packages are
 on purpose: after an edit a cheap rule may run again without need.
 
 Training and data preparation have no such hash. Training depends on the version of its
-method (`Method.made_by`), so that an edited comment never trains a run again.
+method (`Run.made_by`), so that an edited comment never trains a run again.
 """
 
 import functools
@@ -23,12 +23,19 @@ _ACCOUNT = (
     "dpsum",
     "dpfedbench/training",
     "dpfedbench/method.py",
+    "dpfedbench/run.py",
+    "dpfedbench/breaches.py",
+    "dpfedbench/networks.py",
+    "dpfedbench/notices.py",
     "dpfedbench/papers",
     "dpfedbench/parts",
     "dpfedbench/config",
 )
 _TEST = (
     "dpfedbench/evaluation",
+    "dpfedbench/networks.py",
+    "dpfedbench/config/initial_weights.py",
+    "dpfedbench/config/model_settings.py",
     "dpfedbench/models",
     "dpfedbench/data",
     "dpfedbench/parts/optimizers",
@@ -53,7 +60,6 @@ PACKAGES = {
         *_ACCOUNT,
         "dpfedbench/data",
         "dpfedbench/models/initial",
-        "dpfedbench/models/model_settings.py",
     ),
     # Trains a few rounds of the run with canaries in them.
     "audit": (*_ACCOUNT, *_TEST, "dpfedbench/audit"),

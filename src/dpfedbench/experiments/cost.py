@@ -18,15 +18,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from dpfedbench.config.initial_weights import RandomInitial
 from dpfedbench.experiments.work import Rate, kind_of, rate_record
 from dpfedbench.files import write_text
-from dpfedbench.method import Method
 from dpfedbench.models.choose import device_of
-from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.models.kernels import processor
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.results import formats
 from dpfedbench.results.summary import each_row
+from dpfedbench.run import Run
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.rounds import Rounds
 from dpsum.ledger import Release
@@ -74,7 +74,7 @@ class Clock:
         self.kernels = kernels
         self._lines = list[Release]()
 
-    def planned(self, run: Method) -> int:
+    def planned(self, run: Run) -> int:
         """Return the number of planned rounds that the budget allows.
 
         Noise that will decay counts as constant.
@@ -90,7 +90,7 @@ class Clock:
             else rounds
         )
 
-    def _rounds(self, run: Method, **other: Any) -> Rounds:
+    def _rounds(self, run: Run, **other: Any) -> Rounds:
         """Return the rounds of a run on its data.
 
         A threshold or cells that another run would find have a placeholder, and initial
@@ -119,7 +119,7 @@ class Clock:
             first_threshold=1.0 if referenced else None,
         )
 
-    def rate(self, run: Method) -> Rate:
+    def rate(self, run: Run) -> Rate:
         """Return the rate of the run's kind of work."""
         by_task = run.client_data == "tasks"
         tasks = run.validation.tasks
@@ -190,7 +190,7 @@ class Clock:
         return (clock() - started) / share
 
 
-def _stated(run: Method) -> bool:
+def _stated(run: Run) -> bool:
     """Return whether the configuration, and no budget, gives the noise of all sums."""
     return all(
         sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
@@ -206,7 +206,7 @@ def _time(hours: float) -> str:
 
 
 def report(
-    runs: Sequence[Method],
+    runs: Sequence[Run],
     clock: Clock,
     folder: Path,
     *,
@@ -225,7 +225,7 @@ def report(
         cores: number of cores of the workflow.
         say: prints a line.
     """
-    kinds: dict[str, list[Method]] = {}
+    kinds: dict[str, list[Run]] = {}
     for run in runs:
         if run.trained:
             kinds.setdefault(kind_of(run), []).append(run)

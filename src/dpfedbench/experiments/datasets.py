@@ -19,7 +19,7 @@ from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,7 +184,7 @@ def with_natural_count(
     return set_key(values, "clients.count", min(scheme.count, eligible))
 
 
-def check_holdings(run: Method, holds: str) -> None:
+def check_holdings(run: Run, holds: str) -> None:
     """Refuse a run that needs more data than its data set holds.
 
     The check uses the known sizes, before the data set is prepared.
@@ -224,7 +224,7 @@ def check_holdings(run: Method, holds: str) -> None:
 
 
 def _check_classes(
-    run: Method, train: int, validation: int, test: int, *, each: int
+    run: Run, train: int, validation: int, test: int, *, each: int
 ) -> None:
     clients = run.clients
     ways = run.task.ways

@@ -26,9 +26,9 @@ from dpfedbench.experiments.datasets import known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.experiments.search_privacy import check_search
-from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
+from dpfedbench.run import Run
 
 
 def make_plan(
@@ -73,9 +73,9 @@ def _make_plan(known: Known) -> Plan:
     return Plan(items=items, runs=_with_references(items.values()))
 
 
-def _with_references(items: Collection[PlannedItem]) -> dict[str, Method]:
+def _with_references(items: Collection[PlannedItem]) -> dict[str, Run]:
     """Return the runs of all items, and those whose files they need, by folder."""
-    runs: dict[str, Method] = {}
+    runs: dict[str, Run] = {}
     waiting: list[Any] = [run for item in items for run in item.runs.values()]
     while waiting:
         run = waiting.pop(0)
@@ -318,13 +318,11 @@ def _check_series(spec: FigureSettings, series: Series, where: str) -> None:
         )
 
 
-def _check_columns(
-    spec: FigureSettings, series: Series, run: Method, where: str
-) -> None:
+def _check_columns(spec: FigureSettings, series: Series, run: Run, where: str) -> None:
     """Refuse columns that the run's history.csv does not have."""
     known = {*HISTORY, *NORMS, *MEASURED}
     if run.trained:
-        known |= set(run.client.columns(run))
+        known |= set(run.client_update.columns(run))
     if spec.kind == "account":
         known = {"round"}
     columns = [spec.x.column]

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.breaches import breaches_of, unaccounted_releases, unaccounted_units
 from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,10 +42,10 @@ class PlannedCell:
     variant: str
     repairs: str
     x: float | None
-    runs: tuple[Method, ...]
+    runs: tuple[Run, ...]
     published_dataset: str
     mismatch: str
-    tests: tuple[Method, ...] = ()
+    tests: tuple[Run, ...] = ()
     searched: int = 0
 
 
@@ -58,14 +60,14 @@ class PlannedItem:
     cells: tuple[PlannedCell, ...]
 
     @property
-    def runs(self) -> dict[str, Method]:
+    def runs(self) -> dict[str, Run]:
         """Runs that the item needs, by folder; none for a figure of accounts."""
         if self.kind == "account":
             return {}
         return {run.folder: run for cell in self.cells for run in cell.runs}
 
     @property
-    def tests(self) -> dict[tuple[str, str], Method]:
+    def tests(self) -> dict[tuple[str, str], Run]:
         """Meta-tests that the item needs besides the runs' own, by the run's folder and
         the test's name.
         """
@@ -142,8 +144,8 @@ def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
         "private": first.private,
         "dataset": first.dataset,
         "published_dataset": cell.published_dataset,
-        "task": first.task_name,
-        "tested": (test or first).task_name,
+        "task": first.task.label,
+        "tested": (test or first).task.label,
         "test": test.test_name if test else "",
         "mismatch": cell.mismatch,
         "searched": cell.searched,
@@ -154,7 +156,7 @@ def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
     }
 
 
-def _mechanism(run: Method) -> dict[str, Any]:
+def _mechanism(run: Run) -> dict[str, Any]:
     """Return the inputs of an accountant for a run that is not trained.
 
     `noise_multiplier` is None without noise. `counted` is whether all values that the
@@ -183,7 +185,7 @@ def _mechanism(run: Method) -> dict[str, Any]:
     }
 
 
-def audited_as(run: Method) -> str:
+def audited_as(run: Run) -> str:
     """Return a text that is equal for runs whose audits test the same mechanism.
 
     An audit replaces the clients' computation and runs the rest: participation,
@@ -199,10 +201,10 @@ def audited_as(run: Method) -> str:
     identity: dict[str, Any] = {
         "method": run.method,
         "count": run.clients.count,
-        "unaccounted_releases": run.unaccounted_releases,
+        "unaccounted_releases": unaccounted_releases(run),
     }
-    if run.breaches:
-        identity["breaches"] = run.unaccounted_units
+    if breaches_of(run):
+        identity["breaches"] = unaccounted_units(run)
     identity |= {
         key: value
         for key, value in run.plain().items()
@@ -248,14 +250,14 @@ class Plan:
     Items have keys (paper, name), runs are by folder.
 
     The runs include those that no item shows, but whose files other runs need
-    (`Method.references`).
+    (`Run.references`).
     """
 
     items: Mapping[tuple[str, str], PlannedItem]
-    runs: Mapping[str, Method]
+    runs: Mapping[str, Run]
 
     @property
-    def tests(self) -> dict[tuple[str, str], Method]:
+    def tests(self) -> dict[tuple[str, str], Run]:
         """Meta-tests of all items besides the runs' own, by the run's folder and the
         test's name.
         """
@@ -303,7 +305,7 @@ class Plan:
             for record in item.cell_records(audited_runs)
         ]
 
-    def private_runs(self, paper: str | None = None) -> dict[str, list[Method]]:
+    def private_runs(self, paper: str | None = None) -> dict[str, list[Run]]:
         """Return the private configurations that a paper, or all papers, show.
 
         Tables come before figures.
@@ -312,7 +314,7 @@ class Plan:
             The runs of each configuration in the order of seeds, by the folder that
             they share.
         """
-        configurations: dict[str, dict[int, Method]] = {}
+        configurations: dict[str, dict[int, Run]] = {}
         for item in sorted(self.items_of(paper), key=lambda item: item.kind != "table"):
             for cell in item.cells:
                 if cell.runs[0].private and item.kind != "account":

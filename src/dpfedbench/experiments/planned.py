@@ -8,7 +8,7 @@ from typing import Any
 
 from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.experiments.plan import Plan, PlannedItem
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 Wildcards = Any
 """Snakemake's wildcards of a job, one attribute each."""
@@ -200,7 +200,7 @@ class Planned:
 
     # Runs
 
-    def run_of(self, wildcards: Wildcards) -> Method:
+    def run_of(self, wildcards: Wildcards) -> Run:
         """Return the run whose folder the wildcards name."""
         folder = "{method}/{dataset}/{task}/{key}/seed{seed}"
         return self.plan.runs[folder.format(**wildcards)]
@@ -214,7 +214,7 @@ class Planned:
             for key in ("shots", "steps", "rate", "tasks", "query_per_class")
         }
 
-    def search_for(self, run: Method) -> dict[str, Any] | None:
+    def search_for(self, run: Run) -> dict[str, Any] | None:
         """Return the search for settings that the run belongs to, or None.
 
         It is the search of a table, or the one that the configuration declares for the
@@ -249,7 +249,7 @@ class Planned:
             f"results/features/{folder}/{name}" for name in names
         ]
 
-    def partition_of(self, wildcards: Wildcards) -> Method:
+    def partition_of(self, wildcards: Wildcards) -> Run:
         """Return a run that uses the partition in the wildcards.
 
         All runs that share a partition have the same settings for it.
@@ -262,7 +262,9 @@ class Planned:
         The partition says which clients use which image.
         """
         run = self.run_of(wildcards)
-        names = ("clients.npz", "summary.json") if run.accounts_images else ()
+        # The account of an image needs to know which clients use which image.
+        accounts_images = run.private and run.client_data != "records"
+        names = ("clients.npz", "summary.json") if accounts_images else ()
         return [f"results/clients/{run.clients_folder}/{name}" for name in names]
 
     # Batches of audits

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.config.merge import leaves
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 from dpsum.clipping import ClippingRule
 
 _NO_RELEASE = ("seed", "evaluation.", "task.text.refine_batch")
@@ -37,7 +38,7 @@ _OF_GAUSSIAN_NOISE = (
 _OF_VALIDATION = ("validation.every", "validation.tasks", "validation.ensemble")
 
 
-def check_search(runs: Sequence[Method], where: str) -> None:
+def check_search(runs: Sequence[Run], where: str) -> None:
     """Refuse a search on private data whose runs may have different accounts.
 
     Args:
@@ -65,7 +66,7 @@ def check_search(runs: Sequence[Method], where: str) -> None:
         )
 
 
-def privacy_settings(run: Method) -> dict[str, Any]:
+def privacy_settings(run: Run) -> dict[str, Any]:
     """Return the settings on which a run's account may depend, by dotted key.
 
     Runs whose settings are equal here have equal accounts (see the module's proof).
@@ -77,13 +78,13 @@ def privacy_settings(run: Method) -> dict[str, Any]:
         if not key.startswith(omitted)
     }
     settings["releases without an account"] = (
-        *run.unaccounted_releases,
-        *sorted(run.unaccounted_units),
+        *unaccounted_releases(run),
+        *sorted(unaccounted_units(run)),
     )
     return settings
 
 
-def _omitted(run: Method) -> list[str]:
+def _omitted(run: Run) -> list[str]:
     """Return the beginnings of keys that do not change the account of a run."""
     omitted = list(_NO_RELEASE)
     sums = run.private_sums
@@ -106,7 +107,7 @@ def _omitted(run: Method) -> list[str]:
     return omitted
 
 
-def _thresholds(run: Method) -> list[str]:
+def _thresholds(run: Run) -> list[str]:
     """Return the keys of clipping rules that only change thresholds."""
     rules = [type(sum_.clipping) for sum_ in run.private_sums]
     if any(rule.claimed_ratio is not ClippingRule.claimed_ratio for rule in rules):
@@ -117,7 +118,7 @@ def _thresholds(run: Method) -> list[str]:
     return keys
 
 
-def _counts_no_rounds(run: Method) -> bool:
+def _counts_no_rounds(run: Run) -> bool:
     """Return whether a unit is in as many releases, whatever the number of rounds is.
 
     Noise that a budget calibrates under a paper's claim depends on that number.

@@ -11,10 +11,11 @@ from typing import Any
 
 from dpfedbench.config.kinds import is_section
 from dpfedbench.config.part import plain
-from dpfedbench.method import Method
+from dpfedbench.networks import computes_within_records
 from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
+from dpfedbench.run import Run
 from dpsum.clipping import ClippingRule
 from dpsum.noise import Noise
 from dpsum.participation import Participation
@@ -49,7 +50,7 @@ class Rate:
     lot: int | None = None
     unit: str = "clients"
 
-    def estimate(self, run: Method, rounds: int) -> tuple[int, float]:
+    def estimate(self, run: Run, rounds: int) -> tuple[int, float]:
         """Return the clients or records of a run's training, and its seconds.
 
         Args:
@@ -73,7 +74,7 @@ class Rate:
         )
 
 
-def kind_of(run: Method) -> str:
+def kind_of(run: Run) -> str:
     """Return the kind of work of a run, as text.
 
     A client, or a record, of two runs of one kind takes the same time. Rates,
@@ -87,7 +88,7 @@ def kind_of(run: Method) -> str:
             (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
             for sum_ in run.sums()
         ],
-        "data": [run.dataset, run.within_records, run.pretrains],
+        "data": [run.dataset, computes_within_records(run), run.pretrains],
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)
@@ -114,12 +115,12 @@ def _sizes(value: Any) -> Any:
     return None if isinstance(value, float) else value
 
 
-def kind_key(run: Method) -> str:
+def kind_key(run: Run) -> str:
     """Return a short hash of the run's kind of work."""
     return hashlib.sha256(kind_of(run).encode()).hexdigest()[:10]
 
 
-def rate_record(run: Method, rate: Rate) -> dict[str, Any]:
+def rate_record(run: Run, rate: Rate) -> dict[str, Any]:
     """Return the row of cost_rates.csv for the kind of work of a run."""
     seconds = {
         "seconds_per_unit": rate.seconds_per_unit,

@@ -3,15 +3,17 @@
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from dpfedbench import plugins
 from dpfedbench.config.kinds import defined_in, modules_in
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method, read_run, read_run_file
+from dpfedbench.method import Method
+from dpfedbench.run import read_run, read_run_file
 
 __all__ = ["METHODS", "by_name", "read_run", "read_run_file"]
 
-METHODS = Method.known
+METHODS = cast("dict[str, type[Method]]", Method.known)
 _SHIPPED = defined_in(modules_in(__name__), Method)
 
 

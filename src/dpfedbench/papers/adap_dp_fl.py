@@ -29,9 +29,9 @@ paper's run. For Fashion-MNIST the paper has the rate 0.001, alpha = 0.01, z fro
 beta = 0.9998.
 """
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.method import Method
-from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.models.zoo.cnn import CnnModel
 from dpfedbench.papers.shared import LocalRecordMethod
 from dpfedbench.parts.budget import BudgetSettings

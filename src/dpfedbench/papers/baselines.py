@@ -12,9 +12,9 @@ within each image, as `dp-transfer` requires.
 
 from typing import Any
 
+from dpfedbench.config.initial_weights import RandomInitial
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.models.initial.initial_weights import RandomInitial
 from dpfedbench.papers.shared import LocalRecordMethod
 from dpfedbench.parts.server.server_step import Average
 from dpfedbench.training.client_updates.local_steps import LocalSteps

@@ -31,9 +31,9 @@ differ in step 5: the code takes the percentile of the clients' raw norms
 (`dpsum.clipping`).
 """
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.method import Method
-from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import BudgetSettings, SupportAndQuery

@@ -33,8 +33,8 @@ participation is one-pass.
 
 import dataclasses
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
-from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.papers.shared import ClientLevelMethod
 from dpfedbench.parts.budget import BudgetSettings, WithinTask

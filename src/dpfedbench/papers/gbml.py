@@ -29,18 +29,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Literal
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
-from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 from dpfedbench.parts.partitions.shared import Shared
 from dpfedbench.parts.schedules.schedule import Linear
 from dpfedbench.parts.server.server_step import Step
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     ClientUpdate,
@@ -100,7 +101,7 @@ class Reptile(ClientUpdate):
         paper="0.3 to 1",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
         examples = _examples_of_client(run)
         if self.batches == "disjoint" and examples % self.inner_steps:
@@ -110,7 +111,7 @@ class Reptile(ClientUpdate):
                 " client_update.inner_steps or the number of examples"
             )
 
-    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         sampler = within_task(
             run,
             _examples_of_client(run),
@@ -123,7 +124,7 @@ class Reptile(ClientUpdate):
         return ReptileClients(self, setup)
 
 
-def _examples_of_client(run: Method) -> int:
+def _examples_of_client(run: Run) -> int:
     """Return the number of a client's examples: its support and its query set."""
     per_class = run.clients.support_per_class + run.clients.query_per_class
     return run.task.ways * per_class
@@ -201,7 +202,7 @@ class NoisedUpdate(ClientUpdate):
 
     update: Reptile = setting(doc="client update whose contributions are noised")
 
-    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         return {OWN_UPDATE: _own_update_sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
@@ -209,7 +210,7 @@ class NoisedUpdate(ClientUpdate):
         return NoisedClients(setup, without_noise)
 
 
-def _own_update_sampler(run: Method) -> Sampler:
+def _own_update_sampler(run: Run) -> Sampler:
     plan = run.participation
     return participation.local(
         clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds

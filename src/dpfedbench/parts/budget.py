@@ -19,7 +19,7 @@ from dpsum.parameters import parameter
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class BudgetSettings(Budget):
         paper="60000 (DP-FedMeta's released code, Omniglot)",
     )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         """Check the budget against the participation and the claims."""
         if self.epsilon is not None:
             _check_profile("budget", self.profile, run)
@@ -86,7 +86,7 @@ class OwnSum(Section):
         "proven", doc="which ε the limit is for, the claimed or the proven one"
     )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError(
                 f"{self.section}.multiplier and {self.section}.epsilon are both null:"
@@ -170,7 +170,7 @@ class WithinTask(OwnSum):
         paper="per-group (DP-FedMeta's released code)",
     )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         super().check(run)
         if self.clipping_groups == "all" and self.noise_by_group != "joint":
             raise BenchError(
@@ -207,7 +207,7 @@ class SupportAndQuery(WithinTask):
         paper="private; released code: exact",
     )
 
-    def breaches(self, run: "Method") -> tuple[Breach, ...]:
+    def breaches(self, run: "Run") -> tuple[Breach, ...]:
         if self.query_gradient == "private":
             return ()
         breach = Breach(
@@ -236,7 +236,7 @@ class OwnUpdate(OwnSum):
         return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
 
 
-def _check_profile(section: str, profile: str, run: "Method") -> None:
+def _check_profile(section: str, profile: str, run: "Run") -> None:
     """Refuse a limit on the claimed ε of a paper that claims none."""
     if profile == "claimed" and not run.claims:
         raise BenchError(

@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dpfedbench.breaches import breach_of_coupled_records, breaches_of
 from dpfedbench.errors import BenchError
+from dpfedbench.networks import shares_all
 from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.units import tells_rounds
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
@@ -25,10 +27,10 @@ from dpsum.skellam_noise import Skellam
 from dpsum.sums import composition_groups
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
-def check_parts(run: Method) -> None:
+def check_parts(run: Run) -> None:
     """Check the parts of a run against one another, its data and its sums.
 
     Raises:
@@ -41,7 +43,7 @@ def check_parts(run: Method) -> None:
     _check_sums(run)
 
 
-def check_reading(run: Method) -> None:
+def check_reading(run: Run) -> None:
     """Refuse a breach, unless `reading` is as-released.
 
     A run that is read as released has to have a breach, and no budget that stops it.
@@ -49,7 +51,7 @@ def check_reading(run: Method) -> None:
     Raises:
         BenchError: names the keys and the remedy.
     """
-    breaches = run.breaches
+    breaches = breaches_of(run)
     if run.reading == "as-published":
         if breaches:
             raise BenchError(breaches[0].refusal)
@@ -69,7 +71,7 @@ def check_reading(run: Method) -> None:
             )
 
 
-def check_processes(run: Method, count: int) -> None:
+def check_processes(run: Run, count: int) -> None:
     """Refuse more processes than can share a round.
 
     A round cannot have more processes than clients. A sum whose noise takes each
@@ -97,9 +99,9 @@ def check_processes(run: Method, count: int) -> None:
         )
 
 
-def _check_data(run: Method) -> None:
+def _check_data(run: Run) -> None:
     """Refuse clients whose data, or a test whose shots, do not fit the client update."""
-    held = run.client.client_data
+    held = run.client_update.client_data
     clients = run.clients
     records = held == "records"
     if held != clients.holds:
@@ -108,7 +110,7 @@ def _check_data(run: Method) -> None:
             f" client_update.kind {run.client_update.kind}: take"
             f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
         )
-    if not clients.equal_sizes and not run.client.any_size:
+    if not clients.equal_sizes and not run.client_update.any_size:
         raise BenchError(
             f"clients.partition is {clients.partition}, whose clients hold different"
             f" numbers of records, but client_update.kind {run.client_update.kind} needs"
@@ -139,7 +141,7 @@ def _check_data(run: Method) -> None:
         )
 
 
-def _check_personal_test(run: Method, records: bool) -> None:
+def _check_personal_test(run: Run, records: bool) -> None:
     """Refuse a test of clients' own models where no examples can be held out."""
     clients = run.clients
     where = f"clients.held_out_share is {clients.held_out_share:g}, but"
@@ -168,11 +170,11 @@ def _check_personal_test(run: Method, records: bool) -> None:
         )
 
 
-def _check_records(run: Method) -> None:
+def _check_records(run: Run) -> None:
     """Refuse a model or participation that does not fit sums over records."""
-    coupled = run._coupled_records()
-    if coupled and not run.client.couples_records:
-        raise BenchError(coupled[0].refusal)
+    coupling = breach_of_coupled_records(run)
+    if coupling is not None and not run.client_update.couples_records:
+        raise BenchError(coupling.refusal)
     within = [sum_ for sum_ in run.client_sums if sum_.within_task is not None]
     if within and not run.participation.once:
         raise BenchError(
@@ -182,7 +184,7 @@ def _check_records(run: Method) -> None:
         )
 
 
-def _check_sums(run: Method) -> None:
+def _check_sums(run: Run) -> None:
     """Refuse sums over the same units that no account covers together."""
     composition_groups(run.all_sums)
     if run.all_sums[-1].taken_by != "server":
@@ -191,7 +193,7 @@ def _check_sums(run: Method) -> None:
             " updates the model with the last sum: list the clients' sums first"
         )
     _check_groups(run)
-    if run.client_sums and not run.shares_all:
+    if run.client_sums and not shares_all(run):
         raise BenchError(
             f"the clients of {run.name} share {run.shared} alone, but"
             f" {run.client_sums[0].name} is a client's sum over all coordinates: set"
@@ -199,10 +201,10 @@ def _check_sums(run: Method) -> None:
         )
     sums = run.further_sums
     server = run.server_sum
-    if tuple(sum_.name for sum_ in sums) != run.client.sends_too:
+    if tuple(sum_.name for sum_ in sums) != run.client_update.sends_too:
         raise BenchError(
             f"the clients of client_update.kind {run.client_update.kind} also send"
-            f" {', '.join(run.client.sends_too)}, but {run.name} takes further"
+            f" {', '.join(run.client_update.sends_too)}, but {run.name} takes further"
             f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
             " method of these clients"
         )
@@ -252,7 +254,7 @@ def _check_sums(run: Method) -> None:
         raise BenchError(tells_rounds(client_sums[0], plan.kind))
 
 
-def _check_groups(run: Method) -> None:
+def _check_groups(run: Run) -> None:
     """Refuse groups of coordinates that no analysis or no code supports."""
     names = [sum_.name for sum_ in run.client_sums]
     for sum_ in run.all_sums:
@@ -271,7 +273,7 @@ def _check_groups(run: Method) -> None:
             )
 
 
-def check_part(run: Method, part: Any) -> None:
+def check_part(run: Run, part: Any) -> None:
     """Check a part of `dpsum` against the other parts of its run.
 
     Raises:
@@ -282,7 +284,7 @@ def check_part(run: Method, part: Any) -> None:
             check(run, part)
 
 
-def _check_clipping(run: Method, rule: ClippingRule) -> None:
+def _check_clipping(run: Run, rule: ClippingRule) -> None:
     if rule.groups == "all" and rule.noise_by_group != "joint":
         raise BenchError(
             f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups"
@@ -299,7 +301,7 @@ def _check_clipping(run: Method, rule: ClippingRule) -> None:
         )
 
 
-def _check_noised_mean_norm(run: Method, rule: NoisedMeanNorm) -> None:
+def _check_noised_mean_norm(run: Run, rule: NoisedMeanNorm) -> None:
     if run.noise.multiplier is None:
         raise BenchError(
             "noise.multiplier is null, but noised-mean-norm makes a further release"
@@ -307,7 +309,7 @@ def _check_noised_mean_norm(run: Method, rule: NoisedMeanNorm) -> None:
         )
 
 
-def _check_private_quantile(run: Method, rule: PrivateQuantile) -> None:
+def _check_private_quantile(run: Run, rule: PrivateQuantile) -> None:
     multiplier = run.noise.multiplier
     deviation = rule.deviation(run.participation.cohort)
     if multiplier is None or deviation / INDICATOR > multiplier:
@@ -320,7 +322,7 @@ def _check_private_quantile(run: Method, rule: PrivateQuantile) -> None:
     )
 
 
-def _check_decaying(run: Method, noise: Decaying) -> None:
+def _check_decaying(run: Run, noise: Decaying) -> None:
     if not run.validation.every:
         raise BenchError(
             "noise.kind is decaying, but validation.every is 0: set it to 1"
@@ -331,7 +333,7 @@ def _check_decaying(run: Method, noise: Decaying) -> None:
         )
 
 
-def _check_factorised(run: Method, noise: Factorised) -> None:
+def _check_factorised(run: Run, noise: Factorised) -> None:
     plan = run.participation
     if not plan.correlated:
         raise BenchError(
@@ -352,7 +354,7 @@ def _check_factorised(run: Method, noise: Factorised) -> None:
         )
 
 
-def _check_optimised(run: Method, factorisation: Optimised) -> None:
+def _check_optimised(run: Run, factorisation: Optimised) -> None:
     rounds = run.participation.rounds
     if rounds > MOST:
         raise BenchError(
@@ -370,7 +372,7 @@ def _check_optimised(run: Method, factorisation: Optimised) -> None:
         )
 
 
-def _check_skellam(run: Method, noise: Skellam) -> None:
+def _check_skellam(run: Run, noise: Skellam) -> None:
     plan = run.participation
     if not (plan.once and plan.known):
         raise BenchError(
@@ -391,12 +393,12 @@ def _check_skellam(run: Method, noise: Skellam) -> None:
         )
 
 
-def _check_participation(run: Method, plan: Participation) -> None:
+def _check_participation(run: Run, plan: Participation) -> None:
     if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
         plan.plan(clients=run.clients.count, seed=0)
 
 
-_CHECKS: Mapping[type, Callable[[Method, Any], None]] = {
+_CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
     Participation: _check_participation,
     ClippingRule: _check_clipping,
     NoisedMeanNorm: _check_noised_mean_norm,

@@ -10,7 +10,7 @@ from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd, State
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class StepOfSum(Section):
@@ -44,7 +44,7 @@ class StepOfSum(Section):
         ),
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
     def begin(self, weights: torch.Tensor) -> State:

@@ -12,9 +12,9 @@ import pandas as pd
 from dpfedbench.audit.findings import read_audits
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, write_text
-from dpfedbench.method import read_yaml
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
 from dpfedbench.results_format import refuse_other_format
+from dpfedbench.run import read_yaml
 
 RUNS_FILE = "runs.parquet"
 CELLS_FILE = "cells.parquet"

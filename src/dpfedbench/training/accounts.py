@@ -11,8 +11,9 @@ import pandas as pd
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group, read_json, text_of, write_json
-from dpfedbench.method import Method
 from dpfedbench.models.references import reference
+from dpfedbench.notices import uncovered_notices
+from dpfedbench.run import Run
 from dpfedbench.training.agreement import check_agrees
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.calibration import delta_after
@@ -48,7 +49,7 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     return read_ledger(path, chain), rounds
 
 
-def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
+def ledger_of(run: Run, run_dir: Path | str) -> list[Release]:
     """Return all releases of a finished run, checked against its configuration.
 
     Raises:
@@ -79,7 +80,7 @@ def read_account(path: Path | str) -> Account:
     return Account.from_json(read_json(path), str(path))
 
 
-def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
+def image_use(run: Run, clients_dir: Path | str) -> ImageUse:
     """Return which clients of a run use which image, and in which round.
 
     The rounds are given where the participation plan fixes them.
@@ -129,7 +130,7 @@ def used_images(
 
 
 def account_of(
-    run: Method,
+    run: Run,
     releases: list[Release],
     *,
     clients_dir: Path | str | None = None,
@@ -184,7 +185,7 @@ def account_of(
     )
 
 
-def _context_of(run: Method) -> AccountContext:
+def _context_of(run: Run) -> AccountContext:
     """Return what an account reads of a run's configuration."""
     specs = run.sums()
     budgeted = [spec for spec in specs if spec.private and spec.budget is not None]
@@ -207,7 +208,7 @@ def _context_of(run: Method) -> AccountContext:
     )
 
 
-def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
+def ledger_before(run: Run, references: Mapping[str, Path]) -> list[Release]:
     """Return the ledger of the earlier run that a run builds on; empty without one.
 
     The earlier ledger is checked like the run's own: against the chain and the rounds
@@ -227,7 +228,7 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
 
 
 def account_run(
-    run: Method,
+    run: Run,
     run_dir: Path | str,
     out_path: Path | str,
     *,
@@ -247,7 +248,7 @@ def account_run(
     account = account_of(
         run, releases, clients_dir=clients_dir, search=search, before=before
     )
-    notices = (*account.notices, *run.uncovered_notices)
+    notices = (*account.notices, *uncovered_notices(run))
     write_json(out_path, dataclasses.replace(account, notices=notices).to_json())
 
 

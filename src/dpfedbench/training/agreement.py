@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 from dpsum.accounting.further_release import rest_multiplier
 from dpsum.clipping import RuleByGroup
 from dpsum.group_clipping import CoordinateGroups
@@ -26,7 +27,7 @@ from dpsum.sums import SumSpec, composition_groups
 Samplers = Mapping[str, Mapping[str, Any]]
 
 
-def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
+def check_agrees(run: Run, releases: Sequence[Release], rounds: int) -> None:
     """Refuse a ledger that differs from the run's configuration.
 
     Args:
@@ -98,7 +99,7 @@ def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
     return CoordinateGroups(tuple(lines[0].groups["boundaries"]), rule.noise_by_group)
 
 
-def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
+def _samplers(run: Run, releases: Sequence[Release]) -> Samplers:
     held = (
         line.sampler.get("sizes") or int(line.sampler["records"])
         for line in releases
@@ -106,7 +107,7 @@ def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
     )
     records = next(held, 1)
     private = [sum_.name for sum_ in run.client_sums if sum_.private]
-    client_samplers = run.client.samplers(run, records) if private else {}
+    client_samplers = run.client_update.samplers(run, records) if private else {}
     served = (run.server_sum, *run.further_sums)
     return {name: client_samplers[name] for name in private} | {
         sum_.name: run.plan.describe() for sum_ in served
@@ -146,7 +147,7 @@ class _Checked:
 
     def __init__(
         self,
-        run: Method,
+        run: Run,
         sum_: SumSpec,
         samplers: Samplers,
         rounds: int,
@@ -334,8 +335,8 @@ class _Checked:
     ) -> None:
         run = self.run
         without_event = [
-            *run.unaccounted_releases,
-            *run.unaccounted_units.get(self.sum.unit, ()),
+            *unaccounted_releases(run),
+            *unaccounted_units(run).get(self.sum.unit, ()),
         ]
         if not self.rule.private:
             without_event.append(self.rule.reason)

@@ -18,7 +18,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, writing
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 
 _DIGEST = hashlib.sha256().digest_size
 
@@ -129,7 +129,7 @@ def run_lock(folder: Path) -> Iterator[bool]:
             return
 
 
-def finished(run_dir: Path, run: Method) -> bool:
+def finished(run_dir: Path, run: Run) -> bool:
     """Return whether the folder holds all results of this run.
 
     The results have to come from this version of the method and of the model's code.

@@ -28,8 +28,8 @@ from dpfedbench.lazy import np, torch
 from dpsum.group_clipping import add_rows_by_group
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.models.choose import Choice
+    from dpfedbench.run import Run
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ class Processes:
             torch.distributed.gather_object(value, values, dst=0)
         return [value] if values is None else values
 
-    def check_agree(self, run: Method, device: str, places: Iterable[Path]) -> None:
+    def check_agree(self, run: Run, device: str, places: Iterable[Path]) -> None:
         """Refuse processes that would not train the same run.
 
         Compared are code, versions, processor, configuration and data.

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
 from dpfedbench.models.choose import device_of
+from dpfedbench.notices import notices_of
 from dpfedbench.parts.compatibility import check_processes
+from dpfedbench.run import Run
 from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.training.distributed import Processes
 from dpfedbench.training.federation import Federation, read_first_threshold
@@ -37,7 +38,7 @@ from dpsum.progress import Progress
 
 
 def train(
-    run: Method,
+    run: Run,
     *,
     data_dir: Path,
     clients_dir: Path,
@@ -65,7 +66,7 @@ def train(
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
         kernels: whether compiled passes are used where they exist; else torch's own.
         references: files of other runs that this one needs, by name
-            (`Method.references`).
+            (`Run.references`).
         processes: the processes that train the run together, each of which calls this
             function; changes no bit of the result on a CPU.
 
@@ -172,7 +173,7 @@ class _Training:
 
     def __init__(
         self,
-        run: Method,
+        run: Run,
         rounds: Rounds,
         ledger: Ledger,
         checkpoint: Checkpoint,
@@ -198,7 +199,7 @@ class _Training:
                 f"the budget of epsilon {limit} is spent by the first round: raise"
                 " budget.epsilon or noise.multiplier"
             )
-        for notice in self.config.notices:
+        for notice in notices_of(self.config):
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",

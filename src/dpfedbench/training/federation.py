@@ -15,10 +15,11 @@ from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
-from dpfedbench.method import Method
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.references import reference
+from dpfedbench.networks import computes_within_records, trained_net
 from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Federation:
     @classmethod
     def load(
         cls,
-        run: Method,
+        run: Run,
         *,
         data_dir: Path,
         clients_dir: Path,
@@ -62,11 +63,11 @@ class Federation:
         outputs = run.task.ways
         if run.client_data == "records":
             outputs = len(held.dataset.class_names)
-        net = run.net(held.dataset.image_shape, outputs, references)
+        net = trained_net(run, held.dataset.image_shape, outputs, references)
         net.check()
         net.words = getattr(held.dataset, "words", ())
         gradients = choose(net, device=device, enabled=kernels)
-        by_record = run.within_records or any(
+        by_record = computes_within_records(run) or any(
             spec.unit == "record" for spec in run.private_sums
         )
         # Compiled passes exist for known networks only, and the settings checked those.
@@ -86,7 +87,7 @@ class Federation:
         return dataclasses.replace(federation, measures=measures)
 
     def _create_measures(
-        self, run: Method, threads: int, references: Mapping[str, Path] | None
+        self, run: Run, threads: int, references: Mapping[str, Path] | None
     ) -> Any:
         dataset = self.held.dataset
         if run.client_data == "records":
@@ -107,7 +108,7 @@ class Federation:
         )
 
 
-def read_first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
+def read_first_threshold(run: Run, references: Mapping[str, Path]) -> float | None:
     """Return the first threshold that a rule reads from another run, or None."""
     for rule in (spec.clipping for spec in run.sums()):
         if isinstance(rule, ReferenceRule):
@@ -118,7 +119,7 @@ def read_first_threshold(run: Method, references: Mapping[str, Path]) -> float |
 
 
 def _read_clients(
-    run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None
+    run: Run, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None
 ) -> Any:
     """Return the data of a run's clients."""
     if run.client_data == "records":

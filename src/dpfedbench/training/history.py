@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
     from dpsum.accumulator import Accumulator
     from dpsum.mechanism import Mechanism
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 """A row of history.csv."""
 
 
-def server_columns(run: Method, server: Mechanism, unit: str) -> list[str]:
+def server_columns(run: Run, server: Mechanism, unit: str) -> list[str]:
     """Return the columns that `server_row` fills in addition to the common ones.
 
     Args:
@@ -42,7 +42,7 @@ def server_columns(run: Method, server: Mechanism, unit: str) -> list[str]:
 
 
 def server_row(
-    run: Method,
+    run: Run,
     total: Accumulator,
     released: torch.Tensor,
     clients: float,

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.personal_test import client_accuracies, summarize_clients
-from dpfedbench.method import Method
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
-from dpfedbench.parts import proof_assumptions
-from dpfedbench.training import history
+from dpfedbench.run import Run
+from dpfedbench.training import history, proof_assumptions
 from dpfedbench.training.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
@@ -61,7 +61,7 @@ class Rounds:
 
     def __init__(
         self,
-        run: Method,
+        run: Run,
         federation: Federation,
         *,
         ledger: ReleaseLog,
@@ -92,14 +92,14 @@ class Rounds:
         self.theta = torch.from_numpy(weights.copy())
         self.non_finite = 0
         unaccounted = (
-            *run.unaccounted_releases,
+            *unaccounted_releases(run),
             *getattr(self.held, "unaccounted_releases", ()),
         )
         self.composition = Composition(
             claims=run.counted_claims,
             sums=run.sums(),
             unaccounted_releases=tuple(dict.fromkeys(unaccounted)),
-            unaccounted_units=run.unaccounted_units,
+            unaccounted_units=unaccounted_units(run),
         )
         create_mechanism = functools.partial(
             Mechanism,
@@ -123,7 +123,7 @@ class Rounds:
             weights=weights,
             shared=self.shared,
         )
-        self.clients = clients or run.client.clients(setup)
+        self.clients = clients or run.client_update.clients(setup)
         if clients is None:
             taken = [mechanism.spec.name for mechanism in self.composition.mechanisms]
             proof_assumptions.check_clients(run, self.clients, taken)
@@ -155,7 +155,7 @@ class Rounds:
         self.step.receive_layout(self._step_state, self.shared)
         self.columns = [
             *self.measures.columns,
-            *run.client.columns(run),
+            *run.client_update.columns(run),
             *history.server_columns(run, self.server, self.clients.unit),
         ]
 
@@ -175,7 +175,7 @@ class Rounds:
             clients = self.plan.denominator if self.run.private else len(cohort)
             row = history.server_row(self.run, total, released, clients, losses)
         elif self.run.private:
-            proof_assumptions.check_row(row, self.run.client.kind)
+            proof_assumptions.check_row(row, self.run.client_update.kind)
         self._make_step(released, total.deviation, index)
         self.non_finite += self.server.non_finite
         self.non_finite += sum(mechanism.non_finite for mechanism in self.further)

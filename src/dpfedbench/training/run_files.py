@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.files import atomic_path, write_json
-from dpfedbench.method import Method
 from dpfedbench.models.kernels import processor, versions_of
 from dpfedbench.models.members import save_members
+from dpfedbench.notices import notices_of
 from dpfedbench.results_format import FORMAT, HISTORY, VERSION
+from dpfedbench.run import Run
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.history import Row
 from dpsum.ledger import Ledger
@@ -38,7 +39,7 @@ UNTRAINED: Mapping[str, Any] = {
 
 def write_results(
     folder: Path,
-    run: Method,
+    run: Run,
     federation: Federation,
     ledger: Ledger,
     *,
@@ -95,6 +96,6 @@ def write_results(
             "parameters": federation.net.dimension,
             "method_version": run.made_by,
             "versions": versions_of("torch", "numpy", "numba"),
-            "notices": list(run.notices),
+            "notices": list(notices_of(run)),
         },
     )

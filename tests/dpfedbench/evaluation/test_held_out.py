@@ -15,6 +15,7 @@ from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Measured
 from dpfedbench.models.members import save_members
 from dpfedbench.models.threads import Workers
+from dpfedbench.networks import trained_net
 from tests.dpfedbench.training.conftest import lots_config
 
 
@@ -25,7 +26,7 @@ def records(silos):
 
 @pytest.fixture
 def net(records):
-    return lots_config().net(records.image_shape, 10)
+    return trained_net(lots_config(), records.image_shape, 10)
 
 
 def metrics_of(silos, folder, net, theta):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.breaches import breaches_of
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.training.client_updates.maml import SUPPORT
@@ -117,7 +118,7 @@ def test_breach_makes_the_records_epsilon_infinite_and_the_claim_void(
     )
     assert (claimed["status"], proven["status"]) == ("void", "void")
     assert proven["epsilon_high"] == "inf"
-    assert run.breaches[0].reason in proven["explanation"]
+    assert breaches_of(run)[0].reason in proven["explanation"]
 
     proven = account["profiles"]["proven"]
     assert proven["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-3))

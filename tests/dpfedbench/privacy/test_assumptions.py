@@ -261,4 +261,4 @@ def test_stateful_clients_run_where_rounds_are_independent():
     with_clients().round(0)
     rounds_of(differences_of(head(keeps_state=False), **FIXED))
     overlay = {"method": "dp-fedavg", "participation": "fixed-size"}
-    assert difference_config(overlay).client.keeps_state is False
+    assert difference_config(overlay).client_update.keeps_state is False

@@ -14,6 +14,7 @@ from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json, write_json, write_text
+from dpfedbench.notices import notices_of
 from dpfedbench.results import formats, page, tables
 from dpfedbench.results.items import Item
 from tests.shipped import ROOT, parsed
@@ -121,7 +122,7 @@ def write_run(results, run, accuracies):
         "rounds_run": rounds,
         "seconds": 30.0,
         "milliseconds_per_client": 10.0 + run.seed,
-        "notices": list(run.notices),
+        "notices": list(notices_of(run)),
         "ledger": {"lines": 0, "head": ""},
     }
     files = {"privacy": account, "audit": audit, "metrics": metrics}

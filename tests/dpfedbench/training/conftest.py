@@ -453,7 +453,7 @@ def rounds_without_data(config):
     images = [np.zeros((50, 4, 4, 1), np.uint8)] * count
     labels = [np.zeros(50, np.int64)] * count
     held = SimpleNamespace(images=images, labels=labels, gather=gather)
-    sends_differences = getattr(config.client, "kind", "") == "model-difference"
+    sends_differences = getattr(config.client_update, "kind", "") == "model-difference"
     sends_gradients = not config.client_sums and config.client_data == "tasks"
     clients = None
     if sends_differences or sends_gradients:

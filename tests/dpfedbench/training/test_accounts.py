@@ -7,6 +7,7 @@ import pytest
 
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_json
+from dpfedbench.notices import notices_of, uncovered_notices
 from dpfedbench.training.accounts import image_use, used_images
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
@@ -63,7 +64,7 @@ def test_account_has_a_notice_of_validation_on_private_data(tmp_path):
     values = write_account(tmp_path, LINES, private)
     (notice,) = values["notices"]
     assert notice.startswith("validation.public is false: validation accuracies")
-    assert notice in make_config(private).notices
+    assert notice in notices_of(make_config(private))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_account_has_a_notice_of_validation_on_private_data(tmp_path):
     ids=["public data", "no validation", "no privacy"],
 )
 def test_runs_without_private_validation_have_no_such_notice(overlay):
-    assert make_config(overlay).uncovered_notices == ()
+    assert uncovered_notices(make_config(overlay)) == ()
 
 
 def test_account_has_a_notice_of_personal_accuracies(tmp_path, silos):
@@ -85,7 +86,7 @@ def test_account_has_a_notice_of_personal_accuracies(tmp_path, silos):
     train_model(run, silos, tmp_path)
     (notice,) = accounted(run, tmp_path)["notices"]
     assert notice.startswith("personal accuracies exist only in the simulation")
-    assert notice in run.notices
+    assert notice in notices_of(run)
 
 
 def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation, apart):

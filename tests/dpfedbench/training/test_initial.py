@@ -8,9 +8,11 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from safetensors.numpy import load_file
 
+from dpfedbench.breaches import unaccounted_releases
+from dpfedbench.config.initial_weights import RandomInitial
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
-from dpfedbench.models.initial.initial_weights import RandomInitial
+from dpfedbench.notices import notices_of
 from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
@@ -86,8 +88,8 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
     weights = run.initial.weights(run, net, {})
     first = load_file(path)["member1/block1.weight"].ravel()[:9]
     assert np.array_equal(weights[:9], first)
-    assert run.unaccounted_releases == ()
-    assert "weights of drawings, declared public" in run.notices[-1]
+    assert unaccounted_releases(run) == ()
+    assert "weights of drawings, declared public" in notices_of(run)[-1]
     changed = make_config({"initial": start | {"sha256": "0" * 64}})
     with pytest.raises(BenchError, match=rf"and its SHA-256 is {digest}, but initial"):
         rounds_of(changed, federation, tmp_path / "changed")
@@ -139,7 +141,7 @@ def proven_together(federation, tmp_path, **change):
     run = make_config(start_from(first), SHORT, change, OWN_STREAMS)
     train(first, federation, tmp_path / "first")
     names = ("model.safetensors", "ledger.jsonl")
-    assert run.unaccounted_releases == ()
+    assert unaccounted_releases(run) == ()
     assert run.references == dict.fromkeys(names, first)
     references = {name: tmp_path / "first" / name for name in names}
     train(run, federation, tmp_path / "run", references=references)

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import torch
-from dpfedbench.method import Method
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
@@ -52,7 +52,7 @@ class Scaffold(ModelDifference):
     sends_too = (CONTROL,)
     keeps_state = True
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if self.optimizer != Sgd():
             raise BenchError(
                 "client_update.optimizer must be sgd without momentum: SCAFFOLD"

@@ -25,7 +25,7 @@ from dpfedbench import plugins
 from dpfedbench.audit.canaries import BudgetSpent, Coordinates, audit_seed
 from dpfedbench.config.kinds import modules_in
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 from dpsum.accumulator import Outcome
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule
@@ -52,7 +52,7 @@ The runs are independent.
 """
 
 
-def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:
+def score_of(run: Run, rule: ClippingRule, *, records: int, first: float) -> Score:
     """Return the attack on a run's clipping rule.
 
     Args:
@@ -76,7 +76,7 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
 
 
 def leak_of(
-    run: Method,
+    run: Run,
     rule: ClippingRule,
     *,
     records: int,
@@ -127,7 +127,7 @@ class Spread:
 
 def many_runs(
     score: Score,
-    run: Method,
+    run: Run,
     *,
     runs: int,
     delta: float,

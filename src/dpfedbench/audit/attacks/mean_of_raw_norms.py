@@ -10,7 +10,7 @@ import numpy as np
 from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import BudgetSpent, RecordSource, run_rounds
 from dpfedbench.audit.units import LARGE, Units
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 from dpsum.clipping import MeanOfRawNorms
 
 RULE = MeanOfRawNorms
@@ -22,7 +22,7 @@ A leak in a part of a run is a leak in the whole.
 """
 
 
-def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
+def score(run: Run, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
     """Return the scores of a run: the widest spread after the first release.
 
     There is one score for each client, because clients are independent.

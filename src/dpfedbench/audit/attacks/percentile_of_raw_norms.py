@@ -13,16 +13,14 @@ import numpy as np
 from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
+from dpfedbench.run import Run
 from dpsum.accounting.analyses import find
 from dpsum.clipping import PercentileOfRawNorms
 
 RULE = PercentileOfRawNorms
 
 
-def score(
-    run: Method, rule: PercentileOfRawNorms, *, records: int, first: float
-) -> Score:
+def score(run: Run, rule: PercentileOfRawNorms, *, records: int, first: float) -> Score:
     """Return one score per run: the spread of the noise after the window.
 
     Raises:

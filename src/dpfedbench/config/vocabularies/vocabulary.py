@@ -10,7 +10,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Vocabulary(Part):
     reason: ClassVar[str] = ""
     notice: ClassVar[str] = ""
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if not self.private and not run.validation.public:
             raise BenchError(
                 "validation.public is false, but the validation tasks are a part of the"
@@ -51,7 +51,7 @@ class Vocabulary(Part):
     def unaccounted_releases(self) -> tuple[str, ...]:
         return (self.reason,) if self.private else ()
 
-    def notices(self, run: Method) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:

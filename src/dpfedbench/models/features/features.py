@@ -27,7 +27,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 _TOGETHER = 16
 """Number of images whose maps are computed at once.
@@ -69,7 +69,7 @@ class Features(Part):
         ),
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if not self.evened:
             return
         if not run.validation.public:
@@ -84,7 +84,7 @@ class Features(Part):
                 " public records (validation.tasks) have fewer directions: lower it"
             )
 
-    def notices(self, run: Method) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         if not self.evened:
             return ()
         return (

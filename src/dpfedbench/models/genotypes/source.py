@@ -13,7 +13,7 @@ from dpfedbench.models.references import reference
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 CellOperations = tuple[tuple[tuple[str | int, ...], ...], ...]
 
@@ -23,7 +23,7 @@ class GenotypeSource(Part):
 
     package: ClassVar[str] = "dpfedbench.models.genotypes"
 
-    def references(self, run: Method) -> dict[str, Method]:
+    def references(self, run: Run) -> dict[str, Run]:
         """Return the other runs whose files the source needs, by file name.
 
         Args:
@@ -139,10 +139,10 @@ class FoundGenotype(GenotypeSource):
         )
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         self.references(run)
 
-    def references(self, run: Method) -> dict[str, Method]:
+    def references(self, run: Run) -> dict[str, Run]:
         search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(

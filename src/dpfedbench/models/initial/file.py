@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.initial_weights import Initial
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.files import sha256
-from dpfedbench.models.initial.initial_weights import Initial
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class FileInitial(Initial):
@@ -46,17 +46,17 @@ class FileInitial(Initial):
     def label(self) -> str:
         return f"from weights of {self.source}"
 
-    def without_account(self, run: Method) -> tuple[str, ...]:
+    def without_account(self, run: Run) -> tuple[str, ...]:
         if self.public:
             return ()
         return (
             f"training starts from weights of {self.source}, which no account covers",
         )
 
-    def public_for(self, run: Method) -> bool:
+    def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_members
 
         path = Path(self.path)
@@ -75,7 +75,7 @@ class FileInitial(Initial):
             )
         return load_members(path, net)[0]
 
-    def notices(self, run: Method) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         if not self.public:
             return ()
         return (f"training starts from weights of {self.source}, declared public",)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.initial_weights import Initial, RandomInitial
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
-from dpfedbench.models.initial.initial_weights import Initial, RandomInitial
 from dpfedbench.models.references import reference
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class RunInitial(Initial):
@@ -57,7 +57,7 @@ class RunInitial(Initial):
     def label(self) -> str:
         return f"from {self.run.get('method')} on {self.run.get('dataset')}"
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         first = self._other(run)
         same_outputs = first.task.outputs == run.task.outputs
         same_model = (first.model, first.pretrains) == (run.model, run.pretrains)
@@ -85,7 +85,7 @@ class RunInitial(Initial):
         if self._composed(run, first):
             self._check_composed(run, first)
 
-    def _check_composed(self, run: Method, first: Method) -> None:
+    def _check_composed(self, run: Run, first: Run) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
                 f"initial.run is {first.folder}, which itself uses a private run: no"
@@ -119,13 +119,13 @@ class RunInitial(Initial):
                 " which no account covers: set streams to own"
             )
 
-    def references(self, run: Method) -> dict[str, Method]:
+    def references(self, run: Run) -> dict[str, Run]:
         first = self._other(run)
         return {self.file: first} | (
             {"ledger.jsonl": first} if self._composed(run, first) else {}
         )
 
-    def without_account(self, run: Method) -> tuple[str, ...]:
+    def without_account(self, run: Run) -> tuple[str, ...]:
         first = self._other(run)
         if self.public or self._composed(run, first):
             return ()
@@ -135,10 +135,10 @@ class RunInitial(Initial):
             f" {training}",
         )
 
-    def public_for(self, run: Method) -> bool:
+    def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_by_word, load_members
 
         first = self._other(run)
@@ -147,28 +147,28 @@ class RunInitial(Initial):
             return load_by_word(path, net, RandomInitial().weights(run, net, {}))
         return load_members(path, net)[0]
 
-    def notices(self, run: Method) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         first = self._other(run)
         if not self.public:
             return ()
         return (f"training starts from a model of {first.dataset}, declared public",)
 
     @staticmethod
-    def _other_words(run: Method, first: Method) -> bool:
+    def _other_words(run: Run, first: Run) -> bool:
         return (
             run.task.text is not None
             and first.task.text is not None
             and run.dataset != first.dataset
         )
 
-    def _other(self, run: Method) -> Method:
+    def _other(self, run: Run) -> Run:
         return run.another({**self.run, "seed": run.seed})
 
-    def _composed(self, run: Method, other: Method) -> bool:
+    def _composed(self, run: Run, other: Run) -> bool:
         """Return whether both runs read the same records, the other privately."""
         return bool(not self.public and other.private and other.dataset == run.dataset)
 
-    def _chain(self, run: Method) -> Iterator[tuple[RunInitial, Method]]:
+    def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
         """Yield the chain of runs that training starts from.
 
         Each run comes with the start that names it.

@@ -13,7 +13,7 @@ from dpfedbench.models.zoo.model import ZooModel
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class CnnModel(ZooModel):
@@ -41,7 +41,7 @@ class CnnModel(ZooModel):
         paper="0.3081, 0.3530",
     )
 
-    def notices(self, run: Method) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
             return ()
         return (

@@ -18,7 +18,7 @@ from dpfedbench.models.zoo.model import ZooModel
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class CellModel(ZooModel):
@@ -63,7 +63,7 @@ class CellModel(ZooModel):
         paper="1",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         for cell in self.reductions or ():
             if not 0 <= cell < self.cells:
@@ -157,16 +157,13 @@ class DartsCells(CellModel):
         paper="true",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         self.genotype.check_space(self.space)
 
     @property
     def record_level(self) -> bool:
         return not self.batch_normalisation
-
-    def references(self, run: Method) -> dict[str, Method]:
-        return self.genotype.references(run)
 
     def resolved(self, files: Mapping[str, Path]) -> DartsCells:
         return self.replace(genotype=self.genotype.resolved(files))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class LinearModel(ZooModel):
@@ -39,7 +39,7 @@ class LinearModel(ZooModel):
         ),
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if run.client_data != "records" or run.pretrains:
             raise BenchError(
@@ -53,7 +53,7 @@ class LinearModel(ZooModel):
     ) -> np.ndarray:
         return self.features(records, public)
 
-    def made_once(self, run: Method) -> dict[str, Any]:
+    def made_once(self, run: Run) -> dict[str, Any]:
         code = digest_classes([type(self.features)])
         identity = {
             "features": self.features.identity(),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.errors import BenchError
-from dpfedbench.models.model_settings import ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
+    from dpfedbench.run import Run
 
 
 class ZooModel(ModelSettings):
@@ -23,7 +23,7 @@ class ZooModel(ModelSettings):
 
     reads: ClassVar[str] = "images"
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if (self.reads == "text") != (run.task.text is not None):
             held = (
                 "images: leave it null"

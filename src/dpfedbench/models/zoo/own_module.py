@@ -10,9 +10,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
-from dpfedbench.models.model_settings import ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn

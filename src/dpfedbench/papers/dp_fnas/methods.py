@@ -5,10 +5,10 @@
 import dataclasses
 from typing import Any
 
+from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
 from dpfedbench.config.sections import PartitionScheme, Task, Validation
 from dpfedbench.errors import BenchError
-from dpfedbench.models.model_settings import ModelSettings
 from dpfedbench.models.zoo.darts import DartsSearch
 from dpfedbench.papers.dp_fnas.released_search import ByKernel, ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from dpfedbench.config.breach import Breach
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.method import Method
 from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
     WEIGHTS,
     SearchSteps,
 )
 from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.client_update import (
     Clients,
     Setup,
@@ -147,9 +147,9 @@ class ByKernel(ClippingRule):
         paper="0.01 (DP-FNAS's released command)",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         """Refuse other client updates, groups, and a configured threshold."""
-        kind = run.client.kind
+        kind = run.client_update.kind
         if kind != "released-search-steps":
             raise BenchError(
                 f"clipping.kind is by-kernel, but client_update.kind is {kind}:"
@@ -188,7 +188,7 @@ class ReleasedSearchSteps(SearchSteps):
     columns_are_released = True
     contributes_by_lot: ClassVar[bool] = True
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if run.clients.count != 1:
             raise BenchError(
@@ -196,7 +196,7 @@ class ReleasedSearchSteps(SearchSteps):
                 " released code each search a separate architecture: set it to 1"
             )
 
-    def breaches(self, run: Method) -> tuple[Breach, ...]:
+    def breaches(self, run: Run) -> tuple[Breach, ...]:
         breach = Breach(
             unit="record",
             refusal=(
@@ -213,7 +213,7 @@ class ReleasedSearchSteps(SearchSteps):
         )
         return (breach,)
 
-    def columns(self, run: Method) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         return tuple(
             column for column in super().columns(run) if column.startswith("entropy_")
         )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.method import Method
 from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
+from dpfedbench.run import Run
 from dpfedbench.training.client_updates.client_update import Row
 from dpfedbench.training.client_updates.summed_steps import SummedUpdate
 from dpsum.randomness import stream
@@ -53,7 +53,7 @@ class SearchSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {WEIGHTS: self.weights, ARCHITECTURE: self.architecture}
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if not isinstance(run.model, CellModel):
             raise BenchError(
                 f"model.kind is {run.model.kind}, which has no architecture to search:"
@@ -62,7 +62,7 @@ class SearchSteps(SummedUpdate):
 
     columns_are_released = True
 
-    def columns(self, run: Method) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         assert isinstance(run.model, CellModel)  # `check` refuses others
         return (
             *(f"entropy_{kind}" for kind in run.model.space.kinds),
@@ -79,7 +79,7 @@ class SearchSteps(SummedUpdate):
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
 
-    def public_columns(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
+    def public_columns(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
         model = run.model
         architecture = net.blocks["architecture"]
         space = model.space if isinstance(model, CellModel) else None

@@ -14,7 +14,7 @@ from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, CohortRule
 from dpsum.parameters import parameter
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,11 @@ class ReferenceRule(CohortRule):
     reference: ClassVar[str]
     reference_file: ClassVar[str]
 
-    def first_threshold(self, path: Path, run: Method) -> float:
+    def references(self, run: Run) -> dict[str, Run]:
+        """Return the other run, by the name of its file."""
+        return {self.reference_file: run.of_method(self.reference)}
+
+    def first_threshold(self, path: Path, run: Run) -> float:
         """Return the first threshold, from the file of the other run."""
         raise NotImplementedError
 
@@ -62,9 +66,9 @@ class MedianOfRun(ReferenceRule):
         doc="null: the median norm of a run without privacy",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         """Refuse other clients than the reference run's, and a configured threshold."""
-        if run.client.kind != "maml":
+        if run.client_update.kind != "maml":
             raise BenchError(
                 "clipping.kind median-of-run is for client_update.kind maml"
             )
@@ -74,7 +78,7 @@ class MedianOfRun(ReferenceRule):
                 " computes it from a run without privacy: set it to null"
             )
 
-    def first_threshold(self, path: Path, run: Method) -> float:
+    def first_threshold(self, path: Path, run: Run) -> float:
         """Return the median over rounds of the cohorts' median gradient norms.
 
         All cohorts of that run have the same size, so that the result is close to the

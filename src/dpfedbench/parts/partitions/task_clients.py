@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dpfedbench.data.images import ImageDataset
     from dpfedbench.data.tokens import TextDataset
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class TaskClients(PartitionScheme):
@@ -38,7 +38,7 @@ class TaskClients(PartitionScheme):
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if self.rotations != "none" and run.task.text is not None:
             raise BenchError(
                 f"clients.rotations is {self.rotations}, but clients of this run hold"

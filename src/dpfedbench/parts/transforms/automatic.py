@@ -14,7 +14,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.transforms.transform import Transform
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class Automatic(Transform):
@@ -27,7 +27,7 @@ class Automatic(Transform):
         0.01, gt=0, le=1e6, doc="constant added to a contribution's norm", paper="0.01"
     )
 
-    def check(self, run: "Method") -> None:
+    def check(self, run: "Run") -> None:
         rule = run.clipping
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(

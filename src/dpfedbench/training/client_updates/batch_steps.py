@@ -32,7 +32,7 @@ from dpfedbench.training.history import Row
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class BatchSteps(ClientUpdate):
@@ -71,7 +71,7 @@ class BatchSteps(ClientUpdate):
         """Step that follows each sum, by the name of the sum."""
         return {self.sends: self.weights}
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if not isinstance(run.model, DartsCells):
             raise BenchError(
                 f"model.kind is {run.model.kind}, but client_update.kind batch-steps"

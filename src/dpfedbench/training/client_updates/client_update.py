@@ -25,12 +25,12 @@ from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.models.choose import Choice
     from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
     from dpfedbench.models.shared_coordinates import SharedCoordinates
     from dpfedbench.models.threads import Workers
+    from dpfedbench.run import Run
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -66,7 +66,7 @@ class Setup:
         shared: coordinates that clients share with the server.
     """
 
-    run: Method
+    run: Run
     net: Net
     held: Any
     gradients: Choice
@@ -493,7 +493,7 @@ def each_holder(
 
 
 def within_task(
-    run: Method, records: int, *, steps: int, batches: str = "full"
+    run: Run, records: int, *, steps: int, batches: str = "full"
 ) -> Sampler:
     """Return the sampler of a sum that each client takes over its own examples.
 
@@ -523,7 +523,7 @@ class ClientUpdate(Part):
         client_data: data of a client, "tasks" (few-shot) or "records".
         sends: name of the quantity that the server sums.
         sends_too: names of the further messages of a client, each with a sum of its own
-            (`Method.further_sums`).
+            (`Run.further_sums`).
         by_record: whether clients compute each record's gradient separately, so that
             they may sum over their own records.
         couples_records: whether clients may do so where a record's gradient depends on
@@ -584,7 +584,7 @@ class ClientUpdate(Part):
         """Whether the update of an example depends on others, for any model."""
         return False
 
-    def within_records(self, run: Method) -> bool:
+    def within_records(self, run: Run) -> bool:
         """Return whether clients compute each example's gradient from it alone."""
         by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
         alone = (
@@ -594,11 +594,11 @@ class ClientUpdate(Part):
         )
         return self.client_data == "tasks" and alone
 
-    def columns(self, run: Method) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         """Return the columns of history.csv that these clients fill in addition."""
         return ()
 
-    def samplers(self, run: Method, records: Any) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         """Return the sampler of each sum that a client takes itself, by the sum's name.
 
         Only updates whose clients take private sums need this. The ledger is compared

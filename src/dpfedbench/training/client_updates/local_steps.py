@@ -33,7 +33,7 @@ from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
 class LocalSteps(ClientUpdate):
@@ -69,13 +69,13 @@ class LocalSteps(ClientUpdate):
         True, doc="whether a client's optimiser keeps its state between rounds"
     )
 
-    def columns(self, run: Method) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         if run.private:
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
     def lots(
-        self, run: Method, *, clients: int, records: int | Sequence[int]
+        self, run: Run, *, clients: int, records: int | Sequence[int]
     ) -> participation.RecordLots:
         """Return the lots of the clients.
 
@@ -92,7 +92,7 @@ class LocalSteps(ClientUpdate):
             records=records,
         )
 
-    def samplers(self, run: Method, records: Any) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         lots = self.lots(run, clients=run.clients.count, records=records)
         return {self.sends: lots.describe()}
 

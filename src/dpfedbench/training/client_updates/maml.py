@@ -32,8 +32,8 @@ from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
+    from dpfedbench.run import Run
 
 
 class QueryGradient(ClientUpdate):
@@ -81,7 +81,7 @@ class QueryGradient(ClientUpdate):
         paper="released code: 10 epochs",
     )
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
@@ -90,7 +90,7 @@ class QueryGradient(ClientUpdate):
                 " false and 0"
             )
 
-    def breaches(self, run: Method) -> tuple[Breach, ...]:
+    def breaches(self, run: Run) -> tuple[Breach, ...]:
         if self.order == 1 or not self.within_records(run):
             return ()
         breach = Breach(
@@ -112,7 +112,7 @@ class QueryGradient(ClientUpdate):
         return self.order == 2 or self.learnable_rates or self.multi_step_rounds > 0
 
     @staticmethod
-    def by_server(run: Method) -> bool:
+    def by_server(run: Run) -> bool:
         """Return whether the server sums single query examples, and not clients."""
         return run.server_sum.unit == "record"
 
@@ -140,7 +140,7 @@ class QueryGradient(ClientUpdate):
             return net.with_rates(self.inner_steps, self.inner_rate)
         return net
 
-    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         support, query = (
             run.task.ways * n
             for n in (run.clients.support_per_class, run.clients.query_per_class)

@@ -16,7 +16,7 @@ from dpfedbench.training.client_updates.client_update import ClientUpdate
 if TYPE_CHECKING:
     import torch
 
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
     from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 
 
@@ -53,7 +53,7 @@ class ModelDifference(DifferenceUpdate):
     )
     optimizer: Optimizer = setting(Sgd(), doc="optimiser of the local steps")
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
     def local_gradient(

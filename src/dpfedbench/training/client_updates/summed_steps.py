@@ -36,15 +36,15 @@ from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
     from dpfedbench.models.net import Net
+    from dpfedbench.run import Run
     from dpsum.mechanism import Mechanism
 
 
 class SummedUpdate(ClientUpdate):
     """Base of the updates whose parties share one model.
 
-    Each sum of a party (`Method.client_sums`) is a phase of a round.
+    Each sum of a party (`Run.client_sums`) is a phase of a round.
     """
 
     client_data = "records"
@@ -71,12 +71,12 @@ class SummedUpdate(ClientUpdate):
         """Return the block of the model that a sum belongs to; "": all of it."""
         return ""
 
-    def public_columns(self, run: Method, net: Net) -> Callable[[torch.Tensor], Row]:
+    def public_columns(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
         """Return a function from released weights [d] to columns of the history."""
         return lambda theta: {}
 
     def lots(
-        self, run: Method, sum_: SumSpec, *, clients: int, records: int
+        self, run: Run, sum_: SumSpec, *, clients: int, records: int
     ) -> participation.RecordLots:
         """Return the lots of a sum.
 
@@ -95,14 +95,14 @@ class SummedUpdate(ClientUpdate):
             holder_name=f"the {sum_.part} of a client" if sum_.part else "a client",
         )
 
-    def samplers(self, run: Method, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         clients = run.clients.count
         return {
             sum_.name: self.lots(run, sum_, clients=clients, records=records).describe()
             for sum_ in run.client_sums
         }
 
-    def columns(self, run: Method) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         quantities = (
             "released_norm",
             "noise_multiplier" if run.private else "mean_norm",
@@ -128,7 +128,7 @@ class SummedSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {self.sends: self.weights}
 
-    def check(self, run: Method) -> None:
+    def check(self, run: Run) -> None:
         if getattr(run.model, "auxiliary", False):
             raise BenchError(
                 "model.auxiliary is true, but client_update.kind summed-steps has no"

@@ -1,15 +1,12 @@
-"""Base of the networks' settings."""
+"""Base of the networks' settings. The networks are in `dpfedbench.models.zoo`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dpfedbench.config.part import Part
-
-if TYPE_CHECKING:
-    from dpfedbench.method import Method
 
 
 class ModelSettings(Part):
@@ -32,12 +29,8 @@ class ModelSettings(Part):
         """Hash of the network's source file, where that is a plugin's; else empty."""
         return ""
 
-    def references(self, run: Method) -> dict[str, Method]:
-        """Return the runs whose files the network needs, by the file's name."""
-        return {}
-
     def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
-        """Return the network without references, given the files of `references`.
+        """Return the network without references, given the files of `Run.references`.
 
         Raises:
             BenchError: a file is missing or damaged.
@@ -63,7 +56,7 @@ class ModelSettings(Part):
         """
         return records
 
-    def made_once(self, run: Method) -> dict[str, Any] | None:
+    def made_once(self, run: Any) -> dict[str, Any] | None:
         """Return plain values that `prepared` depends on besides the records.
 
         One job then computes the inputs for all runs. None: every run computes them

@@ -17,10 +17,10 @@ from dpfedbench.training.client_updates.client_update import Clients
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.method import Method
+    from dpfedbench.run import Run
 
 
-def check_plan(run: Method) -> None:
+def check_plan(run: Run) -> None:
     """Refuse a run whose parts do not satisfy the assumptions of its sums' proofs.
 
     Raises:
@@ -47,7 +47,7 @@ def check_plan(run: Method) -> None:
             )
 
 
-def check_clients(run: Method, clients: Clients, taken: Iterable[str]) -> None:
+def check_clients(run: Run, clients: Clients, taken: Iterable[str]) -> None:
     """Refuse clients, once they are created, that violate an assumption of the proofs.
 
     Args:
@@ -74,7 +74,7 @@ def check_clients(run: Method, clients: Clients, taken: Iterable[str]) -> None:
     missing = {sum_.name for sum_ in run.client_sums if sum_.private} - set(taken)
     if missing:
         raise BenchError(
-            f"client_update.kind {run.client.kind} does not take {min(missing)}, the sum"
+            f"client_update.kind {run.client_update.kind} does not take {min(missing)}, the sum"
             " that protects what its clients send: take it by setup.create_mechanism, or take"
             " another client update"
         )
@@ -113,14 +113,14 @@ def declared(part: Any, name: str, made_by: str) -> Any:
     return getattr(part, name) if declares <= makes else None
 
 
-def _check_client_state(run: Method, private: Sequence[SumSpec]) -> None:
-    keeps = declared(run.client, "keeps_state", "clients")
+def _check_client_state(run: Run, private: Sequence[SumSpec]) -> None:
+    keeps = declared(run.client_update, "keeps_state", "clients")
     if keeps is False:
         return
     verb = "keep state" if keeps else "may keep state"
     if any(sum_.unit == "record" for sum_ in private):
         raise BenchError(
-            f"the clients of client_update.kind {run.client.kind} {verb}, but the account"
+            f"the clients of client_update.kind {run.client_update.kind} {verb}, but the account"
             " of a record assumes that each record's contribution depends on that"
             " record and on releases alone: set keeps_state = False on the class if"
             " this is true, or protect clients"
@@ -130,9 +130,9 @@ def _check_client_state(run: Method, private: Sequence[SumSpec]) -> None:
         raise BenchError(_state_message(run, verb))
 
 
-def _state_message(run: Method, what: str) -> str:
+def _state_message(run: Run, what: str) -> str:
     return (
-        f"the clients of client_update.kind {run.client.kind} {what}, but"
+        f"the clients of client_update.kind {run.client_update.kind} {what}, but"
         f" participation.kind is {run.participation.kind}, whose account needs contributions"
         " that do not depend on earlier rounds: take poisson, balls-and-bins or a"
         " participation with known rounds, or set keeps_state = False on the class"
@@ -140,8 +140,8 @@ def _state_message(run: Method, what: str) -> str:
     )
 
 
-def _check_columns(run: Method) -> None:
-    client = run.client
+def _check_columns(run: Run) -> None:
+    client = run.client_update
     columns = client.columns(run)
     if columns and not declared(client, "columns_are_released", "columns"):
         raise BenchError(

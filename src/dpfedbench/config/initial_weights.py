@@ -1,17 +1,19 @@
-"""Base of the initial weights of a training, and random initial weights."""
+"""Base of the initial weights of a training, and random initial weights.
+
+These classes do not know the class of runs (`dpfedbench.run`), which has them as
+fields, so that `run` is `Any` here. Other kinds of initial weights are in
+`dpfedbench.models.initial`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part
 from dpfedbench.lazy import np
 from dpsum.randomness import stream
-
-if TYPE_CHECKING:
-    from dpfedbench.method import Method
 
 
 class Initial(Part):
@@ -32,31 +34,31 @@ class Initial(Part):
         """Source of the weights, for tables and figures; "" for random weights."""
         return ""
 
-    def references(self, run: Method) -> dict[str, Method]:
+    def references(self, run: Any) -> dict[str, Any]:
         """Return the runs whose files are needed, by the name in their folder."""
         return {}
 
-    def without_account(self, run: Method) -> tuple[str, ...]:
+    def without_account(self, run: Any) -> tuple[str, ...]:
         """Return why no ledger covers what the weights disclose of private data.
 
         There are none where a ledger covers it, or where the weights disclose nothing.
         """
         return ()
 
-    def public_for(self, run: Method) -> bool:
+    def public_for(self, run: Any) -> bool:
         """Return whether the weights are independent of all private data.
 
         These are the data of the run's clients and of anybody else.
         """
         return True
 
-    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         """Return the initial weights of the training, float32 [d].
 
         Args:
             run: the run to train.
             net: the model (`models.net.Net`).
-            files: files of other runs, by name (`Method.references`).
+            files: files of other runs, by name (`Run.references`).
 
         Raises:
             BenchError: a file is missing, damaged, or another network's.
@@ -69,5 +71,5 @@ class RandomInitial(Initial):
 
     kind: Literal["random"] = "random"
 
-    def weights(self, run: Method, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         return net.initial(stream(run.seed, "initial-weights"))  # type: ignore[no-any-return]

@@ -1,0 +1,57 @@
+"""Notices about the privacy of a run."""
+
+from dpfedbench.config.part import Section
+from dpfedbench.run import Run
+
+
+def notices_of(run: Run) -> tuple[str, ...]:
+    """Return the notices about a run's privacy, printed and written beside the result.
+
+    A run that claims no privacy has none.
+    """
+    if not run.private:
+        return ()
+    notices = ["simulated privacy: the noise seed is public"]
+    server = run.server_sum
+    notices += [
+        sum_.clipping.notice
+        for sum_ in run.all_sums
+        if sum_.clipping is not None and sum_.clipping.notice
+    ]
+    if server.private and (server.delta or 0.0) * run.clients.count >= 1:
+        notices.append(
+            f"delta {server.delta:g} is not below 1/{run.clients.count}, one over the"
+            " clients"
+        )
+    for section in run.components:
+        if isinstance(section, Section):
+            notices += section.notices(run)  # type: ignore[arg-type]
+    notices += uncovered_notices(run)
+    if not run.task.shots:
+        kind = "public validation" if run.validation.public else "validation"
+        notices.append(
+            f"{run.validation.tasks} records of the test part are a {kind} split;"
+            " accuracy is on the rest"
+        )
+    return tuple(notices)
+
+
+def uncovered_notices(run: Run) -> tuple[str, ...]:
+    """Return the notices about published values that no account of a private run covers.
+
+    They stand in privacy.json too, beside the account.
+    """
+    notices = []
+    if run.private and run.clients.held_out_share:
+        notices.append(
+            "personal accuracies exist only in the simulation: they are measured"
+            " on clients' own examples, no server sees them, and no account"
+            " covers them"
+        )
+    if run.private and run.validation.every and not run.validation.public:
+        notices.append(
+            "validation.public is false: validation accuracies, and the checkpoints"
+            " that they choose, read private validation data without noise, and no"
+            " account covers them"
+        )
+    return tuple(notices)
