@@ -240,14 +240,14 @@ def _owners(
     ownerless = list[str]()
     names = []
     for pictures in files.values():
-        found = []
+        owners_of_class = []
         for path in pictures:
             below = path.relative_to(root).as_posix()
             name = (find(below) or "").strip()
             if not name:
                 ownerless.append(below)
-            found.append(name)
-        names.append(np.array(found, dtype=np.str_))
+            owners_of_class.append(name)
+        names.append(np.array(owners_of_class, dtype=np.str_))
     if ownerless:
         raise BenchError(
             f"{len(ownerless)} pictures in {root} have no owner, for instance"
