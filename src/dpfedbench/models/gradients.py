@@ -6,10 +6,9 @@ passes of some networks override its methods that start with an underscore.
 
 On a CPU, torch differentiates tasks one by one. On a GPU, a chunk of tasks is
 differentiated at once by `torch.func.vmap`, with convolutions as matrix products
-(`patches`). The gradients of single records come from `vmap`, else from Opacus'
-`GradSampleModule` for a module that `vmap` does not support, else from one backward
-pass per record. The first two are tried on a few drawn records; the first one that
-agrees with the last is used.
+(`patches`). The gradients of single records come from `vmap` of one record's gradient,
+which also holds for weights that several layers share. `vmap` refuses a module whose
+forward pass branches on values: its records are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,13 +27,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.points import AllAtOnce, OneByOne, Point, dtype_name, fitting
-
-if TYPE_CHECKING:
-    import opacus
-else:
-    from dpsum.lazy import Lazy
-
-    opacus = Lazy("opacus")  # slow to import, with warnings
 
 _VALUES_ON_CPU = 2**24
 """Approximate number of values in a CPU's memory at once: 64 MiB of float32."""
@@ -48,10 +39,6 @@ _MOST = {"cpu": 128, "cuda": 8192}
 
 _EVALUATED = 256
 """Number of records of a forward pass without derivatives."""
-
-
-_Rows = tuple[Sequence[torch.Tensor], torch.Tensor]
-"""Gradients [n, ...] for each tensor of the module, and the records' losses [n]."""
 
 
 class Measured(NamedTuple):
@@ -240,41 +227,20 @@ class Gradients:
             theta, x, y, fitting(out, (len(x), self.width(block)), self.dtype), block
         )
 
-    def record_gradient_pieces(
-        self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
-    ) -> Iterator[tuple[np.ndarray, Array]]:
-        """Yield the records' gradients a few records at a time.
-
-        The caller uses each piece while it is still in the processor's cache.
-
-        Args:
-            theta, x, y, block: as for `record_gradients`.
-            room: buffer [m, d], overwritten by each piece.
-
-        Yields:
-            Losses of the next k <= m records, and their gradients in the first k rows of
-            the buffer.
-        """
-        self._check_records(theta, x, y)
-        fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
-        for start in range(0, len(x), len(room)):
-            records = slice(start, start + len(room))
-            rows = room[: len(x[records])]
-            yield (
-                self._record_gradients(theta, x[records], y[records], rows, block),
-                rows,
-            )
-
     def summed_record_gradients(
         self, theta: Array, x: Array, y: Array, room: Array
     ) -> np.ndarray:
         """Return the sum of the records' gradients, float64 [d].
 
-        Arguments are as for `record_gradient_pieces`. The rows of a piece are added up
-        first.
+        Args:
+            theta, x, y: as for `record_gradients`.
+            room: buffer [m, d]. The gradients of m records at a time are added up first,
+                while they are still in the processor's cache.
         """
+        self._check_records(theta, x, y)
+        fitting(room, (max(len(room), 1), self.net.dimension), self.dtype)
         total = np.zeros(self.net.dimension)
-        for _, rows in self.record_gradient_pieces(theta, x, y, room):
+        for _, rows in self._pieces(theta, x, y, room, ""):
             total += tensor_of(rows, "cpu").numpy().sum(axis=0)
         return total
 
@@ -337,19 +303,29 @@ class Gradients:
             dtype=self.dtype,
             device=self.device,
         )
-        pieces = self.record_gradient_pieces(theta, x, y, room, block=block)
-        for piece_losses, rows in pieces:
+        for piece_losses, rows in self._pieces(theta, x, y, room, block):
             losses.append(piece_losses)
             norms.append(total.add(tensor_of(rows, self.device)))
         return np.concatenate(losses), np.concatenate(norms or [total.add(room[:0])])
 
+    def _pieces(
+        self, theta: Array, x: Array, y: Array, room: Array, block: str
+    ) -> Iterator[tuple[np.ndarray, Array]]:
+        """Yield losses and gradients of a few records at a time, in rows of `room`."""
+        for start in range(0, len(x), len(room)):
+            records = slice(start, start + len(room))
+            rows = room[: len(x[records])]
+            losses = self._record_gradients(theta, x[records], y[records], rows, block)
+            yield losses, rows
+
     @property
     def way(self) -> str:
-        """Name of the computation of records' gradients.
-
-        It is "torch" (`vmap`), "torch-opacus" or "torch-loop".
+        """Name of the computation of records' gradients: "torch", or "torch-loop" where
+        records are differentiated one by one.
         """
-        return "torch" if self.net.mixes_records else self._way[0]
+        if self.net.mixes_records or self._vmaps_records:
+            return "torch"
+        return "torch-loop"
 
     @functools.cached_property
     def _call(self) -> nn.Module:
@@ -427,15 +403,6 @@ class Gradients:
     def _theta(self, theta: Array) -> torch.Tensor:
         return tensor_of(theta, self.device).to(self.dtype)
 
-    def _losses(
-        self,
-        theta: torch.Tensor | Mapping[str, torch.Tensor],
-        x: torch.Tensor,
-        y: torch.Tensor,
-    ) -> torch.Tensor:
-        losses: torch.Tensor = self.net.apply("losses", theta, x, y, call=self._call)
-        return losses
-
     def _example(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return weights, records and labels on the device, for a trial."""
         theta, x, y = (array.to(self.device) for array in self.net.example())
@@ -494,7 +461,7 @@ class Gradients:
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean loss twice: to differentiate it, and to report it."""
-        loss = self._losses(theta, x, y).mean()
+        loss = self.net.apply("losses", theta, x, y, call=self._call).mean()
         return loss, loss
 
     @functools.cached_property
@@ -534,9 +501,12 @@ class Gradients:
         ]
 
         def piece(some: slice) -> None:
-            inputs = self.net.inputs(x[some], self._like)
-            gradients, piece_losses = self._way[1](
-                weights, inputs, tensor_of(y[some], self.device), names
+            gradients, piece_losses = self._gradients_of_records(
+                weights,
+                self.net.inputs(x[some], self._like),
+                tensor_of(y[some], self.device),
+                names,
+                at_once=self._vmaps_records,
             )
             for part, gradient in zip(
                 rows[some].split(sizes, dim=1), gradients, strict=True
@@ -548,104 +518,50 @@ class Gradients:
         return np.concatenate(losses)
 
     @functools.cached_property
-    def _way(self) -> tuple[str, Any]:
-        """Return the first computation of records' gradients that works, with its name."""
-        theta, x, y = self._example()
+    def _vmaps_records(self) -> bool:
+        """Whether the gradients of several records can be computed at once."""
         names = self.net.tensor_names
-        expected, _ = self._by_loop(theta, x, y, names)
-        for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
-            try:
-                rows, _ = way(theta, x, y, names)
-            except (
-                Exception
-            ):  # torch and Opacus raise anything for unsupported operations
-                continue
-            differences = [
-                (row - reference).norm()
-                for row, reference in zip(rows, expected, strict=True)
-            ]
-            if max(differences) <= 1e-3 * max(
-                reference.norm() for reference in expected
-            ):
-                return name, way
-        return "torch-loop", self._by_loop
+        try:
+            self._gradients_of_records(*self._example(), names, at_once=True)
+        except Exception:  # torch raises anything for unsupported operations
+            return False
+        return True
 
-    def _by_vmap(
+    def _gradients_of_records(
         self,
         theta: torch.Tensor,
         x: torch.Tensor,
         y: torch.Tensor,
         names: Sequence[str],
-    ) -> _Rows:
+        *,
+        at_once: bool,
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return records' gradients [n, ...] in the named tensors, and losses [n]."""
         tensors = self.net.tensors(theta)
+        call = self._call
 
         def loss(
             weights: Mapping[str, torch.Tensor],
             record: torch.Tensor,
             label: torch.Tensor,
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            (loss,) = self._losses({**tensors, **weights}, record[None], label[None])
+            (loss,) = self.net.apply(
+                "losses",
+                {**tensors, **weights},
+                record[None],
+                label[None],
+                call=call,
+            )
             return loss, loss
 
-        rows, losses = self._at_once(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
-            {name: tensors[name] for name in names}, x, y
-        )
-        return list(rows.values()), losses
-
-    def _by_opacus(
-        self,
-        theta: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        names: Sequence[str],
-    ) -> _Rows:
-        module, plain = self._sampled
-        with torch.no_grad():
-            for parameter, value in zip(
-                plain.parameters(), self.net.tensors(theta).values(), strict=True
-            ):
-                parameter.copy_(value)
-        module.zero_grad()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            losses = module("losses", x, y)
-            losses.sum().backward()
-        samples = [
-            parameter.grad_sample
-            for name, parameter in zip(
-                self.net.tensor_names, plain.parameters(), strict=True
-            )
-            if name in names
-        ]
-        return samples, losses.detach()
-
-    @functools.cached_property
-    def _sampled(self) -> tuple[Any, Any]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
-            return opacus.GradSampleModule(plain, loss_reduction="sum"), plain
-
-    def _by_loop(
-        self,
-        theta: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        names: Sequence[str],
-    ) -> _Rows:
-        rows = []
-        losses = []
-        with torch.enable_grad():
-            tensors = {
-                name: part.detach() for name, part in self.net.tensors(theta).items()
-            }
-            leaves = [tensors[name].requires_grad_() for name in names]
-            for i in range(len(x)):
-                (loss,) = self._losses(tensors, x[i : i + 1], y[i : i + 1])
-                rows.append(torch.autograd.grad(loss, leaves))
-                losses.append(loss.detach())
-        stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
-        return stacked, torch.stack(losses)
+        weights = {name: tensors[name] for name in names}
+        gradient = torch.func.grad(loss, has_aux=True)
+        if at_once:
+            rows, losses = self._at_once(gradient, (None, 0, 0))(weights, x, y)
+            return list(rows.values()), losses
+        pairs = [gradient(weights, *record) for record in zip(x, y, strict=True)]
+        stacked = [torch.stack([rows[name] for rows, _ in pairs]) for name in names]
+        return stacked, torch.stack([loss for _, loss in pairs])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         weights = self._theta(theta)

@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
 
 
 class Careful(nn.Module):
-    """Module with a branch on values, which Opacus' hooks can take and `vmap` cannot."""
+    """Module with a branch on values, which `vmap` cannot take."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class Careful(nn.Module):
 
 
 class Ordered(nn.Module):
-    """Module with a branch on values and a bare parameter, which neither can take."""
+    """Module with branches on values and a bare parameter."""
 
     def __init__(self):
         super().__init__()
@@ -109,6 +109,34 @@ class Ordered(nn.Module):
             for record in x
         ]
         return torch.stack(rows)
+
+
+class Tied(nn.Module):
+    """Module whose two layers have the same parameter, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(128, 128, bias=False)
+        self.decoder = nn.Linear(128, 128)
+        self.decoder.weight = self.encoder.weight
+        self.linear = nn.Linear(128, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.encoder(x.flatten(1)))
+        return self.linear(torch.tanh(self.decoder(hidden)))
+
+
+class Twice(nn.Module):
+    """Module that uses one layer twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(128, 128)
+        self.linear = nn.Linear(128, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.layer(x.flatten(1)))
+        return self.linear(torch.tanh(self.layer(hidden)))
 
 
 class Attending(nn.Module):
