@@ -47,8 +47,8 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import add_to
-from dpfedbench.training.client_updates.client_update import Setup
 from dpfedbench.training.client_updates.maml import Maml
+from dpfedbench.training.clients import Setup
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
@@ -102,7 +102,6 @@ class CohortSum:
             held=self._holdings,
             client_sums=(),
             create_mechanism=unused,
-            plan=unused,
             shared=SharedCoordinates(self.net),
             threads=threads,
             gradients=choose(self.net, device=device, enabled=kernels),

@@ -13,7 +13,7 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfedbench.errors import BenchError
 from dpfedbench.training.agreement import check_agrees
-from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.clients import Clients
 from dploss.gaussian import gaussian_epsilon, joint_multiplier
 from dpsum.accounting.account import account
 from dpsum.sums import SumSpec

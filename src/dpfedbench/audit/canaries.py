@@ -38,7 +38,7 @@ from dpfedbench.models.choose import Choice
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.networks import shares_all
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.clients import Clients
 from dpfedbench.training.distributed import Stream
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.rounds import Rounds

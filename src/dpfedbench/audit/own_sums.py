@@ -17,19 +17,19 @@ import torch
 
 from dpfedbench.audit.canaries import (
     CanaryExperiment,
-    ClientSource,
     draw_coins,
     gradients_of,
 )
 from dpfedbench.audit.scores import shown_over_groups
-from dpfedbench.audit.units import LARGE, Coordinates, Units
+from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
-from dpfedbench.papers.gbml import NoisedClients
+from dpfedbench.papers.gbml import noised_clients
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.client_update import Clients, Setup
+from dpfedbench.training.client_updates.within_task import Turn
+from dpfedbench.training.clients import Clients, Setup
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret
@@ -76,7 +76,6 @@ def _released(
         gradients=gradients_of(held),
         client_sums=run.client_sums,
         create_mechanism=create_mechanism,
-        plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
         shared=SharedCoordinates(model),
     )
     update = make(setup)
@@ -245,13 +244,19 @@ def one_run_of_updates(
         squares[client] = z**-2
 
     signs = np.where(coins & inserted, LARGE, -LARGE)
-    updates = ClientSource(net, Units.without_canaries(signs[:, None]))
+
+    def draw_update(turn: Turn, worker: Any, out: torch.Tensor) -> float:
+        out.zero_()
+        out[0, 0] = float(signs[turn.client])
+        return 0.0
+
     lines = _released(
         run.replace(seed=seed),
         net,
-        lambda setup: NoisedClients(setup, updates),
+        lambda setup: noised_clients(setup, draw_update),
         show,
         clients=canaries,
+        held=TaskSource(net, 1, np.zeros((canaries, 2), bool)),
     )
     return CanaryExperiment(
         holders=canaries,

@@ -13,12 +13,13 @@ accuracy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfedbench.data.holdings import Records, Tasks
+from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
@@ -26,7 +27,7 @@ from dpfedbench.networks import adapted_tensors
 from dpfedbench.run import Run
 
 if TYPE_CHECKING:
-    from dpfedbench.training.client_updates.client_update import Clients
+    from dpfedbench.training.clients import Clients
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Model inputs [n, ...] and labels int64 [n]."""
@@ -108,6 +109,21 @@ def _own_models(
         number: 100 * evaluate(weights, *examples_of(number)).accuracy
         for number, weights in zip(numbers, models, strict=True)
     }
+
+
+def merge_accuracies(parts: Sequence[Mapping[int, float]]) -> dict[str, Any]:
+    """Return the values of `COLUMNS` from the accuracies that processes measured.
+
+    Raises:
+        BenchError: no client has a test example.
+    """
+    accuracies = {client: value for part in parts for client, value in part.items()}
+    if not accuracies:
+        raise BenchError(
+            "clients.held_out_share leaves no test examples, since no client has two"
+            " records: set it to 0"
+        )
+    return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
 
 
 def summarize_clients(accuracies: np.ndarray) -> dict[str, Any]:

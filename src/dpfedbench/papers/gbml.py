@@ -27,6 +27,8 @@ all data of a client no more than this one release discloses.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from dpfedbench.config.model_settings import ModelSettings
@@ -42,20 +44,19 @@ from dpfedbench.parts.partitions.shared import Shared
 from dpfedbench.parts.schedules.schedule import Linear
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    ClientUpdate,
-    Setup,
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.client_updates.within_task import (
+    ClientsWithinTask,
+    Compute,
+    Turn,
+    create_mechanisms,
+    mean_loss,
     within_task,
 )
-from dpfedbench.training.client_updates.within_task import (
-    Client,
-    ClientsWithinTask,
-    mean_loss,
-)
-from dpfedbench.training.distributed import Stream
+from dpfedbench.training.clients import Clients, Setup
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
+from dpsum.mechanism import Mechanism
 from dpsum.participation import (
     BallsAndBins,
     OnePass,
@@ -121,61 +122,56 @@ class Reptile(ClientUpdate):
         return {TASK: sampler}
 
     def clients(self, setup: Setup) -> Clients:
-        return ReptileClients(self, setup)
+        mechanisms = create_mechanisms(setup, self.samplers(setup.run, 0))
+        seed = setup.run.stream_seed
+        return ClientsWithinTask(setup, mechanisms, functools.partial(self.write, seed))
+
+    def write(self, seed: int, turn: Turn, worker: Any, out: torch.Tensor) -> float:
+        """Write a client's difference of the weights to `out`.
+
+        Args:
+            seed: seed of the streams that draw batches.
+            turn: the client.
+            worker: gradients of its examples.
+            out: receives the difference [1, d].
+
+        Returns:
+            The mean loss of all examples before the first step.
+        """
+        images = np.concatenate([turn.support[0], turn.query[0]])
+        labels = np.concatenate([turn.support[1], turn.query[1]])
+        weights = torch.from_numpy(turn.theta.copy())
+        state = self.optimizer.begin(weights)
+        losses_by_step = []
+        rng = stream(seed, "task-batches", turn.round, turn.client)
+        for step, batch in enumerate(self._draw_batches(rng, len(labels))):
+            mean, losses = turn.mean(
+                TASK, weights.numpy(), (images[batch], labels[batch]), worker, step
+            )
+            losses_by_step.append(losses)
+            if self.largest is not None:
+                norm = max(float(np.linalg.norm(mean)), 1e-30)
+                mean *= min(1.0, self.largest / norm)
+            gradient = torch.from_numpy(mean)
+            self.optimizer.step(weights, gradient, state, self.inner_rate)
+        out[0] = torch.from_numpy(turn.theta - weights.numpy())
+        return mean_loss(losses_by_step[0])
+
+    def _draw_batches(
+        self, rng: np.random.Generator, examples: int
+    ) -> list[np.ndarray]:
+        """Return the positions of the examples that each step reads."""
+        if self.batches == "full":
+            return [np.arange(examples)] * self.inner_steps
+        if self.batches == "disjoint":
+            return np.split(rng.permutation(examples), self.inner_steps)
+        return poisson_batches(rng, self.inner_steps, examples)
 
 
 def _examples_of_client(run: Run) -> int:
     """Return the number of a client's examples: its support and its query set."""
     per_class = run.clients.support_per_class + run.clients.query_per_class
     return run.task.ways * per_class
-
-
-class ReptileClients(ClientsWithinTask):
-    """Clients that train on all of their examples, along (private) gradient sums."""
-
-    def __init__(self, update: Reptile, setup: Setup) -> None:
-        super().__init__(setup, update.samplers(setup.run, 0))
-        self._update = update
-
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: Any,
-        out: torch.Tensor,
-    ) -> float:
-        update = self._update
-        support, query = held
-        images = np.concatenate([support[0], query[0]])
-        labels = np.concatenate([support[1], query[1]])
-        sums = Client(self, index, client)
-        weights = torch.from_numpy(theta.copy())
-        state = update.optimizer.begin(weights)
-        losses_by_step = []
-        for step, batch in enumerate(self._batches(client, index, len(labels))):
-            mean, losses = sums.mean(
-                TASK, weights.numpy(), (images[batch], labels[batch]), worker, step
-            )
-            losses_by_step.append(losses)
-            if update.largest is not None:
-                norm = max(float(np.linalg.norm(mean)), 1e-30)
-                mean *= min(1.0, update.largest / norm)
-            gradient = torch.from_numpy(mean)
-            update.optimizer.step(weights, gradient, state, update.inner_rate)
-        out[0] = torch.from_numpy(theta - weights.numpy())
-        return mean_loss(losses_by_step[0])
-
-    def _batches(self, client: int, index: int, examples: int) -> list[np.ndarray]:
-        """Return the positions of the examples that each step reads."""
-        steps = self._update.inner_steps
-        if self._update.batches == "full":
-            return [np.arange(examples)] * steps
-        rng = stream(self.setup.run.stream_seed, "task-batches", index, client)
-        if self._update.batches == "disjoint":
-            return np.split(rng.permutation(examples), steps)
-        return poisson_batches(rng, steps, examples)
 
 
 def poisson_batches(
@@ -206,8 +202,10 @@ class NoisedUpdate(ClientUpdate):
         return {OWN_UPDATE: _own_update_sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
-        without_noise = self.update.clients(dataclasses.replace(setup, client_sums=()))
-        return NoisedClients(setup, without_noise)
+        plain = dataclasses.replace(setup, client_sums=())
+        mechanisms = create_mechanisms(plain, self.update.samplers(setup.run, 0))
+        write = functools.partial(self.update.write, setup.run.stream_seed)
+        return noised_clients(setup, write, mechanisms)
 
 
 def _own_update_sampler(run: Run) -> Sampler:
@@ -217,39 +215,34 @@ def _own_update_sampler(run: Run) -> Sampler:
     )
 
 
-class NoisedClients(Clients):
-    """Clients that clip and noise their own contributions.
+def noised_clients(
+    setup: Setup, write: Compute, mechanisms: Mapping[str, Mechanism] | None = None
+) -> ClientsWithinTask:
+    """Return clients that clip and noise their own contributions.
 
     Args:
         setup: the parts of the run, with one sum of each client: that over its update.
-        inner: the clients without noise; each makes one contribution.
+        write: computes a client's contribution without noise.
+        mechanisms: mechanisms of further sums, which `write` takes.
     """
+    sampler = _own_update_sampler(setup.run)
+    own_update = setup.create_mechanism(
+        setup.calibrated_client_sums({OWN_UPDATE: sampler})[OWN_UPDATE],
+        participation=sampler,
+        denominator=1.0,
+        dimension=setup.net.dimension,
+        stream_indices=("round", "client"),
+    )
 
-    def __init__(self, setup: Setup, inner: Clients) -> None:
-        self._inner = inner
-        sampler = _own_update_sampler(setup.run)
-        specs = setup.calibrated_client_sums({OWN_UPDATE: sampler})
-        self._mechanism = setup.create_mechanism(
-            specs[OWN_UPDATE],
-            participation=sampler,
-            denominator=1.0,
-            dimension=setup.net.dimension,
-            stream_indices=("round", "client"),
-        )
+    def write_noised(turn: Turn, worker: Any, out: torch.Tensor) -> float:
+        loss = write(turn, worker, out)
+        total = own_update.begin_round(turn.round, holder=turn.client)
+        total.add(out)
+        out[0] = torch.from_numpy(own_update.finish(total))
+        return loss
 
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Yield the clients' releases, without losses."""
-        done = 0
-        for rows, _ in self._inner.contributions(theta, cohort, index):
-            for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
-                total = self._mechanism.begin_round(index, holder=int(client))
-                total.add(row[None])
-                row.copy_(torch.from_numpy(self._mechanism.finish(total)))
-            done += len(rows)
-            yield rows, np.zeros(0)
-        self._mechanism.write(index)
+    every = {**(mechanisms or {}), OWN_UPDATE: own_update}
+    return ClientsWithinTask(setup, every, write_noised)
 
 
 class NonPrivateReptile(Method):

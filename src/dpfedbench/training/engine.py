@@ -123,20 +123,10 @@ def train(
             federation = load()
             ledger = Ledger(folder / "ledger.jsonl")
             if run.trained:
-                identity = {
-                    "run": run.key,
-                    "seed": run.seed,
-                    "version": run.made_by,
-                    "device": device,
-                    "checkpoint format": 7,
-                }
-                if first_threshold is not None:
-                    identity["threshold"] = first_threshold
-                checkpoint = Checkpoint(
-                    folder, identity=identity, seconds=checkpoint_seconds
-                )
                 rounds = create_rounds(federation, ledger)
-                training = _Training(run, rounds, ledger, checkpoint)
+                training = _Training(
+                    run, rounds, ledger, checkpoint_seconds, first_threshold
+                )
                 training.run()
                 training.write(run_dir, federation)
             else:
@@ -147,7 +137,7 @@ def train(
                     federation,
                     ledger,
                     models=[federation.weights],
-                    summary=UNTRAINED,
+                    summary={**UNTRAINED, "processes": processes.count},
                 )
         processes.end()
         shutil.rmtree(folder, ignore_errors=True)
@@ -176,13 +166,25 @@ class _Training:
         run: Run,
         rounds: Rounds,
         ledger: Ledger,
-        checkpoint: Checkpoint,
+        checkpoint_seconds: float,
+        first_threshold: float | None,
     ) -> None:
         self.config = run
         self.rounds = rounds
         self.ledger = ledger
         self.composition = rounds.composition
-        self.checkpoint = checkpoint
+        identity = {
+            "run": run.key,
+            "seed": run.seed,
+            "version": run.made_by,
+            "device": rounds.gradients.device,
+            "checkpoint format": 7,
+        }
+        if first_threshold is not None:
+            identity["threshold"] = first_threshold
+        self.checkpoint = Checkpoint(
+            ledger.path.parent, identity=identity, seconds=checkpoint_seconds
+        )
         self.state = _State()
 
     def run(self) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.results_format import NORMS
-from dpfedbench.training.client_updates.client_update import Clients
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.run import Run
+    from dpfedbench.training.clients import Clients
 
 
 def check_plan(run: Run) -> None:
@@ -67,8 +67,6 @@ def check_clients(run: Run, clients: Clients, taken: Iterable[str]) -> None:
             " and round: send one (Clients.contributions_per_client)"
         )
     keeps = clients.keeps_state
-    if keeps is None:
-        keeps = type(clients).state is not Clients.state
     if over_clients and keeps and not run.participation.allows_client_state:
         raise BenchError(_state_message(run, "save a state"))
     missing = {sum_.name for sum_ in run.client_sums if sum_.private} - set(taken)

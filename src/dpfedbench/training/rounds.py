@@ -21,14 +21,15 @@ import torch
 
 from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.personal_test import client_accuracies, summarize_clients
+from dpfedbench.evaluation.personal_test import client_accuracies, merge_accuracies
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.run import Run
 from dpfedbench.training import history, proof_assumptions
-from dpfedbench.training.client_updates.client_update import Clients, Row, Setup
+from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
+from dpfedbench.training.history import Row
 from dpsum.composition import Composition
 from dpsum.mechanism import Mechanism, Observer, ReleaseLog
 from dpsum.randomness import stream
@@ -44,8 +45,7 @@ class Rounds:
         threads: CPU threads; changes no bit of the result.
         observer: receives each release of a private sum.
         clients: clients that an audit uses in place of those of the client update.
-        first_threshold: first clipping threshold, where another run and not the
-            configuration gives it.
+        first_threshold: first clipping threshold, where another run gives it.
         plan: participation plan; None: that of the configuration.
         processes: the processes that train the run together.
         shared: coordinates that clients share, in an audit's model; None: those of the
@@ -55,8 +55,6 @@ class Rounds:
         theta: weights of the model, float32 [d].
         planned: number of rounds of the configuration.
         columns: columns of the history that a round fills.
-        non_finite: number of contributions of the last round, in all processes, that
-            were not finite; they counted as zero.
     """
 
     def __init__(
@@ -90,11 +88,9 @@ class Rounds:
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
         self.ledger = ledger
         self.theta = torch.from_numpy(weights.copy())
-        self.non_finite = 0
-        unaccounted = (
-            *unaccounted_releases(run),
-            *getattr(self.held, "unaccounted_releases", ()),
-        )
+        self._elsewhere = 0
+        unaccounted = list(unaccounted_releases(run))
+        unaccounted += getattr(self.held, "unaccounted_releases", ())
         self.composition = Composition(
             claims=run.counted_claims,
             sums=run.sums(),
@@ -116,7 +112,6 @@ class Rounds:
             gradients=self.gradients,
             client_sums=run.client_sums,
             create_mechanism=create_mechanism,
-            plan=self.plan,
             threads=threads,
             first_threshold=first_threshold,
             processes=self.processes,
@@ -134,9 +129,7 @@ class Rounds:
             dimension=self.shared.count,
             plain_sum=self.step.plain_sum,
             groups=self.shared.groups(setup.groups_of(run.server_sum)),
-            first_threshold=None
-            if first_threshold is None
-            else lambda: first_threshold,
+            first_threshold=setup.find_first_threshold,
         )
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
@@ -153,11 +146,8 @@ class Rounds:
         self.composition.finalize()
         self._step_state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._step_state, self.shared)
-        self.columns = [
-            *self.measures.columns,
-            *run.client_update.columns(run),
-            *history.server_columns(run, self.server, self.clients.unit),
-        ]
+        self.columns = [*self.measures.columns, *run.client_update.columns(run)]
+        self.columns += history.server_columns(run, self.server, self.clients.unit)
 
     def round(self, index: int) -> tuple[Row, int]:
         """Run one round; return its row of the history and its clients or records.
@@ -177,8 +167,6 @@ class Rounds:
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client_update.kind)
         self._make_step(released, total.deviation, index)
-        self.non_finite += self.server.non_finite
-        self.non_finite += sum(mechanism.non_finite for mechanism in self.further)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         return row, self._work(cohort)
 
@@ -205,29 +193,38 @@ class Rounds:
             choice=self.gradients,
             threads=self.threads,
         )
-        # The sums of the server count theirs when they are released.
-        counts = (mechanism.non_finite for mechanism in self.composition.mechanisms)
-        self.non_finite = sum(self.processes.gather(sum(counts)))
+        self._elsewhere = 0
+        counted = self.non_finite
+        self._elsewhere = sum(self.processes.gather(counted)) - counted
         return totals, losses
 
+    @property
+    def non_finite(self) -> int:
+        """Number of contributions of the last round, in all processes, that were not
+        finite; they counted as zero.
+        """
+        return self._elsewhere + sum(
+            mechanism.non_finite for mechanism in self.composition.mechanisms
+        )
+
     def _contributions(self, index: int, clients: np.ndarray) -> Stream:
-        """Yield the shared coordinates of clients' contributions, and their losses."""
+        """Yield the shared coordinates of clients' contributions, and their losses.
+
+        More contributions to a sum over clients than there are clients are refused.
+        """
+        spec = self.server.spec
+        one_each = spec.private and spec.unit == "client"
         rows = 0
         stream = self.clients.contributions(self.theta.numpy(), clients, index)
         for contributions, losses in stream:
             rows += contributions.shape[-2]
-            self._check_count(rows, len(clients))
+            if one_each and rows > len(clients):
+                raise BenchError(
+                    f"clients made more contributions to {spec.name} than the cohort"
+                    " has clients, but its account covers one contribution for each"
+                    " client: yield one row for each client"
+                )
             yield self.shared.select(contributions), losses
-
-    def _check_count(self, rows: int, clients: int) -> None:
-        """Refuse more contributions to a sum over clients than there are clients."""
-        spec = self.server.spec
-        if spec.private and spec.unit == "client" and rows > clients:
-            raise BenchError(
-                f"clients made more contributions to {spec.name} than the cohort has"
-                " clients, but its account covers one contribution for each client:"
-                " yield one row for each client"
-            )
 
     def _release_further(self, totals: Sequence[Any]) -> list[np.ndarray]:
         """Return the further releases over the number of all clients, float64 [d]."""
@@ -332,15 +329,7 @@ class Rounds:
         """
         if not self.run.clients.held_out_share:
             return {}
-        accuracies: dict[int, float] = {}
-        for by_client in self._client_accuracies(self.theta.numpy()):
-            accuracies |= by_client
-        if not accuracies:
-            raise BenchError(
-                "clients.held_out_share leaves no test examples, since no client has"
-                " two records: set it to 0"
-            )
-        return summarize_clients(np.array([accuracies[n] for n in sorted(accuracies)]))
+        return merge_accuracies(self._client_accuracies(self.theta.numpy()))
 
     @in_all_processes
     def _client_accuracies(self, theta: np.ndarray) -> list[dict[int, float]]:

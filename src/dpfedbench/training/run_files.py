@@ -29,7 +29,6 @@ UNTRAINED: Mapping[str, Any] = {
     "seconds": 0.0,
     "resumed": 0,
     "threads": 1,
-    "processes": 1,
     "shared_parameters": None,
     "noise_multiplier": None,
     "members": [],

@@ -19,9 +19,9 @@ from dpfedbench.papers.shared import ClientLevelMethod, LocalRecordMethod
 from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.training import engine
-from dpfedbench.training.client_updates.client_update import Clients
 from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpfedbench.training.client_updates.model_difference import ModelDifference
+from dpfedbench.training.clients import Clients
 from dpfedbench.training.federation import Federation
 from dpsum.clipping import Constant, PercentileOfReleases, PrivateQuantile
 from dpsum.noise import Gaussian

@@ -22,7 +22,7 @@ from dpfedbench.papers import METHODS, read_run
 from dpfedbench.papers.gbml import NonPrivateReptile
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
-from dpfedbench.training.client_updates.client_update import Clients
+from dpfedbench.training.clients import Clients
 from dpfedbench.training.federation import Federation
 from dpsum import randomness
 from dpsum.ledger import Ledger, read_ledger

@@ -79,8 +79,9 @@ def test_batch_steps_follow_the_mean_gradient_of_the_parties(silos, tmp_path):
     start = rounds.theta.clone()
     rounds.round(0)
     gradients = []
+    lots = run.participation.lots(clients=4, seed=run.stream_seed, steps=1, records=100)
     for client, (images, labels) in enumerate(client_examples(silos)):
-        lot = rounds.clients._lots.lot(0, 0, client)
+        lot = lots.lot(0, 0, client)
         module = rounds.net.build()
         torch.nn.utils.vector_to_parameters(start.clone(), module.parameters())
         for layer in module.modules():

@@ -15,10 +15,8 @@ from dpfedbench.evaluation.personal_test import summarize_clients
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.papers.dp_fedmeta import DpAgr
 from dpfedbench.papers.federated_averaging import DpFedAvg
-from dpfedbench.training.client_updates.client_update import (
-    ClientUpdate,
-    CohortClients,
-)
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.client_updates.cohort_clients import CohortClients
 from dpsum.randomness import stream
 from tests.partitions import make_dirichlet
 

@@ -82,14 +82,14 @@ def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypat
 
 def spoil(monkeypatch, rows, value=math.nan):
     """Make some rows of each chunk of contributions not finite."""
-    contributions = maml._Tasks.contributions
+    contributions = maml.WholeTasks.contributions
 
     def spoilt(self, *arguments):
         for gradients, losses in contributions(self, *arguments):
             gradients[rows, 0] = value
             yield gradients, losses
 
-    monkeypatch.setattr(maml._Tasks, "contributions", spoilt)
+    monkeypatch.setattr(maml.WholeTasks, "contributions", spoilt)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -7,7 +7,7 @@ import torch
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation.held_out import HeldOutMeasures
-from dpfedbench.training.client_updates.summed_steps import Parties
+from dpfedbench.training.client_updates.summed_steps import Phase
 
 from .conftest import (
     UNEQUAL,
@@ -175,9 +175,7 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
     sizes = watch(
         monkeypatch, RecordRows, "add_record_gradients", lambda *call: len(call[3])
     )
-    released = watch(
-        monkeypatch, Parties, "_party", lambda result, *_: result[0].clone()
-    )
+    released = watch(monkeypatch, Phase, "take", lambda result, *_: result[0].clone())
     config = config_of({"participation": {"cohort": 1}})
     take_rounds(rounds_of_rows(config, np.zeros((4, 100, 3))), 4)
     assert 0 in sizes

@@ -18,7 +18,14 @@ from dpfedbench.training.distributed import Lost, Processes, joined
 from workflow_jobs import launch
 
 from . import conftest
-from .conftest import forking, lots_config, personal_in, train_model, training_in
+from .conftest import (
+    forking,
+    lots_config,
+    make_config,
+    personal_in,
+    train_model,
+    training_in,
+)
 from .test_restart import CASES as RUNS
 from .test_restart import slow_down, wait_for_write, with_rounds, write_time
 
@@ -39,7 +46,7 @@ CASES = {
         "personal heads",
         "dp-fnas",
     )
-}
+} | {"random": ("federation", make_config({"method": "random"}))}
 
 
 def join_group(rank, count, port):

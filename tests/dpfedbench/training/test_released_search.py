@@ -115,19 +115,20 @@ def test_released_search_without_noise_is_the_released_code(
     }
     rounds = rounds_of(make_config(overlay), silos, tmp_path)
     clients = rounds.clients
+    search = clients.move.__self__
     net = rounds.net
-    clients._mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
+    search._mechanism.draw_noise = lambda purpose, total: np.zeros(total.dimension)
     theta = net.initial(np.random.default_rng(0)).astype(np.float32)
     block = net.blocks["weights"]
     classes, features = net.shapes["classifier.weight"]
     last_layer = slice(block.stop - classes * (features + 1), block.stop - classes)
     theta[last_layer] *= head
     velocity = torch.zeros(block.stop, dtype=torch.float64)
-    images = clients._held.images[0]
-    labels = clients._held.labels[0].astype(np.int64)
+    images = search._held.images[0]
+    labels = search._held.labels[0].astype(np.int64)
     norms = []
     for index in range(2):
-        lots = [clients._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
+        lots = [search._lot(name, index) for name in (WEIGHTS, ARCHITECTURE)]
         records = [(images[lot], labels[lot]) for lot in lots]
         model, norm = reference_round(net, theta, *records, velocity, length)
         norms.append(norm)
@@ -149,13 +150,13 @@ def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     z = 1.5
     run = make_config({"noise": {"multiplier": z}, "participation": {"rounds": 40}})
     rounds = rounds_of(run, silos, tmp_path)
-    clients = rounds.clients
+    search = rounds.clients.move.__self__
     theta = rounds.net.initial(np.random.default_rng(0)).astype(np.float32)
-    training = clients._lot(WEIGHTS, 0)
+    training = search._lot(WEIGHTS, 0)
 
     def release(index):
         model = torch.from_numpy(theta)
-        return clients._release_weights(model, training, index).numpy().copy()
+        return search._release_weights(model, training, index).numpy().copy()
 
     released = np.stack([release(index) for index in range(40)])
     noised = np.concatenate(hand_kernels(rounds.net))
@@ -169,7 +170,7 @@ def test_released_search_noise_is_z_c_squared_on_kernels_alone(silos, tmp_path):
     assert stats.kstest(differences[0], "norm", (0, z * C)).pvalue < 1e-4
     # The noise of round 0 was released above: another process starts anew.
     clients = rounds_of(run, silos, tmp_path / "again").clients
-    clients._lot = lambda name, index: np.zeros(0, np.int64)
+    clients.move.__self__._lot = lambda name, index: np.zeros(0, np.int64)
     ((row, _),) = list(clients.contributions(theta, np.arange(1), 0))
     moved = row[0].numpy() - theta
     assert np.isfinite(moved).all()

@@ -20,7 +20,7 @@ from dpfedbench.papers import METHODS
 from dpfedbench.papers.dp_fnas.methods import DpFnas
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, SearchSteps
 from dpfedbench.training.accounts import account_run
-from dpfedbench.training.client_updates.summed_steps import Parties
+from dpfedbench.training.client_updates.summed_steps import Phase
 from dpsum.accounting.account import account
 from dpsum.clipping import NormOfRelease
 from dpsum.ledger import chain_of
@@ -123,14 +123,14 @@ def clip_the_batch(monkeypatch):
 
 
 def divide_by_the_realised_lot(monkeypatch):
-    party = Parties._party
+    take = Phase.take
 
-    def realised(self, phase, theta, index, client):
-        released, losses, raw = party(self, phase, theta, index, client)
-        size = max(len(phase.lots.lot(index, 0, client)), 1)
-        return released * phase.lots.size / size, losses, raw
+    def realised(self, gradients, theta, index, client):
+        released, losses, raw = take(self, gradients, theta, index, client)
+        size = max(len(self.lots.lot(index, 0, client)), 1)
+        return released * self.lots.size / size, losses, raw
 
-    monkeypatch.setattr(Parties, "_party", realised)
+    monkeypatch.setattr(Phase, "take", realised)
 
 
 def take_both_sums_of_one_half(monkeypatch):
@@ -168,14 +168,14 @@ def test_search_history_has_norms_of_the_sum_over_parties_alone(
     silos, tmp_path, monkeypatch
 ):
     """Everyone sees the sum of four parties, 3 in each coordinate."""
-    party = Parties._party
+    take = Phase.take
 
-    def shifted(self, phase, theta, index, client):
-        released, losses, raw = party(self, phase, theta, index, client)
+    def shifted(self, gradients, theta, index, client):
+        released, losses, raw = take(self, gradients, theta, index, client)
         value = 0.75 + 7.0 * (-1) ** client
         return torch.full_like(released, value), losses, raw
 
-    monkeypatch.setattr(Parties, "_party", shifted)
+    monkeypatch.setattr(Phase, "take", shifted)
     rounds = rounds_of(search_config(), silos, tmp_path)
     row, _ = rounds.round(0)
     assert "architecture-sum_mean_norm" not in row

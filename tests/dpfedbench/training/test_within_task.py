@@ -10,7 +10,7 @@ from torch.nn import functional
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.papers.gbml import TASK
 from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
-from dpfedbench.training.client_updates.within_task import Client
+from dpfedbench.training.client_updates.within_task import Turn
 from dpsum.randomness import stream
 
 from .conftest import assert_drawn_anew, ledger_in, make_config, rounds_of
@@ -73,17 +73,18 @@ def assert_close(row, expected):
 
 def mean_of(rounds, theta, count):
     """Return what a client's sum over its first examples releases."""
-    client = Client(rounds.clients, 0, int(COHORT[0]))
     tasks = held_of(rounds).gather(COHORT)
     batch = tasks.support_x[0][:count], tasks.support_y[0][:count]
+    mechanisms = rounds.clients.mechanisms
+    client = Turn(mechanisms, 0, int(COHORT[0]), theta, batch, batch)
     with rounds.clients._workers.worker() as worker:
         return client.mean(TASK, theta, batch, worker)[0].copy()
 
 
 def watch_means(monkeypatch, **options):
-    """Return the list of calls of `Client.mean`; the options are those of a mock."""
-    spy = mock.create_autospec(Client.mean, **options)
-    monkeypatch.setattr(Client, "mean", spy)
+    """Return the list of calls of `Turn.mean`; the options are those of a mock."""
+    spy = mock.create_autospec(Turn.mean, **options)
+    monkeypatch.setattr(Turn, "mean", spy)
     return spy.call_args_list
 
 
@@ -164,12 +165,12 @@ def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
     rounds, theta = make_rounds(overlay)
     free = contributions(rounds, theta)
     release = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros(3)
-    mean = Client.mean
+    mean = Turn.mean
 
     def fixed(self, name, *args, **options):
         return release if name == SUPPORT else mean(self, name, *args, **options)
 
-    monkeypatch.setattr(Client, "mean", fixed)
+    monkeypatch.setattr(Turn, "mean", fixed)
     # A round is released once, so that each trial has rounds of its own.
     rounds, _ = make_rounds(overlay)
     before = contributions(rounds, theta)
@@ -190,7 +191,7 @@ def test_support_set_reaches_a_contribution_through_its_noised_sum_alone(
 def test_disjoint_batches_read_each_example_once(make_rounds, monkeypatch, tmp_path):
     batches = {"client_update": {"inner_steps": 3, "batches": "disjoint"}}
     rounds, theta = make_rounds(REPTILE, batches)
-    calls = watch_means(monkeypatch, side_effect=Client.mean)
+    calls = watch_means(monkeypatch, side_effect=Turn.mean)
     contributions(rounds, theta)
     tasks = held_of(rounds).gather(COHORT)
     for i, number in enumerate(COHORT):

@@ -35,11 +35,8 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 )
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    Setup,
-    SharedModelClients,
-)
+from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule
@@ -219,14 +216,15 @@ class ReleasedSearchSteps(SearchSteps):
         )
 
     def clients(self, setup: Setup) -> Clients:
-        return _Search(self, setup)
+        search = _Search(self, setup)
+        records = sum(lots.size for lots in search.lots.values())
+        return Parties(search.move, search.begin(), records)
 
 
-class _Search(SharedModelClients):
-    """Single party of a run."""
+class _Search:
+    """Rounds of the single party of a run."""
 
     def __init__(self, update: ReleasedSearchSteps, setup: Setup) -> None:
-        super().__init__()
         self._update = update
         run = setup.run
         self._run: Any = run  # its method has the settings of the architecture's noise
@@ -250,13 +248,13 @@ class _Search(SharedModelClients):
         records = len(self._held.images[0])
         (released,) = setup.client_sums
         self._places = dict[str, np.ndarray]()
-        self._lots = dict[str, participation.RecordLots]()
+        self.lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
             of_half = SumSpec(name=name, unit="record", observer="server", part=half)
             self._places[name] = update.record_subset(
                 of_half, seed=run.seed, client=0, records=records
             )
-            self._lots[name] = update.lots(
+            self.lots[name] = update.lots(
                 run, of_half, clients=1, records=len(self._places[name])
             )
         rule = released.clipping
@@ -264,28 +262,35 @@ class _Search(SharedModelClients):
         self._kernel_norm = rule.kernel_norm
         self._mechanism: Mechanism = setup.create_mechanism(
             released,
-            participation=self._lots[WEIGHTS],
+            participation=self.lots[WEIGHTS],
             denominator=1.0,
             dimension=len(self._noised),
             stream_indices=("round", "client"),
             holders=1,
             first_threshold=lambda: rule.sensitivity(kernel_count),
         )
-        start = torch.zeros(net.dimension)
-        self._state = {
+
+    def begin(self) -> dict[str, Any]:
+        """Return the state of the optimisers before the first round."""
+        start = torch.zeros(self._net.dimension)
+        update = self._update
+        return {
             WEIGHTS: update.weights.begin(start[self._weights]),
             ARCHITECTURE: update.architecture.begin(start[self._architecture]),
         }
 
-    def move(self, model: torch.Tensor, index: int) -> Row:
+    def move(self, model: torch.Tensor, index: int, state: dict[str, Any]) -> Row:
+        """Move architecture and weights in place; return the row of the history."""
         training = self._lot(WEIGHTS, index)
         validation = self._lot(ARCHITECTURE, index)
         if len(training) and len(validation):
-            along = self._architecture_gradient(model, training, validation, index)
+            along = self._architecture_gradient(
+                model, training, validation, index, state[WEIGHTS]["velocity"]
+            )
             self._update.architecture.step(
                 model[self._architecture],
                 along,
-                self._state[ARCHITECTURE],
+                state[ARCHITECTURE],
                 index=index,
                 rounds=self._rounds,
             )
@@ -293,7 +298,7 @@ class _Search(SharedModelClients):
         self._update.weights.step(
             model[self._weights],
             released,
-            self._state[WEIGHTS],
+            state[WEIGHTS],
             index=index,
             rounds=self._rounds,
         )
@@ -306,7 +311,7 @@ class _Search(SharedModelClients):
 
     def _lot(self, name: str, index: int) -> np.ndarray:
         """Return the positions of a half's lot among all of the party's records."""
-        return self._places[name][self._lots[name].lot(index, 0, 0)]
+        return self._places[name][self.lots[name].lot(index, 0, 0)]
 
     def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
         """Return the gradient [d] of the mean loss over records."""
@@ -324,6 +329,7 @@ class _Search(SharedModelClients):
         training: np.ndarray,
         validation: np.ndarray,
         index: int,
+        velocity: torch.Tensor | None,
     ) -> torch.Tensor:
         """Return the direction of the architecture's step: dA - xi (h + R n)."""
         weights = self._weights
@@ -332,7 +338,6 @@ class _Search(SharedModelClients):
         rate = step.schedule.rate(step.rate, index, self._rounds)
         virtual = model.clone()
         along = self._gradient(model, training)[weights] + step.decay * model[weights]
-        velocity = self._state[WEIGHTS]["velocity"]
         if velocity is not None:
             assert isinstance(step.optimizer, Sgd)
             along = along + step.optimizer.momentum * velocity
@@ -367,6 +372,3 @@ class _Search(SharedModelClients):
         clipped[self._noised] = torch.from_numpy(self._mechanism.finish(total)).float()
         self._mechanism.write(index)
         return clipped
-
-    def work(self, cohort: np.ndarray) -> int:
-        return sum(lots.size for lots in self._lots.values())

@@ -20,8 +20,8 @@ from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.client_update import Row
 from dpfedbench.training.client_updates.summed_steps import SummedUpdate
+from dpfedbench.training.history import Row
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec
 

@@ -12,8 +12,9 @@ update.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.config.part import setting
@@ -22,17 +23,16 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.models.zoo.darts import DartsCells
 from dpfedbench.parts.augmentation import Augmentation
 from dpfedbench.parts.step_of_sum import StepOfSum
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    ClientUpdate,
-    Setup,
-    SharedModelClients,
-)
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.history import Row
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
+    from dpfedbench.models.batch_gradient import BatchGradient, BatchMeasures
     from dpfedbench.run import Run
+    from dpsum.participation import RecordLots
 
 
 class BatchSteps(ClientUpdate):
@@ -86,45 +86,44 @@ class BatchSteps(ClientUpdate):
             )
 
     def clients(self, setup: Setup) -> Clients:
-        return _Batches(self, setup)
-
-
-class _Batches(SharedModelClients):
-    """Parties of a run, whose batches are computed one after another."""
-
-    def __init__(self, update: BatchSteps, setup: Setup) -> None:
-        super().__init__()
         from dpfedbench.models.batch_gradient import BatchGradient
 
         run = setup.run
-        plan = run.participation
-        self._update = update
-        self._run = run
-        self._held = setup.held
-        self._count = len(setup.held.images)
-        self._rounds = plan.rounds
-        self._lots = plan.lots(
-            clients=self._count,
+        held = setup.held
+        count = len(held.images)
+        lots = run.participation.lots(
+            clients=count,
             seed=run.stream_seed,
             steps=1,
-            records=len(setup.held.images[0]),
+            records=len(held.images[0]),
         )
-        self._gradient = BatchGradient(
+        gradient_of = BatchGradient(
             setup.net,
             device=setup.gradients.device,
-            drop_path=update.drop_path,
-            auxiliary=update.auxiliary,
+            drop_path=self.drop_path,
+            auxiliary=self.auxiliary,
         )
-        self._state = update.weights.begin(torch.zeros(setup.net.dimension))
+        take = functools.partial(self._take_batch, run, held, lots, gradient_of)
+        state = self.weights.begin(torch.zeros(setup.net.dimension))
+        move = functools.partial(self._move, run, count, take)
+        return Parties(move, state, count * lots.size)
 
-    def move(self, model: torch.Tensor, index: int) -> Row:
-        batches = [self._party(model, index, client) for client in range(self._count)]
+    def _move(
+        self,
+        run: Run,
+        count: int,
+        take: Callable[[torch.Tensor, int, int], BatchMeasures | None],
+        model: torch.Tensor,
+        index: int,
+        state: Any,
+    ) -> Row:
+        """Move the model along the mean gradient of the parties' batches."""
+        batches = [take(model, index, client) for client in range(count)]
         measured = [batch for batch in batches if batch is not None]
         if measured:
             mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
-            self._update.weights.step(
-                model, mean, self._state, index=index, rounds=self._rounds
-            )
+            rounds = run.participation.rounds
+            self.weights.step(model, mean, state, index=index, rounds=rounds)
             for statistics in zip(
                 *(batch.statistics for batch in measured), strict=True
             ):
@@ -132,30 +131,35 @@ class _Batches(SharedModelClients):
                 model[statistics[0][0]] = values.mean(dim=0)
         losses = [batch.loss for batch in measured]
         loss = float(np.mean(losses)) if losses else math.nan
-        return {"clients": self._count, "loss": loss}
+        return {"clients": count, "loss": loss}
 
-    def _party(self, model: torch.Tensor, index: int, client: int) -> Any:
+    def _take_batch(
+        self,
+        run: Run,
+        held: Any,
+        lots: RecordLots,
+        gradient_of: BatchGradient,
+        model: torch.Tensor,
+        index: int,
+        client: int,
+    ) -> BatchMeasures | None:
         """Return one party's batch; None for fewer than two records.
 
         A batch of one record has no statistics.
         """
         from dpfedbench.models.batch_gradient import generator_of
 
-        lot = self._lots.lot(index, 0, client)
+        lot = lots.lot(index, 0, client)
         if len(lot) < 2:
             return None
-        seed = self._run.stream_seed
-        images = self._update.augmentation.apply(
-            self._held.images[client][lot],
-            stream(seed, "augmentation", index, client),
+        seed = run.stream_seed
+        images = self.augmentation.apply(
+            held.images[client][lot], stream(seed, "augmentation", index, client)
         )
-        return self._gradient(
+        return gradient_of(
             model,
             images,
-            self._held.labels[client][lot],
+            held.labels[client][lot],
             generator=generator_of(stream(seed, "drop-path", index, client)),
-            progress=index / self._rounds,
+            progress=index / run.participation.rounds,
         )
-
-    def work(self, cohort: np.ndarray) -> int:
-        return self._count * self._lots.size

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
+from dpfedbench.training.clients import Examples
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
     from dpfedbench.models.net import Net
     from dpsum.sums import SumSpec
-
-Examples = tuple["np.ndarray", "np.ndarray"]
-"""Inputs [n, ...] and labels int64 [n]."""
 
 GRADIENTS_AT_ONCE = 8
 """Number of record gradients that are added up at once, so that they stay in the cache.

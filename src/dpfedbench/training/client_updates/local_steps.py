@@ -18,13 +18,8 @@ from dpfedbench.config.part import setting
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    ClientUpdate,
-    RecordHolders,
-    Setup,
-    each_holder,
-)
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.clients import Clients, Setup, each_holder
 from dpfedbench.training.distributed import Stream
 from dpfedbench.training.history import Row
 from dpsum import participation
@@ -97,7 +92,7 @@ class LocalSteps(ClientUpdate):
         return {self.sends: lots.describe()}
 
     def clients(self, setup: Setup) -> Clients:
-        return _Silos(self, setup)
+        return Silos(self, setup)
 
 
 class _Room:
@@ -118,11 +113,13 @@ class _Room:
         return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
 
 
-class _Silos(RecordHolders):
+class Silos(Clients):
     """Clients that sum over lots of their own records."""
 
+    unit = "records"
+    divides = True
+
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
-        super().__init__()
         self._update = update
         self._setup = setup
         self._held = setup.held
@@ -135,6 +132,7 @@ class _Silos(RecordHolders):
         )
         self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
+        self._row: Row = {}
         self._states = self._begin()
         (sum_,) = setup.client_sums
         self.mechanism = setup.create_mechanism(
@@ -262,6 +260,9 @@ class _Silos(RecordHolders):
         )
         update.optimizer.step(model, mean, self._states[client], rate)
         return loss, norm, float(released.norm())
+
+    def row(self) -> Row:
+        return self._row
 
     def work(self, cohort: np.ndarray) -> int:
         return self._count * self._update.inner_steps * self._lots.size

@@ -17,17 +17,11 @@ from dpfedbench.config.breach import Breach
 from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    ClientUpdate,
-    Setup,
-    within_task,
-)
-from dpfedbench.training.client_updates.maml_by_record import (
-    QUERY,
-    SUPPORT,
-    MamlByRecord,
-)
+from dpfedbench.training.client_updates import maml_by_record
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.client_updates.maml_by_record import QUERY, SUPPORT
+from dpfedbench.training.client_updates.within_task import within_task
+from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
 
@@ -153,8 +147,8 @@ class QueryGradient(ClientUpdate):
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
         if self.within_records(run):
-            return MamlByRecord(self, setup)
-        return _Tasks(self, setup)
+            return maml_by_record.create_clients(self, setup)
+        return WholeTasks(self, setup)
 
 
 class Maml(QueryGradient):
@@ -163,7 +157,7 @@ class Maml(QueryGradient):
     kind: Literal["maml"] = "maml"
 
 
-class _Tasks(Clients):
+class WholeTasks(Clients):
     """Clients whose gradients are those of whole tasks, computed for a chunk of tasks
     at once.
     """

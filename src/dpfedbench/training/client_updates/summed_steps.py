@@ -21,13 +21,9 @@ from dpfedbench.config.part import setting
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.step_of_sum import StepOfSum
-from dpfedbench.training.client_updates.client_update import (
-    Clients,
-    ClientUpdate,
-    Setup,
-    SharedModelClients,
-    each_holder,
-)
+from dpfedbench.training.client_updates.client_update import ClientUpdate
+from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.clients import Clients, Setup, each_holder
 from dpfedbench.training.history import Row
 from dpsum import participation
 from dpsum.accounting.units import cannot_compose
@@ -36,6 +32,7 @@ from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
+    from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
     from dpfedbench.run import Run
     from dpsum.mechanism import Mechanism
@@ -114,7 +111,99 @@ class SummedUpdate(ClientUpdate):
         )
 
     def clients(self, setup: Setup) -> Clients:
-        return Parties(self, setup)
+        run = setup.run
+        count = len(setup.held.images)
+        workers = setup.workers(lambda gradients: gradients)
+        phases = list[Phase]()
+        for spec in setup.client_sums:
+            phases.append(self._create_phase(spec, setup, phases))
+        public_columns = self.public_columns(run, setup.net)
+
+        def move(model: torch.Tensor, index: int, states: list[Any]) -> Row:
+            row: Row = {"clients": count}
+            with workers.running() as pool:
+                for phase, state in zip(phases, states, strict=True):
+
+                    def take(client: int, phase: Phase = phase) -> PartyRelease:
+                        with workers.worker() as gradients:
+                            return phase.take(gradients, model.numpy(), index, client)
+
+                    releases = each_holder(phase.mechanism, setup.processes, pool, take)
+                    total = torch.stack([party[0] for party in releases]).sum(dim=0)
+                    row |= phase.columns(releases, total, first=phase is phases[0])
+                    if phase.mechanism.spec.private:
+                        phase.mechanism.write(index)
+                    mean = total / (
+                        phase.lots.denominator
+                        * (count if self.parties == "mean" else 1)
+                    )
+                    phase.steps.step(
+                        model[phase.coordinates],
+                        mean,
+                        state,
+                        index=index,
+                        rounds=run.participation.rounds,
+                    )
+            return row | public_columns(model)
+
+        states = [
+            phase.steps.begin(torch.zeros(phase.mechanism.dimension))
+            for phase in phases
+        ]
+        records = count * sum(phase.lots.size for phase in phases)
+        return Parties(move, states, records)
+
+    def _create_phase(
+        self, spec: SumSpec, setup: Setup, earlier_phases: Sequence[Phase]
+    ) -> Phase:
+        """Return the phase of a sum.
+
+        Raises:
+            BenchError: an earlier phase sums the same part of the records over other
+                lots.
+        """
+        run = setup.run
+        held = setup.held
+        count = len(held.images)
+        block = self.block_of(spec)
+        steps = self.steps[spec.name]
+        whole = slice(0, setup.net.dimension)
+        coordinates = setup.net.blocks[block] if block else whole
+        positions = [
+            self.record_subset(
+                spec, seed=run.seed, client=client, records=len(held.images[0])
+            )
+            for client in range(count)
+        ]
+        lots = self.lots(run, spec, clients=count, records=len(positions[0]))
+        for earlier in earlier_phases:
+            if (
+                spec.private
+                and earlier.mechanism.spec.part == spec.part
+                and earlier.lots.purpose != lots.purpose
+            ):
+                # The ledger describes both sums alike. An account takes releases of one
+                # lot as one Gaussian release; releases of two lots are not one.
+                raise BenchError(
+                    cannot_compose(
+                        earlier.mechanism.spec.name,
+                        spec.name,
+                        spec.unit,
+                        spec.part,
+                        "draw their own lots",
+                    )
+                )
+        mechanism = setup.create_mechanism(
+            spec,
+            participation=lots,
+            dimension=coordinates.stop - coordinates.start,
+            stream_indices=("round", "client"),
+            holders=count,
+            plain_sum=lambda dimension: _Cut(
+                dimension=dimension, norm=steps.cut or math.inf
+            ),
+        )
+        return Phase(held, steps, block, coordinates, positions, lots, mechanism)
 
 
 class SummedSteps(SummedUpdate):
@@ -149,154 +238,60 @@ class _Cut(PlainSum):
         return self._norm
 
 
-@dataclasses.dataclass
-class _Phase:
-    """One sum of each party over the records at `record_positions`, and the step after it."""
+PartyRelease = tuple["torch.Tensor", "np.ndarray", Sequence[float]]
+"""One party's release [block], its losses [n] and its raw norms; a private sum has no raw
+norms.
+"""
 
+
+@dataclasses.dataclass
+class Phase:
+    """One sum of each party over the records at `positions`, and the step after it."""
+
+    held: Any
     steps: StepOfSum
     block: str
     coordinates: slice
-    record_positions: list[np.ndarray]
+    positions: list[np.ndarray]
     lots: participation.RecordLots
     mechanism: Mechanism
 
+    def take(
+        self, gradients: Gradients, theta: np.ndarray, index: int, client: int
+    ) -> PartyRelease:
+        """Take one party's sum in a round, at weights `theta` [d]."""
+        chosen = self.positions[client][self.lots.lot(index, 0, client)]
+        images = self.held.images[client][chosen]
+        labels = self.held.labels[client][chosen]
+        total = self.mechanism.begin_round(index, holder=client)
+        losses, _ = gradients.add_record_gradients(
+            theta, images, labels, total, block=self.block
+        )
+        raw = [] if self.mechanism.spec.private else total.norms
+        return torch.from_numpy(self.mechanism.finish(total)), losses, raw
 
-class Parties(SharedModelClients):
-    """Parties of a run."""
-
-    def __init__(self, update: SummedUpdate, setup: Setup) -> None:
-        super().__init__()
-        self._update = update
-        self._setup = setup
-        self._public_columns = update.public_columns(setup.run, setup.net)
-        run = setup.run
-        net = setup.net
-        self._held = setup.held
-        self._count, held = len(self._held.images), len(self._held.images[0])
-        self._workers = setup.workers(lambda gradients: gradients)
-        self._rounds = run.participation.rounds
-        self._phases = list[_Phase]()
-        self._state = []
-        for sum_ in setup.client_sums:
-            block = update.block_of(sum_)
-            steps = update.steps[sum_.name]
-            coordinates = net.blocks[block] if block else slice(0, net.dimension)
-            indices = [
-                update.record_subset(sum_, seed=run.seed, client=client, records=held)
-                for client in range(self._count)
-            ]
-            drawn = update.lots(run, sum_, clients=self._count, records=len(indices[0]))
-            for earlier in self._phases:
-                if (
-                    sum_.private
-                    and earlier.mechanism.spec.part == sum_.part
-                    and earlier.lots.purpose != drawn.purpose
-                ):
-                    # The ledger describes both sums alike. An account takes releases
-                    # of one lot as one Gaussian release; releases of two lots are
-                    # not one.
-                    raise BenchError(
-                        cannot_compose(
-                            earlier.mechanism.spec.name,
-                            sum_.name,
-                            sum_.unit,
-                            sum_.part,
-                            "draw their own lots",
-                        )
-                    )
-            mechanism = setup.create_mechanism(
-                sum_,
-                participation=drawn,
-                dimension=coordinates.stop - coordinates.start,
-                stream_indices=("round", "client"),
-                holders=self._count,
-                plain_sum=lambda dimension, cut=steps.cut: _Cut(
-                    dimension=dimension, norm=cut or math.inf
-                ),
-            )
-            self._state.append(steps.begin(torch.zeros(mechanism.dimension)))
-            self._phases.append(
-                _Phase(steps, block, coordinates, indices, drawn, mechanism)
-            )
-
-    def move(self, model: torch.Tensor, index: int) -> Row:
-        row: Row = {"clients": self._count}
-        with self._workers.running() as pool:
-            for phase, state in zip(self._phases, self._state, strict=True):
-
-                def party(client: int, phase: _Phase = phase) -> Any:
-                    return self._party(phase, model.numpy(), index, client)
-
-                parties = each_holder(
-                    phase.mechanism, self._setup.processes, pool, party
-                )
-                total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
-                row |= self._phase_columns(
-                    phase, parties, total, first=phase is self._phases[0]
-                )
-                if phase.mechanism.spec.private:
-                    phase.mechanism.write(index)
-                mean = total / (
-                    phase.lots.denominator
-                    * (self._count if self._update.parties == "mean" else 1)
-                )
-                phase.steps.step(
-                    model[phase.coordinates],
-                    mean,
-                    state,
-                    index=index,
-                    rounds=self._rounds,
-                )
-        return row | self._public_columns(model)
-
-    def _party(
-        self, phase: _Phase, theta: np.ndarray, index: int, client: int
-    ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
-        """Return one party's release [block], its losses and its raw norms.
-
-        A private sum has no raw norms.
-        """
-        chosen = phase.record_positions[client][phase.lots.lot(index, 0, client)]
-        images = self._held.images[client][chosen]
-        labels = self._held.labels[client][chosen]
-        total = phase.mechanism.begin_round(index, holder=client)
-        with self._workers.worker() as gradients:
-            losses, _ = gradients.add_record_gradients(
-                theta, images, labels, total, block=phase.block
-            )
-        raw = [] if phase.mechanism.spec.private else total.norms
-        return torch.from_numpy(phase.mechanism.finish(total)), losses, raw
-
-    def _phase_columns(
-        self,
-        phase: _Phase,
-        parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]],
-        total: torch.Tensor,
-        *,
-        first: bool,
+    def columns(
+        self, releases: Sequence[PartyRelease], total: torch.Tensor, *, first: bool
     ) -> Row:
-        """Return the columns of the history for one phase.
+        """Return the columns of the history for this phase.
 
         Everyone reads the history, so that the columns of a private phase follow from
         the total alone. The server's view of a single party has the noise of that party
         only, and not the noise of all parties.
         """
-        mechanism = phase.mechanism
+        mechanism = self.mechanism
         row: Row = {"released_norm": float(total.norm())}
         if mechanism.spec.private:
             row["noise_multiplier"] = mechanism.noise_multiplier
             if first:
                 row["threshold"] = mechanism.states[0]["threshold"]
         else:
-            row["mean_norm"] = _mean([norms for _, _, norms in parties])
+            row["mean_norm"] = _mean([norms for _, _, norms in releases])
             if first:
-                row["loss"] = _mean([losses for _, losses, _ in parties])
+                row["loss"] = _mean([losses for _, losses, _ in releases])
         if first:
             return row
         return {f"{mechanism.spec.name}_{key}": value for key, value in row.items()}
-
-    def work(self, cohort: np.ndarray) -> int:
-        return self._count * sum(phase.lots.size for phase in self._phases)
 
 
 def _mean(parts: Sequence[Sequence[float] | np.ndarray]) -> float:

@@ -12,127 +12,48 @@ private sum. Nothing else leaves a client.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.training.client_updates.client_update import (
+from dpfedbench.training.clients import (
     CHUNK_PER_THREAD,
     Clients,
+    Examples,
     Setup,
     task_examples,
 )
-from dpfedbench.training.client_updates.local_model import Examples
 from dpfedbench.training.distributed import Stream
+from dpsum import participation
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
+    from dpfedbench.run import Run
+    from dpsum.mechanism import Mechanism
 
 
-class ClientsWithinTask(Clients):
-    """Clients of a meta-learning run that compute each example's gradient separately.
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """One client in one round, and the sums that it takes.
 
-    Threads compute the clients one by one, each thread with its own worker.
-
-    Args:
-        setup: the parts of the run.
-        samplers: sampler of each sum that a client takes, by name.
-        contributions_per_client: contributions of a client to the server's sum.
-        make: creates a thread's worker from its gradients; by default the gradients.
-
-    Raises:
-        BenchError: no noise meets the epsilon.
+    Attributes:
+        mechanisms: mechanism of each sum, by name.
+        round: number of the round, from 0.
+        client: number of the client.
+        theta: weights that the server sent, float32 [d].
+        support, query: examples of the client.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        samplers: dict[str, Sampler],
-        *,
-        contributions_per_client: int = 1,
-        make: Callable[[Gradients], Any] | None = None,
-    ) -> None:
-        self.setup = setup
-        self.dimension = setup.net.dimension
-        self._workers = setup.workers(make or (lambda gradients: gradients))
-        self.contributions_per_client = contributions_per_client
-        specs = {
-            name: SumSpec(name=name, unit="record", observer="server", stream=name)
-            for name in samplers
-        }
-        specs |= setup.calibrated_client_sums(samplers)
-        self.mechanisms = {
-            name: setup.create_mechanism(
-                specs[name],
-                participation=sampler,
-                dimension=self.dimension,
-                stream_indices=("round", "client", "step"),
-                groups=setup.groups_of(specs[name]),
-            )
-            for name, sampler in samplers.items()
-        }
-
-    def client(
-        self,
-        worker: Any,
-        theta: np.ndarray,
-        client: int,
-        index: int,
-        held: tuple[Examples, Examples],
-        out: torch.Tensor,
-    ) -> float:
-        """Write a client's messages in round `index` to `out`.
-
-        Args:
-            worker: worker of the thread.
-            theta: weights of the model [d].
-            client: number of the client.
-            index: number of the round, from 0.
-            held: support and query examples of the client.
-            out: receives the messages [contributions, d].
-
-        Returns:
-            The mean loss.
-        """
-        raise NotImplementedError
-
-    def contributions(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Stream:
-        """Yield contributions, with losses on the query sets.
-
-        For Reptile, the losses are those of all examples before training.
-        """
-        chunk = CHUNK_PER_THREAD * self._workers.count
-        room = torch.empty(
-            (chunk, self.contributions_per_client, self.dimension),
-            device=self._workers.device,
-        )
-
-        def computed(client: int, held: Any, out: torch.Tensor) -> float:
-            with self._workers.worker() as worker:
-                return self.client(worker, theta, int(client), index, held, out)
-
-        with self._workers.running() as pool:
-            for start in range(0, len(cohort), chunk):
-                ids = cohort[start : start + chunk]
-                examples = task_examples(self.setup.held, ids)
-                losses = np.array(list(pool.map(computed, ids, examples, room)))
-                yield room[: len(ids)].flatten(end_dim=1), losses
-        for mechanism in self.mechanisms.values():
-            mechanism.write(index)
-
-
-class Client:
-    """One client in one round, and the sums that it takes."""
-
-    def __init__(self, clients: ClientsWithinTask, round_: int, client: int) -> None:
-        self._clients = clients
-        self.round = round_
-        self.client = client
+    mechanisms: Mapping[str, Mechanism]
+    round: int
+    client: int
+    theta: np.ndarray
+    support: Examples
+    query: Examples
 
     def mean(
         self,
@@ -150,13 +71,126 @@ class Client:
         Returns:
             The mean gradient, float32 [d], and the examples' losses [n].
         """
-        mechanism = self._clients.mechanisms[name]
+        mechanism = self.mechanisms[name]
         total = mechanism.begin_round(self.round, step=step, holder=self.client)
         losses = np.empty(0)
         if len(examples[1]):
             losses, _ = worker.add_record_gradients(theta, *examples, total)
         mean = mechanism.finish(total) / mechanism.sampler["cohort"]
         return mean.astype(np.float32), losses
+
+
+Compute = Callable[[Turn, Any, "torch.Tensor"], float]
+"""Function that writes a client's messages to a tensor [contributions, d], and returns
+the mean loss. Its arguments are the client's turn, the thread's worker and the tensor.
+"""
+
+
+class ClientsWithinTask(Clients):
+    """Clients of a meta-learning run that compute each example's gradient separately.
+
+    Threads compute the clients one by one, each thread with its own worker.
+
+    Args:
+        setup: the parts of the run.
+        mechanisms: mechanism of each sum that a client takes, by name.
+        compute: computes a client's messages.
+        contributions_per_client: contributions of a client to the server's sum.
+        make: creates a thread's worker from its gradients; by default the gradients.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        mechanisms: Mapping[str, Mechanism],
+        compute: Compute,
+        *,
+        contributions_per_client: int = 1,
+        make: Callable[[Gradients], Any] | None = None,
+    ) -> None:
+        self.setup = setup
+        self.mechanisms = mechanisms
+        self.compute = compute
+        self.contributions_per_client = contributions_per_client
+        self._workers = setup.workers(make or (lambda gradients: gradients))
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        """Yield contributions, with losses on the query sets.
+
+        For Reptile, the losses are those of all examples before training.
+        """
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        room = torch.empty(
+            (chunk, self.contributions_per_client, self.setup.net.dimension),
+            device=self._workers.device,
+        )
+
+        def computed(client: int, held: Any, out: torch.Tensor) -> float:
+            turn = Turn(self.mechanisms, index, int(client), theta, *held)
+            with self._workers.worker() as worker:
+                return self.compute(turn, worker, out)
+
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                examples = task_examples(self.setup.held, ids)
+                losses = np.array(list(pool.map(computed, ids, examples, room)))
+                yield room[: len(ids)].flatten(end_dim=1), losses
+        for mechanism in self.mechanisms.values():
+            mechanism.write(index)
+
+
+def create_mechanisms(
+    setup: Setup, samplers: Mapping[str, Sampler]
+) -> dict[str, Mechanism]:
+    """Return the mechanism of each sum of a client over its examples, by name.
+
+    A sum that the method does not state is plain: it claims no privacy.
+
+    Raises:
+        BenchError: no noise meets the epsilon.
+    """
+    specs = {
+        name: SumSpec(name=name, unit="record", observer="server", stream=name)
+        for name in samplers
+    }
+    specs |= setup.calibrated_client_sums(samplers)
+    return {
+        name: setup.create_mechanism(
+            specs[name],
+            participation=sampler,
+            dimension=setup.net.dimension,
+            stream_indices=("round", "client", "step"),
+            groups=setup.groups_of(specs[name]),
+        )
+        for name, sampler in samplers.items()
+    }
+
+
+def within_task(
+    run: Run, records: int, *, steps: int, batches: str = "full"
+) -> Sampler:
+    """Return the sampler of a sum that each client takes over its own examples.
+
+    A client takes part in one round.
+
+    For `steps` and `batches` see `dpsum.participation.within_task`.
+
+    Args:
+        run: the run.
+        records: number of examples of a client.
+        steps: number of sums of a client.
+        batches: how the examples of each sum are chosen.
+    """
+    return participation.within_task(
+        clients=run.clients.count,
+        rounds=run.participation.rounds,
+        records=records,
+        steps=steps,
+        batches=batches,
+    )
 
 
 def mean_loss(losses: np.ndarray) -> float:

@@ -1,0 +1,265 @@
+"""Clients of an update that defines `contributions`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.training.client_updates.local_model import (
+    GRADIENTS_AT_ONCE,
+    LocalClient,
+    LocalModel,
+    constant_thresholds,
+)
+from dpfedbench.training.clients import (
+    CHUNK_PER_THREAD,
+    Clients,
+    Setup,
+    task_examples,
+)
+from dpfedbench.training.distributed import Stream
+
+if TYPE_CHECKING:
+    from dpfedbench.models.gradients import Gradients
+
+
+class CohortClients(Clients):
+    """Clients of an update that defines `contributions`.
+
+    The same process computes a client with state in all rounds, and keeps its state. A
+    checkpoint has the states of all processes.
+    """
+
+    def __init__(self, update: Any, setup: Setup) -> None:
+        # A `ClientUpdate`, whose module imports this one.
+        self._update = update
+        self._setup = setup
+        self._processes = setup.processes
+        self._dimension = setup.net.dimension
+        self._message_count = 1 + len(update.sends_too)
+        self.divides = self.keeps_state or self._message_count > 1
+        self.has_personal_models = update.has_personal_model
+        self._states: dict[int, dict[str, Any]] = {}
+        self._public_state: dict[str, Any] = {}
+        self._shared = torch.from_numpy(setup.shared.mask.copy())
+        self._thresholds = constant_thresholds(setup.run.sums())
+        self._workers = setup.workers(self._worker)
+
+    @property
+    def keeps_state(self) -> bool:
+        return self._update.keeps_state is not False
+
+    def _worker(self, gradients: Gradients) -> tuple[Gradients, torch.Tensor]:
+        room = torch.empty((GRADIENTS_AT_ONCE, self._dimension))
+        return gradients, room.to(gradients.device)
+
+    def contributions(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Stream:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                positions = [
+                    position
+                    for position, client in enumerate(ids)
+                    if self._is_here(client)
+                ]
+                rows = torch.zeros((len(ids), self._message_count, self._dimension))
+                losses = np.full(len(ids), np.nan)
+                compute = functools.partial(
+                    self._compute, theta, ids, index, rows, losses
+                )
+                list(pool.map(compute, self._pieces(positions)))
+                if self.divides:
+                    self._gather(positions, rows, losses)
+                messages = rows.movedim(1, 0)
+                if self._message_count == 1:
+                    messages = messages[0]
+                yield messages, losses
+
+    def _is_here(self, client: int) -> bool:
+        """Return whether this process computes a client."""
+        count = self._processes.count
+        return not self.divides or int(client) % count == self._processes.rank
+
+    def _pieces(self, positions: Sequence[int]) -> list[list[int]]:
+        """Return the positions in a chunk that each thread computes."""
+        size = max(1, -(-len(positions) // self._workers.count))
+        return [list(positions[i : i + size]) for i in range(0, len(positions), size)]
+
+    def _gather(
+        self, positions: Sequence[int], rows: torch.Tensor, losses: np.ndarray
+    ) -> None:
+        """Write the results of all processes to the first process's arrays."""
+        here = (positions, rows[positions], losses[positions])
+        for their_positions, their_rows, their_losses in self._processes.gather(here):
+            rows[their_positions] = their_rows
+            losses[their_positions] = their_losses
+
+    def _compute(
+        self,
+        theta: np.ndarray,
+        ids: np.ndarray,
+        index: int,
+        rows: torch.Tensor,
+        losses: np.ndarray,
+        positions: Sequence[int],
+    ) -> None:
+        """Compute the messages of some clients in this thread, and keep their states.
+
+        Args:
+            theta: weights [d].
+            ids: clients of a chunk [n].
+            index: number of the round.
+            rows: receives their messages [n, messages, d].
+            losses: receives each client's loss [n].
+            positions: positions of the clients of this thread.
+        """
+        with self._workers.worker() as (gradients, room):
+            model = self._model(theta, gradients, room)
+            clients = self._clients(ids[positions])
+            stream = self._update.contributions(model, clients, index)
+            for position, message in zip(positions, stream, strict=True):
+                rows[position] = self._checked(message)
+            for position, client in zip(positions, clients, strict=True):
+                self._keep(client, rows[position])
+                if not self._setup.run.private:
+                    # A private run publishes no losses.
+                    examples = client.query or client.records
+                    assert examples is not None
+                    losses[position] = gradients.evaluate(theta, *examples).loss
+
+    def _model(
+        self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor
+    ) -> LocalModel:
+        return LocalModel(
+            theta,
+            net=self._setup.net,
+            gradients=gradients,
+            room=room,
+            shared=self._shared,
+            thresholds=self._thresholds,
+            public_state=self._public_state,
+            seed=self._setup.run.stream_seed,
+        )
+
+    def _clients(self, ids: np.ndarray) -> list[LocalClient]:
+        """Return clients with their examples and copies of their states."""
+        held = self._setup.held
+        numbers = [int(client) for client in ids]
+        if self._update.client_data == "records":
+            return [
+                LocalClient(
+                    number=number,
+                    state=self._state_of(number),
+                    records=(held.images[number], held.labels[number]),
+                )
+                for number in numbers
+            ]
+        return [
+            LocalClient(
+                number=number,
+                state=self._state_of(number),
+                support=support,
+                query=query,
+            )
+            for number, (support, query) in zip(
+                numbers, task_examples(held, ids), strict=True
+            )
+        ]
+
+    def _state_of(self, number: int) -> dict[str, Any]:
+        return {
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in self._states.get(number, {}).items()
+        }
+
+    def _checked(self, message: Any) -> torch.Tensor:
+        """Return a client's messages, [messages, d], after a check of their shape."""
+        if self._message_count > 1 and not isinstance(message, torch.Tensor):
+            message = torch.stack(list(message))
+        message = torch.as_tensor(message)
+        if self._message_count == 1:
+            message = message[None]
+        expected = (self._message_count, self._dimension)
+        if tuple(message.shape) != expected:
+            shape = list(expected if self._message_count > 1 else expected[1:])
+            raise BenchError(
+                f"contributions of client_update.kind {self._update.kind} yields an"
+                f" array {list(message.shape[-len(shape) :])} for a client, not"
+                f" {shape}: yield the weights of the whole model; the loop selects"
+                " the shared ones"
+            )
+        return message
+
+    def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
+        """Keep a client's state, unless its message is not finite.
+
+        Such a message counts as zero.
+        """
+        kind = self._update.kind
+        if client.state and not self.keeps_state:
+            raise BenchError(
+                f"clients of client_update.kind {kind} keep {min(client.state)}, but"
+                " its class has keeps_state = False: set it to True"
+            )
+        self._check_state(client.state)
+        if not self.keeps_state or not bool(torch.isfinite(messages).all()):
+            return
+        # Copies: a view would be saved with the whole tensor behind it.
+        self._states[client.number] = {
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in client.state.items()
+        }
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        with self._workers.running() as pool:
+            for start in range(0, len(numbers), chunk):
+                ids = numbers[start : start + chunk]
+                yield from pool.map(lambda client: self._personal(theta, client), ids)
+
+    def _personal(self, theta: np.ndarray, number: int) -> np.ndarray:
+        with self._workers.worker() as (gradients, room):
+            model = self._model(theta, gradients, room)
+            (client,) = self._clients(np.array([number]))
+            weights: np.ndarray = self._update.personal_model(model, client).numpy()
+            return weights
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state that a checkpoint cannot hold."""
+        for name, value in state.items():
+            if not isinstance(value, (torch.Tensor, bool, int, float, str)):
+                raise BenchError(
+                    f"client_update.kind {self._update.kind} keeps {name}, a"
+                    f" {type(value).__name__}: keep only tensors, numbers and texts,"
+                    " which a checkpoint can hold"
+                )
+
+    def receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
+        by_name = {
+            name: torch.from_numpy(mean)
+            for name, mean in zip(self._update.sends_too, means, strict=True)
+        }
+        self._update.receive_broadcast(self._public_state, by_name)
+        self._check_state(self._public_state)
+
+    def state(self) -> Any:
+        clients: dict[int, dict[str, Any]] = {}
+        for states in self._processes.gather(self._states):
+            clients |= states
+        return {"clients": clients, "public": self._public_state}
+
+    def restore(self, state: Any) -> None:
+        self._public_state = state["public"]
+        self._states = {
+            client: values
+            for client, values in state["clients"].items()
+            if self._is_here(client)
+        }
