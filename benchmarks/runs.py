@@ -25,7 +25,11 @@ import yaml
 
 from dpfedbench.data.registry import prepare
 from dpfedbench.evaluation import evaluate
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import (
+    Configuration,
+    shipped_files,
+    overlaid,
+)
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json
 from dpfedbench.training.accounts import account_run
@@ -61,8 +65,11 @@ def find_run(
         seed: seed of the run.
     """
     config = ROOT / "config"
-    files = [config / "config.yaml", *sorted((config / "experiments").glob("*.yaml"))]
-    files += [config / "presets" / f"{preset}.yaml"] if preset != "default" else []
+    if preset == "default":
+        files = shipped_files(config)
+    else:
+        files = shipped_files(config, preset)
+        files.append(config / "presets" / f"{preset}.yaml")
     texts = [yaml.safe_load(file.read_text("utf-8")) for file in files]
     plan = make_plan(Configuration.read(overlaid(*texts)))
     paper, _, name = item.partition("/")

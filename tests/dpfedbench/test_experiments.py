@@ -27,9 +27,9 @@ TABLE = "experiments.dp-fedmeta.tables.table2"
 
 
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
-    files = shipped_files(CONFIG, preset)
-    if preset:
-        files.append(CONFIG / "presets" / f"{preset}.yaml")
+    """Return a preset's configuration with changes; by default that of all points."""
+    preset = preset or "full"
+    files = [*shipped_files(CONFIG, preset), CONFIG / "presets" / f"{preset}.yaml"]
     values = overlaid(*map(parsed, files))
     for key, value in changes.items():
         values = set_key(values, key, value)

@@ -448,7 +448,8 @@ def shipped_files(config: Path, preset: Any = None) -> list[Path]:
 
     They are config.yaml, the experiments of the benchmark and of plugins in the order
     of their names, and the plugins' overlays for the preset. The benchmark's own preset
-    is a file of the user, `--configfile`.
+    is a file of the user, `--configfile`. Without a preset, the files first-look.yaml
+    leave out points of the experiments.
 
     Args:
         config: the folder `config` of the benchmark.
@@ -459,7 +460,10 @@ def shipped_files(config: Path, preset: Any = None) -> list[Path]:
     experiments = [
         file for folder in folders for file in (folder / "experiments").glob("*.yaml")
     ]
-    overlays = [folder / "presets" / f"{preset}.yaml" for folder in folders[1:]]
+    if preset:
+        overlays = [folder / "presets" / f"{preset}.yaml" for folder in folders[1:]]
+    else:
+        overlays = [folder / "first-look.yaml" for folder in folders]
     return [
         config / "config.yaml",
         *sorted(experiments, key=lambda file: file.stem),
