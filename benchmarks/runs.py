@@ -27,8 +27,8 @@ from dpfedbench.data.registry import prepare
 from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.configuration import (
     Configuration,
-    shipped_files,
     overlaid,
+    shipped_files,
 )
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json
