@@ -14,9 +14,14 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp import strategy as strategies
-from flwr.supercore import differential_privacy, privacy_accounting
-from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
+from flwr.supercore import differential_privacy
 
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
@@ -119,9 +124,9 @@ def test_flower_account_of_known_cohorts_is_one_gaussian_below_the_claim(run):
     """A client may be in all of three rounds of z = 1.5. Flower uses Renyi divergences,
     which are above the exact value.
     """
-    relation = privacy_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    sampling = privacy_accounting.SamplingMethod.NO_AMPLIFICATION
-    config = privacy_accounting.PrivacyConfig(DELTA, NODES, relation, sampling)
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    sampling = SamplingMethod.NO_AMPLIFICATION
+    config = PrivacyConfig(DELTA, NODES, relation, sampling)
     strategy = fixed(accountant=RdpAccountant(config))
     watched = run(strategy, cohorts="known")
     private = watched.account(DELTA).profiles["claimed"]

@@ -19,13 +19,13 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-    from flwr.serverapp import strategy as strategies
-    from flwr.supercore.privacy_accounting import (
+    from flwr.serverapp import (
         NeighboringRelation,
         PrivacyConfig,
+        RdpAccountant,
         SamplingMethod,
     )
-    from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
+    from flwr.serverapp import strategy as strategies
 
     from dpwatch.adapters.flower import watch, watch_mod
     from dpwatch.adapters.flower_nodes import InProcess
