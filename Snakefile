@@ -24,9 +24,9 @@ configfile: ROOT / "config/config.yaml"
 include: ROOT / "workflow/rules/files.smk"
 
 
-for experiment in [*SHIPPED, *OWN_FILES]:
+for file in [*SHIPPED, *OWN_FILES, *FOLDER_FILES]:
 
-    configfile: experiment
+    configfile: file
 
 
 for stage in (

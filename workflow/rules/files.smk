@@ -21,7 +21,15 @@ except Exception:
 DEFAULTS, *SHIPPED = shipped_files(ROOT / "config", config.get("preset"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
-GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
+# A folder given by --directory may have a configuration of its own, as .test has. As a module, the workflow takes none.
+FOLDER_FILE = Path("config/config.yaml")
+IS_READ = (
+    FOLDER_FILE.is_file()
+    and not FOLDER_FILE.samefile(ROOT / "config/config.yaml")
+    and not workflow.modifier.skip_configfile
+)
+FOLDER_FILES = [FOLDER_FILE] if IS_READ else []
+GIVEN = [*OWN_FILES, *FOLDER_FILES, *workflow.config_settings.configfiles]
 for option, words in dropped_words(sys.argv[1:]):
     print(
         f"notice: Snakemake keeps only the last {option}: {' '.join(words)} is not used. Give all after one {option}",
