@@ -7,6 +7,26 @@ from dpfedbench.experiments.configuration import overlaid, shipped_files
 from dpfedbench.config.yaml_files import check_config_option, dropped_words, read_file
 from dpfedbench.plugins import use_configured
 
+# A folder given by --directory may have a configuration of its own, as .test has. As a module, the workflow takes none.
+FOLDER_FILE = Path("config/config.yaml")
+IS_READ = (
+    FOLDER_FILE.is_file()
+    and not FOLDER_FILE.samefile(ROOT / "config/config.yaml")
+    and not workflow.modifier.skip_configfile
+)
+FOLDER_FILES = [FOLDER_FILE] if IS_READ else []
+try:
+    for path in FOLDER_FILES:
+        read_file(path)
+except BenchError as error:
+    sys.exit(f"configuration: {error}")
+
+# Its preset and plugins are known from here on. The Snakefile reads it again, over the experiments.
+for file in FOLDER_FILES:
+
+    configfile: file
+
+
 try:
     use_configured(config)
 except BenchError as error:
@@ -21,14 +41,6 @@ except Exception:
 DEFAULTS, *SHIPPED = shipped_files(ROOT / "config", config.get("preset"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
-# A folder given by --directory may have a configuration of its own, as .test has. As a module, the workflow takes none.
-FOLDER_FILE = Path("config/config.yaml")
-IS_READ = (
-    FOLDER_FILE.is_file()
-    and not FOLDER_FILE.samefile(ROOT / "config/config.yaml")
-    and not workflow.modifier.skip_configfile
-)
-FOLDER_FILES = [FOLDER_FILE] if IS_READ else []
 GIVEN = [*OWN_FILES, *FOLDER_FILES, *workflow.config_settings.configfiles]
 for option, words in dropped_words(sys.argv[1:]):
     print(
