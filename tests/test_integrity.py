@@ -363,9 +363,7 @@ def test_ledger_has_the_noise_that_the_budget_is_calibrated_to() -> None:
     budget = {"epsilon": 3.0, "profile": "proven"}
     run = make_config({"noise": {"multiplier": None}, "budget": budget})
     sampler = run.participation.plan(clients=48, seed=0).describe()
-    plan = CompositionGroup(run.sums()).plan(
-        sampler, claims=run.claims, counted=True, stepwise=False
-    )
+    plan = CompositionGroup(run.sums()).plan(sampler, claims=run.claims, counted=True)
     z = plan.noise_multiplier
 
     def check(z: float) -> None:

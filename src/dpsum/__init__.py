@@ -17,6 +17,9 @@
         model -= rate * mechanism.release(total) / rounds.denominator
     print(dpsum.account("ledger.jsonl", delta=1e-6))
 
+A budget finds the noise: `noise=dpsum.Gaussian(None), budget=dpsum.Budget(epsilon=2.0)`
+and `(update_sum,) = dpsum.calibrated([update_sum], rounds)` before the mechanism.
+
 The package needs only numpy and scipy. Names are loaded on first use. `dpwatch` has
 audits of any mechanism and adapters for other libraries.
 """
@@ -44,7 +47,7 @@ _NAMES = {
         "PercentileOfReleases",
         "PrivateQuantile",
     ),
-    "composition": ("Composition",),
+    "composition": ("Composition", "calibrated"),
     "correlated_noise": ("Correlated", "Factorised"),
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": ("CoordinateGroups",),

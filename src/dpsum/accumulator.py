@@ -11,7 +11,7 @@ import numpy as np
 
 from dpsum.clipping import Extra, State
 from dpsum.ledger import Release
-from dpsum.private_sum import PrivateSum
+from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.sums import SumSpec
 
 
@@ -23,12 +23,15 @@ class Arithmetic:
         add: adds contributions [n, d] to a `PrivateSum` or a `PlainSum`, and returns
             their norms [n].
         norm: returns the L2 norm of a vector [d].
+        plain_sum: returns the object that adds up contributions [d] without clipping
+            and noise, given d; a `PlainSum` or a class like it.
     """
 
     add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(
         contributions
     )
     norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
+    plain_sum: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,9 +120,10 @@ class Accumulator:
 
     def transformed(self, contributions: Any) -> Any:
         """Return the contributions [n, d] after the transform, ready to be clipped."""
-        if self.transforms:
-            return self.spec.transform.rows(contributions)
-        return contributions
+        transform = self.spec.transform
+        if transform is None or transform.trivial:
+            return contributions
+        return transform.rows(contributions)
 
     @property
     def deviation(self) -> Any:

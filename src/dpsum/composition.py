@@ -1,11 +1,10 @@
-"""The mechanisms of one run, composed (`Composition`)."""
+"""The sums of one run, composed: their noise, and the epsilon spent (`Composition`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,32 +14,66 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.budget import Budget
 from dpsum.errors import DpsumError
+from dpsum.participation import DrawnBy, PoissonLots, UnitDraw
 from dpsum.sums import CompositionGroup, SumSpec, composition_groups
 
-if TYPE_CHECKING:
-    from dpsum.mechanism import Mechanism
+
+def calibrated(
+    sums: Sequence[SumSpec],
+    participation: DrawnBy,
+    *,
+    claims: Claims | None = None,
+) -> tuple[SumSpec, ...]:
+    """Return the sums of a run with the noise multipliers that their budget needs.
+
+    A multiplier that is given stays. Sums that read the same units share one budget.
+    The multipliers that are None are then the smallest equal ones for which all planned
+    rounds fit the budget, rounded up to four digits.
+
+    Args:
+        sums: specifications of all sums of the run.
+        participation: draws the units of all sums.
+        claims: the paper's accounting, by kind of sampler, for a budget of the claimed
+            epsilon.
+
+    Raises:
+        DpsumError: a sum has neither a multiplier nor a budget with an epsilon, no
+            noise meets the budget, or no analysis composes the sums.
+    """
+    composition = Composition(claims=claims, sums=sums)
+    return composition.calibrate(sums, participation)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Share:
-    """A mechanism's share of a budget plan.
+    """A sum's share of a budget plan.
 
     Attributes:
         plan: the plan.
-        position: position of the mechanism's sum among the sums of the plan.
-        is_charged: whether the mechanism's rounds are charged; one of each plan.
+        position: position of the sum among the sums of the plan.
+        spec: specification for which the plan was made.
     """
 
     plan: BudgetPlan
     position: int
-    is_charged: bool
+    spec: SumSpec
+
+    def covers(self, spec: SumSpec) -> bool:
+        """Return whether the plan holds for a specification of the same sum."""
+        return (
+            spec.noise == self.spec.noise
+            and spec.adjacency == self.spec.adjacency
+            and spec.moves == self.spec.moves
+            and spec.private_rule.private == self.spec.private_rule.private
+            and spec.claimed_ratio == self.spec.claimed_ratio
+        )
 
 
 class Composition:
-    """The mechanisms of one run, composed: their noise, and the epsilon spent.
+    """The sums of one run, composed: their noise, and the epsilon spent.
 
-    Mechanisms that read the same units are composed, and share the `Budget` that their
-    specifications name.
+    Sums that read the same units are composed, and share the `Budget` that their
+    specifications name. `calibrate` fixes their noise, before their mechanisms exist.
 
     Args:
         claims: the paper's accounting, by kind of sampler.
@@ -49,12 +82,12 @@ class Composition:
             entry of its own. If there is any, no finite epsilon is proven for any release.
         unaccounted_units: the same by unit ("client" or "record"). Each reason counts
             for the releases that protect that unit only.
-        sums: specifications of all mechanisms that the run has, including those that
-            are never created (an audit replaces some of them by canaries). By default
-            the sums of the registered mechanisms.
+        sums: specifications of all sums of the run, including those that are never
+            taken (an audit replaces some of them by canaries). Sums that share a budget
+            but are not calibrated in one call must be among them.
 
-    Attributes:
-        mechanisms: the registered mechanisms.
+    Raises:
+        DpsumError: no analysis composes sums that read the same units.
     """
 
     def __init__(
@@ -65,114 +98,148 @@ class Composition:
         unaccounted_units: Mapping[str, Sequence[str]] | None = None,
         sums: Sequence[SumSpec] = (),
     ) -> None:
+        composition_groups(sums)
         self.claims = claims or {}
         self.unaccounted_releases = tuple(unaccounted_releases)
         self._unaccounted_units = dict(unaccounted_units or {})
-        self.mechanisms: list[Mechanism] = []
-        self._sums = tuple(sums)
-        self._is_final = False
-        self._plans = list[tuple[BudgetPlan, int]]()
-        self._own_costs = list[tuple[float, float]]()
-        self._shares: dict[Mechanism, _Share] = {}
+        self._sums = {spec.name: spec for spec in sums if spec.private}
+        self._draws: dict[str, UnitDraw] = {}
+        self._plans: dict[str, tuple[BudgetPlan, int]] = {}
+        self._shares: dict[str, _Share] = {}
+        self._own_costs: dict[str, tuple[float, float]] = {}
+        self._claimed = set[str]()
 
     def unaccounted_of(self, unit: str) -> tuple[str, ...]:
         """Return why no finite epsilon is proven for releases that protect `unit`."""
         of_unit = self._unaccounted_units.get(unit, ())
         return (*self.unaccounted_releases, *of_unit)
 
-    def register(self, mechanism: Mechanism) -> None:
-        """Register a mechanism. All mechanisms register before the first round.
+    # Calibration
+
+    def calibrate(
+        self, sums: Sequence[SumSpec], participation: DrawnBy
+    ) -> tuple[SumSpec, ...]:
+        """Fix the noise of sums, and return them with their multipliers.
+
+        Sums that read the same units share one plan. Sums without privacy are returned
+        as they are.
+
+        Args:
+            sums: specifications of sums that the run takes, complete with their groups
+                and first thresholds.
+            participation: draws the units of these sums.
 
         Raises:
-            DpsumError: the noise of all sums is fixed already, or another mechanism
-                draws its noise from the same stream.
+            DpsumError: a sum has neither a multiplier nor a budget with an epsilon, no
+                noise meets the budget, no analysis composes sums that read the same
+                units, two sums draw their noise from one stream, or sums share a
+                budget whose noise was fixed before.
         """
-        if self._is_final:
+        private = [spec for spec in sums if spec.private]
+        for spec in private:
+            self._add(spec, participation)
+        groups = composition_groups(list(self._sums.values()))
+        for group in groups:
+            members = [spec for spec in private if spec in group.sums]
+            if members and group.budget is not None:
+                self._plan(group, members)
+        self._cost_sums_without_budget(groups)
+        return tuple(self._with_multiplier(spec) for spec in sums)
+
+    def _add(self, spec: SumSpec, participation: DrawnBy) -> None:
+        """Add a private sum that the run takes."""
+        if isinstance(participation, PoissonLots):
             raise DpsumError(
-                f"{mechanism.spec.name} was created after the noise of all sums was"
-                " fixed: create it with the other mechanisms"
+                f"{spec.name}: PoissonLots draws each client's records, not a cohort of"
+                " clients: use the result of its lots()"
             )
-        for shared in mechanism.stream_purposes & set[str]().union(
-            *(member.stream_purposes for member in self.mechanisms)
-        ):
+        if spec.name in self._draws:
             raise DpsumError(
-                f"two sums of this run draw their noise from the stream {shared!r}:"
-                " give one of them another stream or, if a clipping rule owns the"
-                " stream, another rule"
+                f"two private sums of this run have the name {spec.name}: give each its"
+                " own name"
             )
-        self.mechanisms.append(mechanism)
+        _check_multiplier(spec)
+        for name in self._draws:
+            for shared in spec.stream_purposes & self._sums[name].stream_purposes:
+                raise DpsumError(
+                    f"two sums of this run draw their noise from the stream {shared!r}:"
+                    " give one of them another stream or, if a clipping rule owns the"
+                    " stream, another rule"
+                )
+        self._sums[spec.name] = spec
+        self._draws[spec.name] = UnitDraw.of(participation, spec.name)
 
-    def finalize(self) -> None:
-        """Fix the noise and the number of rounds, once all mechanisms are registered.
-
-        Mechanisms that read the same units share one plan.
-
-        Raises:
-            DpsumError: no noise meets the budget, or no analysis composes sums that
-                read the same units.
-        """
-        if self._is_final:
-            return
-        self._is_final = True
-        named = {spec.name for spec in self._sums}
-        specs = list(self._sums)
-        private: dict[str, Mechanism] = {}
-        for mechanism in self.mechanisms:
-            spec = mechanism.spec
-            if spec.private:
-                private[spec.name] = mechanism
-                if spec.name not in named:
-                    specs.append(spec)
-        budgeted = [spec for spec in specs if spec.private and spec.budget is not None]
-        for group in composition_groups(specs):
-            names = [spec.name for spec in group.sums]
-            members = [private[name] for name in names if name in private]
-            if not members:
-                continue
-            first = members[0]
-            if first.spec.budget is not None:
-                self._add_plan(group, private)
-            elif budgeted and budgeted[0].unit == first.spec.unit:
-                budget = budgeted[0].budget
-                assert budget is not None
-                self._own_costs.append(self._own_cost(budget, first))
-
-    def _add_plan(
-        self, group: CompositionGroup, private: Mapping[str, Mechanism]
-    ) -> None:
-        """Compute the plan of a group of sums, which its mechanisms share.
+    def _plan(self, group: CompositionGroup, members: Sequence[SumSpec]) -> None:
+        """Compute the plan of a group of sums, or check that its plan has new members.
 
         Args:
             group: sums that read the same units.
-            private: the private mechanisms by name, in the order of registration.
+            members: those of them that were just added.
         """
-        names = [spec.name for spec in group.sums]
-        members = [private[name] for name in names if name in private]
-        first = members[0]
-        for member in members[1:]:
-            _check_sampled_alike(first, member)
-        has_private_rules = all(
-            spec.clipping is not None and spec.clipping.private for spec in group.sums
-        )
-        ratios = [
-            private[name].claimed_ratio if name in private else 1.0 for name in names
-        ]
+        taken = [spec for spec in group.sums if spec.name in self._draws]
+        for spec in taken[1:]:
+            self._check_drawn_alike(taken[0], spec)
+        added = [spec.name for spec in members]
+        before = [spec for spec in taken if spec.name not in added]
+        if before:
+            self._check_in_plan(members, before[0])
+            return
+        draw = self._draws[taken[0].name]
+        has_private_rules = all(spec.private_rule.private for spec in group.sums)
         plan = group.plan(
-            first.sampler,
+            draw.sampler,
             claims=self.claims,
-            counted=has_private_rules and not self.unaccounted_of(first.spec.unit),
-            stepwise=bool(first.holders),
-            ratios=ratios,
+            counted=has_private_rules and not self.unaccounted_of(taken[0].unit),
+            ratios=[spec.claimed_ratio for spec in group.sums],
         )
-        self._plans.append((plan, first.per_round))
-        is_charged = True
-        for name, mechanism in private.items():
-            if name in names:
-                position = names.index(name)
-                self._shares[mechanism] = _Share(plan, position, is_charged)
-                is_charged = False
+        self._plans[members[0].name] = plan, draw.steps
+        for position, spec in enumerate(group.sums):
+            self._shares[spec.name] = _Share(plan, position, spec)
 
-    def _own_cost(self, budget: Budget, mechanism: Mechanism) -> tuple[float, float]:
+    def _check_drawn_alike(self, first: SumSpec, second: SumSpec) -> None:
+        """Refuse two sums of one budget whose cohorts are not one draw.
+
+        Draws that an observer may know cost the same, whether they are one or two.
+
+        Raises:
+            DpsumError: the samplers differ, or the cohorts are drawn apart.
+        """
+        samplers = [self._draws[spec.name].sampler for spec in (first, second)]
+        if known(first.private_noise.mechanism, samplers[0].kind):
+            samplers = [dataclasses.replace(sampler, draw=None) for sampler in samplers]
+        if samplers[0] == samplers[1]:
+            return
+        why = "are not sampled alike"
+        if dict(samplers[0]) | {"draw": ""} == dict(samplers[1]) | {"draw": ""}:
+            why = "have cohorts of their own draws, which no budget covers together"
+        raise DpsumError(
+            cannot_compose(first.name, second.name, first.unit, first.part, why)
+        )
+
+    def _check_in_plan(self, members: Sequence[SumSpec], before: SumSpec) -> None:
+        """Refuse sums that the plan of a sum that was added before does not cover."""
+        for spec in members:
+            share = self._shares.get(spec.name)
+            if share is None or not share.covers(spec):
+                raise DpsumError(
+                    f"{spec.name} shares the budget of {before.name}, whose noise is"
+                    " fixed already: calibrate both sums in one call"
+                )
+
+    def _cost_sums_without_budget(self, groups: Sequence[CompositionGroup]) -> None:
+        """Compute what sums without a budget cost the units of the run's budget."""
+        budgeted = [spec for spec in self._sums.values() if spec.budget is not None]
+        for group in groups:
+            taken = [spec for spec in group.sums if spec.name in self._draws]
+            if not taken or not budgeted or group.budget is not None:
+                continue
+            spec = taken[0]
+            budget = budgeted[0].budget
+            assert budget is not None
+            if budgeted[0].unit == spec.unit and spec.name not in self._own_costs:
+                self._own_costs[spec.name] = self._own_cost(budget, spec)
+
+    def _own_cost(self, budget: Budget, spec: SumSpec) -> tuple[float, float]:
         """Return epsilon (claimed, proven) of within-task sums that have no budget.
 
         Each client takes such a sum once, over one part of its records; a sum over
@@ -184,15 +251,16 @@ class Composition:
         """
 
         def epsilon(profile: str) -> float:
-            z = mechanism.noise_multiplier
+            z = self.noise_multiplier(spec.name)
+            sampler = self._draws[spec.name].sampler
             return within_task.epsilon_under(
-                profile, mechanism.sampler, z, budget.delta, claims=self.claims
+                profile, sampler, z, budget.delta, claims=self.claims
             )
 
         cost = epsilon(budget.profile)
         if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
             raise DpsumError(
-                f"{mechanism.spec.name} costs a record epsilon {cost:.4g} at"
+                f"{spec.name} costs a record epsilon {cost:.4g} at"
                 f" budget.delta {budget.delta:g}, more than budget.epsilon"
                 f" ({budget.epsilon:g}) allows for all sums over records: raise"
                 " within_task.multiplier or budget.epsilon"
@@ -200,52 +268,91 @@ class Composition:
         claimed = math.nan
         if self.claims:
             claimed = epsilon("claimed")
-        if self.unaccounted_of(mechanism.spec.unit):
+        if self.unaccounted_of(spec.unit):
             return claimed, math.inf
         return claimed, epsilon("proven")
 
-    def plan_of(self, mechanism: Mechanism) -> BudgetPlan | None:
-        """Return the plan of a mechanism's noise; None if no budget determines it."""
-        self.finalize()
-        share = self._shares.get(mechanism)
+    def _with_multiplier(self, spec: SumSpec) -> SumSpec:
+        if spec.noise is None or spec.noise.multiplier is not None:
+            return spec
+        return spec.with_multiplier(self.noise_multiplier(spec.name))
+
+    # Calibrated sums
+
+    def claim(self, spec: SumSpec, draw: UnitDraw) -> None:
+        """Reserve a sum for the one mechanism that takes it.
+
+        Args:
+            spec: the calibrated specification.
+            draw: how the mechanism draws the units.
+
+        Raises:
+            DpsumError: the sum was not calibrated, or for another participation, or
+                another mechanism takes it.
+        """
+        if not spec.private:
+            return
+        if self._draws.get(spec.name) != draw:
+            raise DpsumError(
+                f"{spec.name} was not calibrated for this participation: create its"
+                " mechanism from what calibrate() of the composition returns"
+            )
+        if spec.name in self._claimed:
+            raise DpsumError(
+                f"{spec.name} has a mechanism already, and a second one would draw the"
+                " same noise: give the second sum a name and a stream of its own"
+            )
+        self._claimed.add(spec.name)
+
+    @property
+    def budgeted(self) -> list[SumSpec]:
+        """Sums that the run takes and whose noise follows from a budget."""
+        return [self._sums[name] for name in self._draws if name in self._shares]
+
+    def plan_of(self, name: str) -> BudgetPlan | None:
+        """Return the budget plan of a sum; None if it has no budget."""
+        share = self._shares.get(name)
         if share is None:
             return None
         return share.plan
 
-    def multiplier_of(self, mechanism: Mechanism) -> float | None:
-        """Return the proven z of a mechanism; None if no budget determines it."""
-        self.finalize()
-        share = self._shares.get(mechanism)
-        if share is None:
-            return None
-        return share.plan.multipliers[share.position]
+    def noise_multiplier(self, name: str) -> float:
+        """Return z of a sum's next release, as the budget is charged for it.
 
-    def charge(self, mechanism: Mechanism) -> None:
-        """Charge one round of a mechanism.
-
-        Mechanisms that share a plan are charged once a round, together.
+        Where groups of coordinates are clipped, it is the proven multiplier.
         """
-        self.finalize()
-        share = self._shares.get(mechanism)
-        if share is not None and share.is_charged:
-            share.plan.charge(1)
+        share = self._shares.get(name)
+        if share is not None:
+            return share.plan.multipliers[share.position]
+        spec = self._sums[name]
+        multiplier = spec.private_noise.multiplier
+        assert multiplier is not None
+        return float(multiplier) / spec.claimed_ratio
 
     @property
     def duration_is_public(self) -> bool:
-        """Whether the duration of rounds may be published.
+        """Whether the duration of a round may be published.
 
-        It may where it reveals nothing about a secret cohort.
+        Not where the account treats the cohort as secret, since the duration reveals
+        the cohort's size. Nor where each client's message is rounded separately, since
+        the duration reveals how often a rounding was drawn again.
         """
-        return all(mechanism.duration_is_public for mechanism in self.mechanisms)
+        for name, draw in self._draws.items():
+            noise = self._sums[name].private_noise
+            if noise.one_by_one or not known(noise.mechanism, draw.sampler.kind):
+                return False
+        return True
 
-    @property
-    def budgeted(self) -> list[Mechanism]:
-        """Mechanisms whose noise follows from a budget."""
-        return [
-            mechanism
-            for mechanism in self.mechanisms
-            if self.plan_of(mechanism) is not None
-        ]
+    # Rounds
+
+    def charge(self, name: str) -> None:
+        """Charge one round of a sum.
+
+        Sums that share a plan are charged once a round, together.
+        """
+        if name in self._plans:
+            plan, _ = self._plans[name]
+            plan.charge(1)
 
     def epsilon_spent(self, rounds: int) -> dict[str, float]:
         """Return the claimed and the proven epsilon after a number of rounds.
@@ -253,14 +360,11 @@ class Composition:
         Sums that read the same units are composed. Over sums on disjoint parts of the
         records, the largest epsilon counts. See `accounting.units`.
         """
-        self.finalize()
         epsilon_pairs = [
-            plan.epsilon_spent(rounds * per_round) for plan, per_round in self._plans
+            plan.epsilon_spent(rounds * steps) for plan, steps in self._plans.values()
         ]
-        if rounds:
-            epsilon_pairs += self._own_costs
-        else:
-            epsilon_pairs += [(0.0, 0.0)] * len(self._own_costs)
+        for own_cost in self._own_costs.values():
+            epsilon_pairs.append(own_cost if rounds else (0.0, 0.0))
         if not epsilon_pairs:
             return {}
         claimed, proven = np.max(epsilon_pairs, axis=0)
@@ -268,44 +372,30 @@ class Composition:
 
     def allows(self, rounds: int) -> bool:
         """Return whether the budget has room for this total number of rounds."""
-        self.finalize()
-        return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
+        return all(plan.allows(rounds * steps) for plan, steps in self._plans.values())
 
     def expected_rounds(self, planned: int) -> int:
         """Return how many of the planned rounds the budget allows, for the time left.
 
         An upper bound: noise that decays costs more, so that fewer rounds will run.
         """
-        self.finalize()
         rounds = [planned]
-        for plan, per_round in self._plans:
-            rounds.append(plan.lots_allowed // per_round)
+        for plan, steps in self._plans.values():
+            rounds.append(plan.lots_allowed // steps)
         return min(rounds)
 
     def observe(self, loss: float) -> None:
         """Pass a public validation loss on to noise that decays with it."""
-        self.finalize()
-        for plan, _ in self._plans:
+        for plan, _ in self._plans.values():
             plan.observe(loss)
 
 
-def _check_sampled_alike(first: Mechanism, second: Mechanism) -> None:
-    """Refuse two mechanisms of one budget whose cohorts are not one draw.
-
-    Draws that an observer may know cost the same, whether they are one or two.
-
-    Raises:
-        DpsumError: the samplers differ, or the cohorts are drawn apart.
-    """
-    samplers = [first.sampler, second.sampler]
-    spec = first.spec
-    if known(spec.noise.mechanism, samplers[0].kind):
-        samplers = [dataclasses.replace(sampler, draw=None) for sampler in samplers]
-    if samplers[0] == samplers[1]:
+def _check_multiplier(spec: SumSpec) -> None:
+    """Refuse a sum whose noise multiplier is neither given nor found by a budget."""
+    if spec.noise is None or spec.noise.multiplier is not None:
         return
-    why = "are not sampled alike"
-    if dict(samplers[0]) | {"draw": ""} == dict(samplers[1]) | {"draw": ""}:
-        why = "have cohorts of their own draws, which no budget covers together"
-    raise DpsumError(
-        cannot_compose(spec.name, second.spec.name, spec.unit, spec.part, why)
-    )
+    if spec.budget is None or spec.budget.epsilon is None:
+        raise DpsumError(
+            f"{spec.name} has no noise multiplier: give one, or a budget with an"
+            " epsilon"
+        )

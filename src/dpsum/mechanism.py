@@ -12,7 +12,6 @@ the ledger's participation.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpsum import randomness
-from dpsum.accounting.analyses import find, known
+from dpsum.accounting.analyses import find
 from dpsum.accounting.further_release import rest_multiplier
 from dpsum.accumulator import (
     Accumulator,
@@ -35,10 +34,9 @@ from dpsum.composition import Composition
 from dpsum.errors import DpsumError, NoAccountWarning
 from dpsum.group_clipping import CoordinateGroups, GroupedSum
 from dpsum.ledger import Ledger, Release
-from dpsum.participation import Participation, PoissonLots, RecordLots, check_name
-from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.participation import DrawnBy, UnitDraw
+from dpsum.private_sum import PrivateSum
 from dpsum.randomness import Seed, fresh
-from dpsum.sampling import UNNAMED, Sampling
 from dpsum.sums import SumSpec
 
 
@@ -53,7 +51,8 @@ class Mechanism:
     """A private sum over rounds, with its thresholds, noise, budget and ledger.
 
     Args:
-        spec: specification of the sum. A sum without noise claims no privacy.
+        spec: specification of the sum, with a number as its noise multiplier
+            (`calibrated`). A sum without noise claims no privacy.
         participation: draws the units of each round, describes the sampler for the
             ledger, and defines the denominator of the sum; or a `Sampling`, where the
             caller draws the units and the denominator is its `cohort`.
@@ -63,25 +62,16 @@ class Mechanism:
             says so. A number: noise is drawn from streams that the seed names, so that
             a run can be repeated. Privacy is then simulated, since anyone who knows the
             seed can compute the noise.
-        composition: the `Composition` that the mechanisms of a run share; None: the
-            mechanism is the only one.
-        denominator: public number that the sum is divided by, where it is not that of
-            the participation.
+        composition: the `Composition` that the sums of a run share, and whose
+            `calibrate` returned the specification; None: the sum is the only one.
         holders: number of clients that each take a sum and keep their own threshold; 0:
             one sum a round.
-        stream_indices: parts of the names of its random streams of noise: some of
-            "round", "step" and "client"; None: "round", and with holders all three.
-        first_threshold: finds the first threshold, where the rule does not state it.
-        groups: groups of coordinates, each with its own threshold and noise; None: all
-            coordinates are clipped to one norm. `clipping.threshold` may have one value
-            for each group.
         arithmetic: see `Arithmetic`.
-        plain_sum: creates the sum object, given d, where the sum is not private.
-        observer: called with each line of the ledger and its releases (`Observer`); for
-            an audit.
 
     Attributes:
         on_release: called with the `Accumulator` and the released sum; for an audit.
+        observer: called with each line of the ledger and its releases (`Observer`); for
+            an audit.
         non_finite: number of contributions that were not finite and counted as zero,
             since the attribute was last set to 0.
 
@@ -90,65 +80,55 @@ class Mechanism:
             that the releases will have no epsilon.
 
     Raises:
-        DpsumError: the ledger exists already, there is no first threshold, there is
-            neither a multiplier nor a budget to find it by, or another mechanism draws
-            from the same stream of noise.
+        DpsumError: the ledger exists already, there is no first threshold or no noise
+            multiplier, the composition has calibrated the sum not at all or for another
+            participation, or the ledger has noise of the same streams.
     """
 
     on_release: Callable[[Accumulator, np.ndarray], None] | None = None
+    observer: Observer | None = None
 
     def __init__(
         self,
         spec: SumSpec,
         *,
-        participation: Participation | RecordLots | Mapping[str, Any],
+        participation: DrawnBy,
         dimension: int,
         ledger: ReleaseLog | Path | str,
         seed: Seed = None,
         composition: Composition | None = None,
-        denominator: float | None = None,
         holders: int = 0,
-        stream_indices: Sequence[str] | None = None,
-        first_threshold: Callable[[], float] | None = None,
-        groups: CoordinateGroups | None = None,
         arithmetic: Arithmetic | None = None,
-        plain_sum: Callable[[int], Any] | None = None,
-        observer: Observer | None = None,
     ) -> None:
-        _check_participation(spec, participation)
-        _check_multiplier(spec)
+        _check_calibrated(spec)
+        if composition is None:
+            composition = Composition()
+            composition.calibrate([spec], participation)
+        draw = UnitDraw.of(participation, spec.name)
+        composition.claim(spec, draw)
         self.spec = spec
-        self.composition = composition or Composition()
+        self.composition = composition
         self.dimension = dimension
         self.holders = holders
-        self.observer = observer
         self.arithmetic = arithmetic or Arithmetic()
-        self._plain_sum = plain_sum or (lambda d: PlainSum(dimension=d))
-        if isinstance(participation, Mapping):
-            self.sampler = Sampling.from_mapping(participation)
-            self.per_round = 1
-            self._cohort = float(participation["cohort"])
-        else:
-            self.sampler = Sampling.from_mapping(participation.describe())
-            self.per_round = getattr(participation, "steps", 1)
-            self._cohort = participation.denominator
-        if self.sampler.draw is None:
-            draw = getattr(participation, "draw", None)
-            self.sampler = dataclasses.replace(
-                self.sampler, draw=draw or f"{UNNAMED}/{spec.name}"
-            )
-        self.denominator = self._cohort if denominator is None else denominator
+        self.sampler = draw.sampler
+        self.per_round = draw.steps
+        self._cohort = draw.cohort
+        self.denominator = (
+            self._cohort if spec.denominator is None else spec.denominator
+        )
         self.seed = fresh(seed)
         self._drawn_by = "the operating system" if seed is None else str(seed)
+        stream_indices = spec.stream_indices
         if stream_indices is None:
             stream_indices = ("round", "step", "client") if holders else ("round",)
-        self._stream_indices = tuple(stream_indices)
-        self.groups = groups if spec.private else None
+        self._stream_indices = stream_indices
+        self.groups = spec.groups if spec.private else None
         self._rule: Any = spec.clipping
         if self.groups is not None:
             _check_groups(spec, self.groups, dimension=dimension, holders=holders)
-            self._rule = RuleByGroup(spec.clipping, self.groups)
-        self.states = self._first_states(first_threshold)
+            self._rule = RuleByGroup(spec.private_rule, self.groups)
+        self.states = self._first_states()
         self.non_finite = 0
         self.finished = list[FinishedSum]()
         self._lock = threading.Lock()
@@ -156,78 +136,35 @@ class Mechanism:
         self._drawn = set[tuple[int, ...]]()
         self._unwritten: int | None = None
         self.ledger = _opened(ledger)
-        self.composition.register(self)
         if seed is not None and isinstance(self.ledger, Ledger):
-            for purpose in sorted(self.stream_purposes):
+            for purpose in sorted(spec.stream_purposes):
                 self.ledger.claim(f"{seed}/{purpose}")
         if spec.private:
             self._warn_without_account()
 
-    def _first_states(self, first_threshold: Callable[[], float] | None) -> list[State]:
+    def _first_states(self) -> list[State]:
         """Return the clipping rule's state of each holder before the first round."""
         if self._rule is None or not self.spec.private:
             return []
-        threshold = self.spec.clipping.threshold
+        threshold = self.spec.private_rule.threshold
         if threshold is None:
-            if first_threshold is None:
-                raise DpsumError("clipping.threshold is null: give a first threshold")
-            threshold = first_threshold()
+            raise DpsumError(
+                "clipping.threshold is null: give a first threshold"
+                " (`SumSpec.with_first_threshold`)"
+            )
         return [self._rule.begin(threshold) for _ in range(self.holders or 1)]
 
     def _warn_without_account(self) -> None:
         """Warn before the first round if the releases will have no epsilon."""
         try:
-            find(self.spec.noise.mechanism, self.sampler["kind"])
+            find(self.spec.private_noise.mechanism, self.sampler["kind"])
         except DpsumError as error:
             warnings.warn(f"{self.spec.name}: {error}", NoAccountWarning, stacklevel=3)
 
     @property
-    def duration_is_public(self) -> bool:
-        """Whether the duration of a round may be published.
-
-        Not where the account treats the cohort as secret, since the duration reveals
-        the cohort's size. Nor where each client's message is rounded separately, since
-        the duration reveals how often a rounding was drawn again.
-        """
-        noise = self.spec.noise
-        return noise is None or (
-            not noise.one_by_one and known(noise.mechanism, self.sampler["kind"])
-        )
-
-    @property
-    def claimed_ratio(self) -> float:
-        """The configured noise multiplier divided by the proven one."""
-        if self.groups is not None:
-            return self.groups.claimed_ratio
-        if not self.states:
-            return 1.0
-        return self.spec.claimed_ratio(self.states[0]["threshold"])
-
-    @property
     def noise_multiplier(self) -> float:
-        """z of the next release, as the budget is charged for it.
-
-        Where groups of coordinates are clipped, it is the proven multiplier.
-        """
-        multiplier = self.composition.multiplier_of(self)
-        if multiplier is None:
-            return float(self.spec.noise.multiplier) / self.claimed_ratio
-        return multiplier
-
-    @property
-    def stream_purposes(self) -> set[str]:
-        """Purposes of its random noise streams: the sum's and the clipping rule's."""
-        if not self.spec.private:
-            return set()
-        assert self._rule is not None
-        # The names do not depend on the multiplier, which is not known yet.
-        extra = self._rule.extra(
-            self.states[0], noise_multiplier=1.0, cohort=self._cohort
-        )
-        purposes = {self.spec.stream}
-        if extra is not None:
-            purposes.add(extra.stream)
-        return purposes
+        """z of the next release; see `Composition.noise_multiplier`."""
+        return self.composition.noise_multiplier(self.spec.name)
 
     def begin_round(self, index: int, *, step: int = 0, holder: int = 0) -> Accumulator:
         """Return the accumulator of a round, to which contributions are added.
@@ -238,8 +175,7 @@ class Mechanism:
             holder: number of the holder.
 
         Raises:
-            DpsumError: no noise meets the budget, no analysis composes the mechanisms
-                that share it, or another round's release is not in the ledger yet.
+            DpsumError: another round's release is not in the ledger yet.
         """
         if self._unwritten not in (None, index):
             raise DpsumError(
@@ -448,7 +384,7 @@ class Mechanism:
             index: number of the round.
         """
         if not self.spec.private:
-            return self._plain_sum(self.dimension)
+            return self.arithmetic.plain_sum(self.dimension)
         z = self.noise_multiplier
         extra = self._extra_of(state)
         if extra is not None and extra.within:
@@ -469,7 +405,7 @@ class Mechanism:
                 noise_multiplier=z,
                 adjacency=self.spec.adjacency,
             )
-        return self.spec.noise.private_sum(
+        return self.spec.private_noise.private_sum(
             cohort=self._cohort,
             dimension=self.dimension,
             threshold=state["threshold"],
@@ -547,7 +483,7 @@ class Mechanism:
                 counted_by_paper=extra.counted,
             )
             self._append(line, [(sum_, sum_.extra_mean) for sum_ in finished])
-        self.composition.charge(self)
+        self.composition.charge(self.spec.name)
 
     def _check_line(self, index: int, number: int) -> None:
         """Refuse to write a line again, or to write that of another round."""
@@ -594,11 +530,11 @@ class Mechanism:
         spec = self.spec
         first = sums[0]
         without_event = list(self.composition.unaccounted_of(spec.unit))
-        if not spec.clipping.private:
-            without_event.append(spec.clipping.reason)
+        if not spec.private_rule.private:
+            without_event.append(spec.private_rule.reason)
         claimed_multiplier = None
-        if self.claimed_ratio != 1.0:
-            claimed_multiplier = first.noise_multiplier * self.claimed_ratio
+        if spec.claimed_ratio != 1.0:
+            claimed_multiplier = first.noise_multiplier * spec.claimed_ratio
         by_holder: dict[str, Any] = {
             field: [getattr(sum_, field) for sum_ in sums]
             for field in ("threshold", "sensitivity", "noise_std")
@@ -608,7 +544,7 @@ class Mechanism:
         return Release(
             round=number,
             name=name,
-            mechanism=spec.noise.mechanism,
+            mechanism=spec.private_noise.mechanism,
             unit=spec.unit,
             adjacency=spec.adjacency,
             observer=spec.observer,
@@ -621,14 +557,14 @@ class Mechanism:
             counted_by_paper=counted_by_paper,
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
-            combines=spec.noise.combines(number),
+            combines=spec.private_noise.combines(number),
             part=spec.part or None,
             adds=self.holders if spec.added else None,
             secure=None if first.secure is None else dict(first.secure),
             groups=_groups_line(first),
             claimed_multiplier=claimed_multiplier,
-            follows_loss=spec.noise.follows_loss or None,
-            thresholds_may_differ=(spec.added and spec.clipping.moves) or None,
+            follows_loss=spec.private_noise.follows_loss or None,
+            thresholds_may_differ=(spec.added and spec.private_rule.moves) or None,
         )
 
     # Restart from a checkpoint
@@ -639,7 +575,7 @@ class Mechanism:
         Without a configured seed, this includes the secret seed of the noise: keep it
         secret.
         """
-        plan = self.composition.plan_of(self)
+        plan = self.composition.plan_of(self.spec.name)
         if self._drawn_by == str(self.seed):
             drawn = {}
         else:
@@ -656,7 +592,7 @@ class Mechanism:
         back with `Ledger.go_on_after`, or remove them from a list.
         """
         self.states = list(state["states"])
-        plan = self.composition.plan_of(self)
+        plan = self.composition.plan_of(self.spec.name)
         name = self.spec.name
         if isinstance(self.ledger, Ledger):
             self._last_written = self.ledger.last_round(name)
@@ -676,24 +612,13 @@ def _released_before(total: Accumulator) -> str:
     )
 
 
-def _check_participation(spec: SumSpec, participation: object) -> None:
-    """Refuse a participation whose name or units are not those of the sum's account."""
-    check_name(participation)
-    if spec.private and isinstance(participation, PoissonLots):
+def _check_calibrated(spec: SumSpec) -> None:
+    """Refuse a sum whose noise multiplier is not a number."""
+    if spec.noise is not None and spec.noise.multiplier is None:
         raise DpsumError(
-            f"{spec.name}: PoissonLots draws each client's records, not a cohort of"
-            " clients: give the mechanism the result of its lots()"
-        )
-
-
-def _check_multiplier(spec: SumSpec) -> None:
-    """Refuse a sum whose noise multiplier is neither given nor found by a budget."""
-    if not spec.private or spec.noise.multiplier is not None:
-        return
-    if spec.budget is None or spec.budget.epsilon is None:
-        raise DpsumError(
-            f"{spec.name} has no noise multiplier: give one, or a budget with an"
-            " epsilon"
+            f"{spec.name} has no noise multiplier: give one, or give the sum a budget"
+            " with an epsilon and create its mechanism from what calibrated(sums,"
+            " participation) returns"
         )
 
 
@@ -701,7 +626,7 @@ def _check_groups(
     spec: SumSpec, groups: CoordinateGroups, *, dimension: int, holders: int
 ) -> None:
     """Refuse groups that do not fit the sum, or that no analysis covers."""
-    mechanism = spec.noise.mechanism
+    mechanism = spec.private_noise.mechanism
     if mechanism != "gaussian":
         raise DpsumError(
             f"{spec.name} is clipped by groups of coordinates, but {mechanism} noise"

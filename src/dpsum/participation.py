@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.parameters import check_bounds, parameter
 from dpsum.randomness import Seed, fresh, stream
-from dpsum.sampling import Sampling
+from dpsum.sampling import UNNAMED, Sampling
 
 _DRAWN_BY = ("sample_cohort", "describe", "denominator")
 """Members that an analysis covers: the name of a sampler stands for all of them."""
@@ -639,6 +639,50 @@ class RecordLots:
             rate=self.rate,
             further_keys=sizes,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitDraw:
+    """How the units of one sum are drawn.
+
+    Attributes:
+        sampler: the sampler, as in the ledger.
+        steps: number of releases of one holder in a round.
+        cohort: expected number of units of a release.
+    """
+
+    sampler: Sampling
+    steps: int
+    cohort: float
+
+    @classmethod
+    def of(cls, drawn_by: DrawnBy, name: str) -> UnitDraw:
+        """Return how the units of the sum `name` are drawn.
+
+        The draw of a sampler that does not name one has the name of the sum.
+
+        Raises:
+            DpsumError: a participation has the name of another sampler.
+        """
+        check_name(drawn_by)
+        draw = None
+        if isinstance(drawn_by, Mapping):
+            sampler = Sampling.from_mapping(drawn_by)
+            steps = 1
+            cohort = float(drawn_by["cohort"])
+        else:
+            sampler = Sampling.from_mapping(drawn_by.describe())
+            steps = getattr(drawn_by, "steps", 1)
+            cohort = drawn_by.denominator
+            draw = getattr(drawn_by, "draw", None)
+        if sampler.draw is None:
+            draw = draw or f"{UNNAMED}/{name}"
+            sampler = dataclasses.replace(sampler, draw=draw)
+        return cls(sampler, steps, cohort)
+
+
+DrawnBy = Participation | RecordLots | Mapping[str, Any]
+"""A participation, or a sampler whose units the caller draws."""
 
 
 def within_task(

@@ -6,19 +6,40 @@ Sums that read the same units are composed and share one budget (`composition_gr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, part_of
+from dpsum.budget import Budget
 from dpsum.clipping import ClippingRule
 from dpsum.errors import DpsumError
+from dpsum.group_clipping import CoordinateGroups
 from dpsum.noise import Noise
 
 if TYPE_CHECKING:
     from dpsum.accounting.budget_plans import BudgetPlan
     from dpsum.accounting.claims import Claims
-    from dpsum.budget import Budget
     from dpsum.sampling import Sampler
+
+
+class Transform(Protocol):
+    """Transform of each contribution before it is clipped."""
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it is the identity."""
+
+    def rows(self, contributions: Any, /) -> Any:
+        """Return the contributions [n, d], transformed; an array of any library."""
+
+
+class WithinTaskLimits(Protocol):
+    """Settings that determine the noise of a few-shot client's own sum."""
+
+    @property
+    def delta(self) -> float:
+        """Delta at which epsilon of the sum is stated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,11 +52,12 @@ class SumSpec:
         observer: who sees the release: "server" or "everyone".
         taken_by: who adds up: "server", or "client" where each client takes its own
             sum.
-        clipping, noise: a `ClippingRule` and a `Noise`; both None where the sum is
-            released without clipping and noise, and claims no privacy.
-        transform: transform of each contribution before clipping. Its `rows` transforms
-            contributions [n, d]; its `trivial` says that it is the identity. None: no
-            transform.
+        clipping, noise: both None where the sum is released without clipping and noise,
+            and claims no privacy. A multiplier of None is found by `calibrated`.
+        transform: transform of each contribution before clipping; None: no transform.
+        groups: groups of coordinates, each with its own threshold and noise; None: all
+            coordinates are clipped to one norm. `clipping.threshold` may have one value
+            for each group.
         budget: limit on epsilon of the sum.
         within_task: for a few-shot client's own sum, the settings that determine its
             noise.
@@ -43,6 +65,10 @@ class SumSpec:
             where a unit is always present.
         stream: purpose of the random stream of its noise; no two sums of a run share
             one.
+        stream_indices: parts of the names of its random streams of noise: some of
+            "round", "step" and "client"; None: "round", and with holders all three.
+        denominator: public number that the sum is divided by, where it is not that of
+            the participation.
         part: for a sum over records, the part of a client's records that it reads,
             where each record is in one part alone; "": all records.
         added: whether the clients' releases are added up, so that all but the observer
@@ -56,13 +82,16 @@ class SumSpec:
     unit: str
     observer: str
     taken_by: str = "server"
-    clipping: Any = None
-    noise: Any = None
-    transform: Any = None
+    clipping: ClippingRule | None = None
+    noise: Noise | None = None
+    transform: Transform | None = None
+    groups: CoordinateGroups | None = None
     budget: Budget | None = None
-    within_task: Any = None
+    within_task: WithinTaskLimits | None = None
     adjacency: str = "zero-out"
     stream: str = "noise"
+    stream_indices: tuple[str, ...] | None = None
+    denominator: float | None = None
     part: str = ""
     added: bool = False
 
@@ -75,19 +104,64 @@ class SumSpec:
         """Whether the sum is clipped and noised."""
         return self.noise is not None
 
-    def claimed_ratio(self, threshold: float) -> float:
-        """Return the configured noise multiplier divided by the proven one.
-
-        Args:
-            threshold: clipping threshold of all coordinates together.
-        """
+    @property
+    def private_rule(self) -> ClippingRule:
+        """Clipping rule of a private sum."""
         if self.clipping is None:
+            raise DpsumError(f"{self.name} is not clipped: give it a clipping rule")
+        return self.clipping
+
+    @property
+    def private_noise(self) -> Noise:
+        """Noise of a private sum."""
+        if self.noise is None:
+            raise DpsumError(f"{self.name} has no noise: give it a noise")
+        return self.noise
+
+    @property
+    def claimed_ratio(self) -> float:
+        """The configured noise multiplier divided by the proven one."""
+        if self.groups is not None:
+            return self.groups.claimed_ratio
+        if self.clipping is None or self.clipping.threshold is None:
             return 1.0
         if self.adjacency == "replace-one":
             reach = 2.0
         else:
             reach = 1.0
-        return float(self.clipping.claimed_ratio(reach * threshold))
+        return float(self.clipping.claimed_ratio(reach * self.clipping.threshold))
+
+    def with_first_threshold(self, threshold: float) -> SumSpec:
+        """Return the sum with the first threshold of a rule that does not state one."""
+        clipping = dataclasses.replace(self.private_rule, threshold=threshold)
+        return dataclasses.replace(self, clipping=clipping)
+
+    def with_multiplier(self, noise_multiplier: float) -> SumSpec:
+        """Return the sum with the multiplier of its noise, as a configuration has it.
+
+        Args:
+            noise_multiplier: z that the account counts. The configured multiplier is
+                larger where the paper counts another one (`claimed_ratio`).
+        """
+        configured = noise_multiplier * self.claimed_ratio
+        while configured / self.claimed_ratio < noise_multiplier:
+            configured = math.nextafter(configured, math.inf)
+        noise = dataclasses.replace(self.private_noise, multiplier=configured)
+        return dataclasses.replace(self, noise=noise)
+
+    @property
+    def stream_purposes(self) -> set[str]:
+        """Purposes of its random noise streams: the sum's and the clipping rule's."""
+        if self.clipping is None:
+            return set()
+        purposes = {self.stream}
+        # The names depend neither on the threshold nor on the multiplier.
+        extra = self.clipping.extra(
+            self.clipping.begin(1.0), noise_multiplier=1.0, cohort=1.0
+        )
+        if extra is not None:
+            purposes.add(extra.stream)
+        return purposes
 
     @property
     def delta(self) -> float | None:
@@ -121,13 +195,17 @@ class CompositionGroup:
 
     sums: tuple[SumSpec, ...]
 
+    @property
+    def budget(self) -> Budget | None:
+        """The one budget of the sums; None if none has a budget."""
+        return next((spec.budget for spec in self.sums if spec.budget), None)
+
     def plan(
         self,
         sampler: Sampler,
         *,
         claims: Claims,
         counted: bool,
-        stepwise: bool,
         ratios: Sequence[float] = (),
     ) -> BudgetPlan:
         """Return the budget plan of all sums; it counts lot by lot if the cost `moves`.
@@ -135,34 +213,42 @@ class CompositionGroup:
         Args:
             sampler: how the units are drawn, as in the ledger.
             claims, counted, ratios: see `BudgetPlan`, which also states the errors.
-            stepwise: whether a round is a holder's local step. There are too many local
-                steps to compute epsilon after each.
+
+        Raises:
+            DpsumError: a multiplier is missing where the cost `moves`.
         """
         # A local import: the workflow reads plans where scipy is not installed.
         from dpsum.accounting.budget_plans import DecayingBudgetPlan
 
         first, *other_sums = self.sums
-        noise = first.noise
-        budget = first.budget
-        assert noise is not None and first.clipping is not None and budget is not None
+        noise = first.private_noise
+        budget = self.budget
+        assert budget is not None
         arguments: dict[str, Any] = {
             "sampler": noise.sampled(sampler),
             "claims": claims,
             "counted": counted,
-            "beside": [sum_.noise.multiplier for sum_ in other_sums],
+            "beside": [spec.private_noise.multiplier for spec in other_sums],
         }
         if any(ratio != 1.0 for ratio in ratios):
             arguments["ratios"] = ratios
         if not first.moves:
-            return noise.plan(budget, every_round=not stepwise, **arguments)
-        assert noise.multiplier is not None
+            # A client's own sums have local steps, too many to compute epsilon after
+            # each.
+            every_round = first.taken_by != "client"
+            return noise.plan(budget, every_round=every_round, **arguments)
+        if noise.multiplier is None:
+            raise DpsumError(
+                f"{first.name} has no noise multiplier, but its noise follows a loss or"
+                " its clipping rule makes a release of its own: give it a multiplier"
+            )
         arguments |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, patience = noise.decay_step
         return DecayingBudgetPlan(
             budget,
             decay=decay,
             patience=patience,
-            extra=int(first.clipping.uncounted),
+            extra=int(first.private_rule.uncounted),
             **arguments,
         )
 
@@ -176,58 +262,49 @@ def composition_groups(sums: Sequence[SumSpec]) -> list[CompositionGroup]:
         DpsumError: no analysis composes sums that read the same units, or sums have
             different budgets.
     """
-    private = [sum_ for sum_ in sums if sum_.private]
+    private = [spec for spec in sums if spec.private]
+    _check_names_and_budgets(private)
     groups = list[CompositionGroup]()
-    twice = [
-        sum_.name
-        for sum_ in private
-        if [same.name for same in private].count(sum_.name) > 1
-    ]
-    if twice:
-        raise DpsumError(
-            f"two private sums of this run have the name {twice[0]}: give each its"
-            " own name"
-        )
-    budgets = [sum_ for sum_ in private if sum_.budget is not None]
-    for sum_ in budgets[1:]:
-        if (sum_.unit, sum_.budget) != (budgets[0].unit, budgets[0].budget):
-            raise DpsumError(
-                f"{budgets[0].name} (of {budgets[0].unit}s) and {sum_.name} (of"
-                f" {sum_.unit}s) have two budgets: a run has one budget, with one"
-                " unit and one delta; give both sums the same"
-            )
-    for sum_ in private:
-        check_parts(sum_)
+    for spec in private:
+        check_parts(spec)
     for unit, of_unit in by_unit(private).items():
         for part, same_part in by_part(of_unit).items():
-            for second_sum in same_part[1:]:
-                why = _apart(same_part[0], second_sum)
+            first = same_part[0]
+            for second in same_part[1:]:
+                why = _why_apart(first, second)
                 if why:
                     raise DpsumError(
-                        cannot_compose(
-                            same_part[0].name, second_sum.name, unit, part, why
-                        )
+                        cannot_compose(first.name, second.name, unit, part, why)
                     )
-            if sum(sum_.moves for sum_ in same_part) > 1:
-                first, second, *_ = (sum_.name for sum_ in same_part if sum_.moves)
-                raise DpsumError(
-                    cannot_compose(
-                        first,
-                        second,
-                        unit,
-                        part,
-                        "their costs are both known only after each lot",
-                    )
-                )
-            groups.append(
-                CompositionGroup(
-                    tuple(sorted(same_part, key=lambda sum_: not sum_.moves))
-                )
-            )
+            moving = [spec.name for spec in same_part if spec.moves]
+            if len(moving) > 1:
+                why = "their costs are both known only after each lot"
+                raise DpsumError(cannot_compose(moving[0], moving[1], unit, part, why))
+            ordered = sorted(same_part, key=lambda spec: not spec.moves)
+            groups.append(CompositionGroup(tuple(ordered)))
     return groups
 
 
-def check_parts(sum_: SumSpec) -> None:
+def _check_names_and_budgets(private: Sequence[SumSpec]) -> None:
+    """Refuse private sums of one name, or with two budgets."""
+    names = [spec.name for spec in private]
+    for name in names:
+        if names.count(name) > 1:
+            raise DpsumError(
+                f"two private sums of this run have the name {name}: give each its own"
+                " name"
+            )
+    budgeted = [spec for spec in private if spec.budget is not None]
+    for spec in budgeted[1:]:
+        if (spec.unit, spec.budget) != (budgeted[0].unit, budgeted[0].budget):
+            raise DpsumError(
+                f"{budgeted[0].name} (of {budgeted[0].unit}s) and {spec.name} (of"
+                f" {spec.unit}s) have two budgets: a run has one budget, with one"
+                " unit and one delta; give both sums the same"
+            )
+
+
+def check_parts(spec: SumSpec) -> None:
     """Refuse a clipping rule that the analysis of the sum's noise does not cover.
 
     Raises:
@@ -235,40 +312,40 @@ def check_parts(sum_: SumSpec) -> None:
             sum is under secure aggregation and the rule makes its own release, or the
             adjacency is not zero-out.
     """
-    rule = sum_.clipping
-    noise = sum_.noise
+    rule = spec.clipping
+    noise = spec.noise
     if rule is None or noise is None:
         return
     if type(noise).combines is not Noise.combines and rule.moves:
         raise DpsumError(
-            f"the noise of {sum_.name} cancels noise of earlier rounds, but its"
+            f"the noise of {spec.name} cancels noise of earlier rounds, but its"
             f" clipping rule {type(rule).__name__} changes the threshold, and noise"
             " at two thresholds does not cancel: take a constant threshold"
         )
-    if noise.one_by_one and sum_.adjacency != "zero-out":
+    if noise.one_by_one and spec.adjacency != "zero-out":
         raise DpsumError(
-            f"{sum_.name} is summed by secure aggregation, whose analysis is for zero-out"
-            f" adjacency, not {sum_.adjacency}: set adjacency to zero-out"
+            f"{spec.name} is summed by secure aggregation, whose analysis is for zero-out"
+            f" adjacency, not {spec.adjacency}: set adjacency to zero-out"
         )
     if noise.one_by_one and type(rule).extra is not ClippingRule.extra:
         raise DpsumError(
-            f"{sum_.name} is summed by secure aggregation, but its clipping rule"
+            f"{spec.name} is summed by secure aggregation, but its clipping rule"
             f" {type(rule).__name__} makes a further release, which would show the"
             " server each client's contribution: take a constant threshold, or one"
             " that follows releases"
         )
 
 
-def _apart(first: SumSpec, second: SumSpec) -> str:
+def _why_apart(first: SumSpec, second: SumSpec) -> str:
     """Return why no analysis composes two sums of the same units.
 
     Returns "" where an analysis does, provided that both have the same sampler.
     """
-    assert first.noise is not None and second.noise is not None
     if first.within_task is not None or second.within_task is not None:
         return "clients' own sums have a separate account"
-    if {first.noise.mechanism, second.noise.mechanism} != {"gaussian"}:
-        return f"have {first.noise.mechanism} and {second.noise.mechanism} noise"
+    mechanisms = [first.private_noise.mechanism, second.private_noise.mechanism]
+    if set(mechanisms) != {"gaussian"}:
+        return f"have {mechanisms[0]} and {mechanisms[1]} noise"
     if first.adjacency == second.adjacency:
         return ""
     return f"are for {first.adjacency} and {second.adjacency} adjacency"

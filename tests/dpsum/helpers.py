@@ -22,13 +22,36 @@ def make_sum(dimension, threshold=0.5, noise_multiplier=1.0):
     )
 
 
+FIELDS = {field.name for field in dataclasses.fields(dpsum.SumSpec)}
+
+
+def make_spec(**values):
+    """Return the specification of a sum; values that it does not have are left out."""
+    fields = {"name": "sum", "unit": "client", "observer": "everyone"}
+    fields |= {name: value for name, value in values.items() if name in FIELDS}
+    return dpsum.SumSpec(**fields)
+
+
 def make_mechanism(**values):
     """Return a mechanism; `values` are fields of its `SumSpec`, and its arguments."""
-    fields = {field.name for field in dataclasses.fields(dpsum.SumSpec)}
-    spec = {"name": "sum", "unit": "client", "observer": "everyone"}
-    spec |= {name: value for name, value in values.items() if name in fields}
-    arguments = {name: value for name, value in values.items() if name not in fields}
-    return dpsum.Mechanism(dpsum.SumSpec(**spec), **arguments)
+    (mechanism,) = make_mechanisms([values])
+    return mechanism
+
+
+def make_mechanisms(sums, composition=None):
+    """Return the mechanisms of one run, each with values as for `make_mechanism`."""
+    specs = [make_spec(**values) for values in sums]
+    if composition is None:
+        composition = dpsum.Composition(sums=specs)
+    mechanisms = []
+    for spec, values in zip(specs, sums, strict=True):
+        arguments = {
+            name: value for name, value in values.items() if name not in FIELDS
+        }
+        (calibrated,) = composition.calibrate([spec], values["participation"])
+        mechanism = dpsum.Mechanism(calibrated, composition=composition, **arguments)
+        mechanisms.append(mechanism)
+    return mechanisms
 
 
 def release_rounds(mechanism, rows, rounds, first=0):

@@ -35,7 +35,7 @@ from tests.dpsum.combinations import (
     rule_of,
     unit_of,
 )
-from tests.dpsum.helpers import make_mechanism
+from tests.dpsum.helpers import make_mechanism, make_mechanisms
 from tests.dpsum.privacy_losses import sampled
 
 kinds = pytest.importorskip("dpfedbench.config.kinds")
@@ -103,13 +103,12 @@ def mechanisms_of(cell, classes, ledger):
     unit = unit_of(cell)
     if cell.part == "of clients":
         unit = "client"
-    shared = {"composition": dpsum.Composition()} if cell.composed else {}
-    mechanisms = []
+    sums = []
     for number, plan in enumerate(plans):
         clipping = "constant" if number else cell.clipping
         noise = "fixed" if number and cell.noise == "decaying" else cell.noise
-        mechanisms.append(
-            make_mechanism(
+        sums.append(
+            dict(
                 name=f"sum-{number}",
                 stream=f"noise-{number}",
                 unit=unit,
@@ -125,10 +124,11 @@ def mechanisms_of(cell, classes, ledger):
                 ledger=ledger,
                 holders=holders,
                 seed=number,
-                **shared,
             )
         )
-    return mechanisms
+    if cell.composed:
+        return make_mechanisms(sums)
+    return [make_mechanism(**values) for values in sums]
 
 
 def run_rounds(mechanisms):

@@ -1,5 +1,6 @@
 """`dpsum.Mechanism` in a user's loop: draws, ledger, budget and refusals."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import norm
 
 import dpsum
 from dpsum.factorisations import square_root
-from tests.dpsum.helpers import make_mechanism, release_rounds
+from tests.dpsum.helpers import make_mechanisms, make_spec, release_rounds
 
 D = 3
 POISSON = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
@@ -16,6 +17,12 @@ POISSON = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
 
 def make(**changes):
     """Make a mechanism of four rounds, whose ledger is a list unless given."""
+    (mechanism,) = make_several(changes)
+    return mechanism
+
+
+def make_several(*changes):
+    """Make mechanisms of one run, which share a ledger and a budget."""
     values = {
         "name": "update",
         "dimension": D,
@@ -25,7 +32,7 @@ def make(**changes):
         "seed": 0,
         "ledger": [],
     }
-    return make_mechanism(**values | changes)
+    return make_mechanisms([values | more for more in changes])
 
 
 def gaussian_delta(z, epsilon):
@@ -34,9 +41,7 @@ def gaussian_delta(z, epsilon):
     return float(norm.cdf(0.5 / z - epsilon * z) - second)
 
 
-def shared_with(mechanism):
-    """Return the ledger and the budget that a second mechanism shares."""
-    return {"ledger": mechanism.ledger, "composition": mechanism.composition}
+SECOND = {"name": "second", "stream": "other"}
 
 
 def run_rounds(mechanism, rounds=4):
@@ -63,13 +68,9 @@ def test_mechanism_ledger_has_the_account_of_one_gaussian(tmp_path):
 def test_mechanisms_of_one_budget_are_one_gaussian(epsilon, is_enough):
     """z = 1 and 2 over the same clients are (1 + 1/4)^-1/2: 5.551 by closed form."""
     budget = dpsum.Budget(epsilon=epsilon, delta=1e-6)
-    first = make(budget=budget)
-    second = make(
-        **shared_with(first),
-        budget=budget,
-        name="second",
-        stream="other",
-        noise=dpsum.Gaussian(2.0),
+    first, second = make_several(
+        {"budget": budget},
+        {"budget": budget, "noise": dpsum.Gaussian(2.0), **SECOND},
     )
     assert first.allows(4) == is_enough
     spent = first.epsilon_spent(4)["epsilon_proven"]
@@ -84,37 +85,23 @@ def test_epsilon_spent_on_disjoint_parts_is_that_of_the_worse_part():
     """
     budget = dpsum.Budget(epsilon=20.0, delta=1e-6)
     records = {"unit": "record", "observer": "server", "budget": budget}
-    first = make(**records, name="a", part="training half")
-    second = make(
-        **records,
-        **shared_with(first),
-        name="b",
-        part="validation half",
-        stream="other",
-        noise=dpsum.Gaussian(2.0),
-    )
-    for mechanism in (first, second):
+    training = records | {"part": "training half"}
+    validation = records | {"part": "validation half", **SECOND}
+    quiet = {"noise": dpsum.Gaussian(2.0)}
+    for mechanism in make_several(training, validation | quiet):
         spent = mechanism.epsilon_spent(4)["epsilon_proven"]
         assert spent == pytest.approx(4.887, abs=5e-4)
         assert gaussian_delta(1.0, spent) == pytest.approx(1e-6, rel=1e-5)
-    tight = dpsum.Budget(epsilon=3.0, delta=1e-6)
-    for multipliers in ((1.0, 2.0), (2.0, 1.0)):
-        records |= {"budget": tight}
-        first = make(
-            **records, name="a", part="a", noise=dpsum.Gaussian(multipliers[0])
-        )
-        make(
-            **records,
-            **shared_with(first),
-            name="b",
-            part="b",
-            stream="other",
-            noise=dpsum.Gaussian(multipliers[1]),
-        )
+    tight = {"budget": dpsum.Budget(epsilon=3.0, delta=1e-6)}
+    for sums in (
+        (training | tight | quiet, validation | tight),
+        (training | tight, validation | tight | quiet),
+    ):
+        first, _ = make_several(*sums)
         assert not first.allows(1)
 
 
-def test_mechanism_finds_its_multiplier_from_a_budget():
+def test_calibrated_sum_has_the_least_multiplier_of_its_budget():
     mechanism = make(noise=dpsum.Gaussian(None), budget=dpsum.Budget(epsilon=2.0))
     z = mechanism.noise_multiplier
     assert gaussian_delta(z, 2.0) <= 1e-6 < gaussian_delta(z * 0.999, 2.0)
@@ -184,7 +171,7 @@ def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(tmp_path
     with pytest.raises(dpsum.DpsumError, match="exists already: name a new file"):
         make(ledger=first.ledger.path)
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 'noise'"):
-        make(**shared_with(first), name="second")
+        make_several({}, {"name": "second"})
     with pytest.raises(dpsum.DpsumError, match="noise from the stream 0"):
         make(ledger=first.ledger, name="second")
 
@@ -196,12 +183,81 @@ def test_mechanism_refuses_a_ledger_or_a_stream_of_noise_that_is_in_use(tmp_path
         ({}, r"two private sums .* have the name update"),
     ],
 )
-def test_composition_refuses_mechanisms_that_do_not_compose(changes, message):
+def test_composition_refuses_sums_that_do_not_compose(changes, message):
     """Of two sums of one name, the second one's epsilon would be left out."""
-    first = make(budget=dpsum.Budget())
-    make(**shared_with(first), budget=dpsum.Budget(), stream="other", **changes)
+    budget = {"budget": dpsum.Budget()}
     with pytest.raises(dpsum.DpsumError, match=message):
-        first.allows(1)
+        make_several(budget, budget | {"stream": "other"} | changes)
+
+
+def make_pair(**changes):
+    """Return the specifications of two sums that share a budget."""
+    budget = dpsum.Budget(epsilon=5.0, delta=1e-6)
+    values = {"clipping": dpsum.Constant(0.5), "budget": budget}
+    values |= {"noise": dpsum.Gaussian(None)} | changes
+    return make_spec(**values), make_spec(**values | SECOND)
+
+
+def test_calibrated_sums_of_one_budget_have_equal_multipliers():
+    """Two sums of sqrt(2) z are one Gaussian of z; z is rounded up to four digits."""
+    first, second = dpsum.calibrated(make_pair(), POISSON)
+    z = dpsum.calibrate("proven", POISSON.describe(), 5.0, 1e-6)
+    assert first.noise.multiplier == second.noise.multiplier
+    assert first.noise.multiplier == pytest.approx(math.sqrt(2) * z, rel=1e-3)
+    assert first.noise.multiplier >= math.sqrt(2) * z
+
+
+def test_calibrated_multiplier_of_noise_by_group_is_the_configured_one():
+    """Noise of z C_g in each of two groups protects like z / sqrt(2)."""
+    plan = dpsum.OnePass(units=40, cohort=10, rounds=4)
+    groups = dpsum.CoordinateGroups((0, 1, D), "per-group")
+    flat, grouped = (
+        dpsum.calibrated(make_pair(groups=value)[:1], plan)[0]
+        for value in (None, groups)
+    )
+    expected = math.sqrt(2) * flat.noise.multiplier
+    assert grouped.noise.multiplier == pytest.approx(expected, rel=1e-12)
+    assert grouped.noise.multiplier / math.sqrt(2) >= flat.noise.multiplier
+    values = {"participation": plan, "dimension": D, "ledger": []}
+    mechanism = dpsum.Mechanism(grouped, **values)
+    assert mechanism.noise_multiplier == pytest.approx(flat.noise.multiplier)
+
+
+def test_sums_of_one_budget_are_calibrated_together():
+    """The first one's noise does not leave room for the second."""
+    first, second = make_pair()
+    composition = dpsum.Composition()
+    composition.calibrate([first], POISSON)
+    with pytest.raises(dpsum.DpsumError, match="calibrate both sums in one call"):
+        composition.calibrate([second], POISSON)
+    known = dpsum.Composition(sums=[first, second])
+    known.calibrate([first], POISSON)
+    noisier = dataclasses.replace(second, noise=dpsum.Gaussian(0.5))
+    with pytest.raises(dpsum.DpsumError, match="calibrate both sums in one call"):
+        known.calibrate([noisier], POISSON)
+    known = dpsum.Composition(sums=[first, second])
+    known.calibrate([first], POISSON)
+    known.calibrate([second], POISSON)
+    assert known.noise_multiplier("sum") == known.noise_multiplier("second")
+
+
+def test_mechanism_takes_a_sum_that_was_calibrated_for_its_participation_once():
+    composition = dpsum.Composition()
+    spec = make_spec(clipping=dpsum.Constant(0.5), noise=dpsum.Gaussian(1.0))
+    composition.calibrate([spec], POISSON)
+    values = {"dimension": D, "ledger": [], "composition": composition}
+    other = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=1)
+    with pytest.raises(dpsum.DpsumError, match="not calibrated for this participation"):
+        dpsum.Mechanism(spec, participation=other, **values)
+    dpsum.Mechanism(spec, participation=POISSON, **values)
+    with pytest.raises(dpsum.DpsumError, match="would draw the same noise"):
+        dpsum.Mechanism(spec, participation=POISSON, **values)
+
+
+def test_mechanism_does_not_look_for_its_multiplier():
+    first, _ = make_pair()
+    with pytest.raises(dpsum.DpsumError, match="has no noise multiplier: give one, or"):
+        dpsum.Mechanism(first, participation=POISSON, dimension=D, ledger=[])
 
 
 @pytest.mark.parametrize(

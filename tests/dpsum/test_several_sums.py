@@ -15,7 +15,7 @@ from tests.dpsum.accounting.helpers import (
     dp_accounting_epsilon,
     sampled_gaussian_epsilon,
 )
-from tests.dpsum.helpers import make_mechanism, make_release
+from tests.dpsum.helpers import make_mechanism, make_mechanisms, make_release
 
 DELTA = 1e-5
 ROWS = np.zeros((0, 3))
@@ -28,8 +28,7 @@ def gaussian_epsilon(mu, delta=DELTA):
 
 def make_sums(ledger, participations, noise_multiplier=1.0, **changes):
     """Return one mechanism for each participation; all share a ledger."""
-    composition = dpsum.Composition()
-    mechanisms = []
+    sums = []
     for number, participation in enumerate(participations):
         values = {
             "name": f"sum-{number}",
@@ -37,12 +36,11 @@ def make_sums(ledger, participations, noise_multiplier=1.0, **changes):
             "participation": participation,
             "clipping": dpsum.Constant(1.0),
             "noise": dpsum.Gaussian(noise_multiplier),
+            "dimension": 3,
+            "ledger": ledger,
         }
-        mechanism = make_mechanism(
-            dimension=3, ledger=ledger, composition=composition, **values | changes
-        )
-        mechanisms.append(mechanism)
-    return mechanisms
+        sums.append(values | changes)
+    return make_mechanisms(sums)
 
 
 def release_all(mechanisms, rounds):
@@ -309,9 +307,8 @@ def test_lots_of_two_purposes_are_two_draws():
 def test_budget_of_two_draws_is_refused():
     budget = dpsum.Budget(epsilon=8.0, delta=1e-3)
     plans = [dpsum.Poisson(**POISSON) for _ in range(2)]
-    first, _ = make_sums([], plans, budget=budget)
     with pytest.raises(dpsum.DpsumError, match="cohorts of their own draws"):
-        first.begin_round(0)
+        make_sums([], plans, budget=budget)
     shared, _ = make_sums([], plans[:1] * 2, budget=budget)
     shared.begin_round(0)
 

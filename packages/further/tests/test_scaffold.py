@@ -236,6 +236,14 @@ def test_two_sums_that_exceed_a_budget_are_refused(
         train(two_sums_config(z, control_z, {"epsilon": 5.0}), silos, tmp_path)
 
 
+@pytest.mark.parametrize(("z", "control_z"), [(None, 2.0), (2.0, None), (None, None)])
+def test_calibrated_noise_of_two_sums_meets_their_budget(silos, tmp_path, z, control_z):
+    """Alone z would be 0.9801, which together with the other sum has 5.65."""
+    train(two_sums_config(z, control_z, {"epsilon": 5.0}), silos, tmp_path)
+    proof = account(ledger_in(tmp_path), delta=DELTA, claims={}).profiles["proven"]
+    assert 0.98 * 5.0 < proof.epsilon_high <= 5.0
+
+
 def test_two_sums_of_poisson_rounds_stop_before_they_exceed_the_budget(silos, tmp_path):
     """Reference: dp_accounting's composition of one Gaussian of the joint multiplier."""
 

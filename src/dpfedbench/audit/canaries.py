@@ -201,15 +201,15 @@ def run_rounds(
         clients=source if isinstance(source, Clients) else None,
     )
     following = [
-        mechanism
-        for mechanism in training.composition.budgeted
-        if mechanism.spec.noise.follows_loss
+        spec.name
+        for spec in training.composition.budgeted
+        if spec.private_noise.follows_loss
     ]
     for index in range(rounds):
         if not training.composition.allows(index + 1):
             raise BudgetSpent(f"the budget ends before round {index + 1} of {rounds}")
-        for mechanism in following if multipliers else ():
-            plan_of_noise = training.composition.plan_of(mechanism)
+        for name in following if multipliers else ():
+            plan_of_noise = training.composition.plan_of(name)
             assert plan_of_noise is not None
             plan_of_noise.noise_multiplier = multipliers[index]
         training.round(index)
@@ -240,11 +240,8 @@ class CanaryExperiment:
 
 def extra_of(sum_: SumSpec, threshold: float) -> Extra | None:
     """Return the release that a private sum's rule makes beside the sum."""
-    rule = sum_.clipping
-    extra: Extra | None = rule.extra(
-        rule.begin(threshold), noise_multiplier=1.0, cohort=1.0
-    )
-    return extra
+    rule = sum_.private_rule
+    return rule.extra(rule.begin(threshold), noise_multiplier=1.0, cohort=1.0)
 
 
 def lines_of(sum_: SumSpec, releases: Sequence[Release]) -> list[Release]:
@@ -370,7 +367,7 @@ def one_run(
     else:
         members = None
         once = run.participation.once
-        if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
+        if find(sum_.private_noise.mechanism, plan.describe()["kind"]).known:
             members = [
                 cohort[cohort < canaries_each]
                 for cohort in map(plan.sample_cohort, range(rounds))
@@ -378,10 +375,10 @@ def one_run(
             # The observer knows which clients are in no round, so there is nothing to
             # guess.
             taking_part = np.isin(np.arange(canaries_each), np.concatenate(members))
-        correlated = sum_.noise.combines(0) is not None
+        correlated = sum_.private_noise.combines(0) is not None
         # If the noise of a round is not one fresh draw of one stream, estimate what
         # rounds have in common.
-        if members is not None and (correlated or sum_.noise.by_dimension):
+        if members is not None and (correlated or sum_.private_noise.by_dimension):
             scores = Decorrelated(net, sum_.name, members)
         elif correlated and once:
             scores = SecretRounds(net, sum_.name, rounds)

@@ -25,11 +25,11 @@ from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.papers.gbml import noised_clients
 from dpfedbench.run import Run
 from dpfedbench.training.client_updates.within_task import Turn
 from dpfedbench.training.clients import Clients, Setup
+from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.accounting.analyses import find
 from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret
@@ -61,13 +61,7 @@ def _released(
         unaccounted_releases=unaccounted_releases(run),
         unaccounted_units=unaccounted_units(run),
     )
-    create_mechanism = functools.partial(
-        Mechanism,
-        composition=composition,
-        ledger=lines,
-        seed=run.seed,
-        arithmetic=TORCH,
-    )
+    mechanisms = Mechanisms(composition, ledger=lines, seed=run.seed)
     model: Any = net
     setup = Setup(
         run=run,
@@ -75,11 +69,11 @@ def _released(
         held=held,
         gradients=gradients_of(held),
         client_sums=run.client_sums,
-        create_mechanism=create_mechanism,
+        create_mechanism=mechanisms.create,
         shared=SharedCoordinates(model),
     )
     update = make(setup)
-    for mechanism in composition.mechanisms:
+    for mechanism in mechanisms.created:
         if not mechanism.spec.private:
             continue
         mechanism.on_release = functools.partial(show, mechanism)
@@ -183,7 +177,7 @@ def one_run_of_examples(
                 "noise_stds": total.sum.noise_stds,
             }
             shown_by = shown_over_groups(net.own, released, stated)
-        known = find(mechanism.spec.noise.mechanism, mechanism.sampler["kind"]).known
+        known = find(mechanism.spec.private_noise.mechanism, mechanism.sampler["kind"]).known
         rate = mechanism.sampler["rate"]
         observed = source.read if known else np.arange(examples)
         ratio = (2 * shown_by[observed] - 1) / (2 * z**2)

@@ -329,7 +329,7 @@ def _audit_served(
 
     `observer` replaces the sum's own observer; "" keeps it.
     """
-    rule = sum_.clipping
+    rule = sum_.private_rule
     delta = sum_.delta
     seed = audit_seed(run)
     assert delta is not None
@@ -345,7 +345,7 @@ def _audit_served(
     # There should be ordinary clients or records beside the canaries.
     canaries_each = min(canaries, 3 * units // 4)
     dimension = None
-    if sum_.noise.by_dimension:
+    if sum_.private_noise.by_dimension:
         dimension = first.dimension
         canaries_each = min(canaries_each, dimension - ORDINARY)
     clients_added = others(releases).get(observer, 0)

@@ -88,10 +88,11 @@ def _omitted(run: Run) -> list[str]:
     """Return the beginnings of keys that do not change the account of a run."""
     omitted = list(_NO_RELEASE)
     sums = run.private_sums
-    if not any(sum_.noise.follows_loss for sum_ in sums):
+    if not any(sum_.private_noise.follows_loss for sum_ in sums):
         omitted += _OF_VALIDATION
     is_gaussian = all(
-        sum_.noise.mechanism == "gaussian" and not sum_.noise.by_dimension
+        sum_.private_noise.mechanism == "gaussian"
+        and not sum_.private_noise.by_dimension
         for sum_ in sums
     )
     if not is_gaussian:
@@ -99,7 +100,7 @@ def _omitted(run: Run) -> list[str]:
     omitted += _OF_GAUSSIAN_NOISE
     if all(sum_.unit == "client" for sum_ in sums):
         omitted.append("client_update.")
-    if all(sum_.clipping.groups == "all" for sum_ in sums):
+    if all(sum_.private_rule.groups == "all" for sum_ in sums):
         omitted.append("model.")
         omitted += _thresholds(run)
     if _counts_no_rounds(run):
@@ -109,7 +110,7 @@ def _omitted(run: Run) -> list[str]:
 
 def _thresholds(run: Run) -> list[str]:
     """Return the keys of clipping rules that only change thresholds."""
-    rules = [type(sum_.clipping) for sum_ in run.private_sums]
+    rules = [type(sum_.private_rule) for sum_ in run.private_sums]
     if any(rule.claimed_ratio is not ClippingRule.claimed_ratio for rule in rules):
         return []
     keys = ["clipping.threshold", "within_task.threshold", "own_update.threshold"]
@@ -129,7 +130,7 @@ def _counts_no_rounds(run: Run) -> bool:
     if run.participation.kind != "one-pass":
         return False
     return all(
-        sum_.noise.multiplier is not None
+        sum_.private_noise.multiplier is not None
         and sum_.taken_by == "server"
         and (sum_.budget is None or sum_.budget.epsilon is None)
         for sum_ in served

@@ -226,12 +226,13 @@ def noised_clients(
         mechanisms: mechanisms of further sums, which `write` takes.
     """
     sampler = _own_update_sampler(setup.run)
-    own_update = setup.create_mechanism(
+    spec = dataclasses.replace(
         setup.calibrated_client_sums({OWN_UPDATE: sampler})[OWN_UPDATE],
-        participation=sampler,
         denominator=1.0,
-        dimension=setup.net.dimension,
         stream_indices=("round", "client"),
+    )
+    own_update = setup.create_mechanism(
+        spec, participation=sampler, dimension=setup.net.dimension
     )
 
     def write_noised(turn: Turn, worker: Any, out: torch.Tensor) -> float:

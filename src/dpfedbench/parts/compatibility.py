@@ -56,7 +56,7 @@ def check_reading(run: Run) -> None:
         if breaches:
             raise BenchError(breaches[0].refusal)
         return
-    if not breaches and all(sum_.clipping.private for sum_ in run.private_sums):
+    if not breaches and all(sum_.private_rule.private for sum_ in run.private_sums):
         raise BenchError(
             f"reading is as-released, but this run of {run.name} has an account that"
             " covers all it does: leave reading out"
@@ -242,7 +242,9 @@ def _check_sums(run: Run) -> None:
         for sum_ in run.all_sums
         if sum_.budget is not None and sum_.budget.epsilon is None
     ]
-    if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
+    if any(
+        sum_.private and sum_.private_noise.multiplier is None for sum_ in unlimited
+    ):
         raise BenchError("noise.multiplier and budget.epsilon are both null: give one")
     plan = run.participation
     if (
@@ -258,12 +260,12 @@ def _check_groups(run: Run) -> None:
     """Refuse groups of coordinates that no analysis or no code supports."""
     names = [sum_.name for sum_ in run.client_sums]
     for sum_ in run.all_sums:
-        if not sum_.private or sum_.clipping.groups == "all":
+        if not sum_.private or sum_.private_rule.groups == "all":
             continue
-        where = f"clipping.groups is {sum_.clipping.groups}, but"
-        if sum_.noise.mechanism != "gaussian":
+        where = f"clipping.groups is {sum_.private_rule.groups}, but"
+        if sum_.private_noise.mechanism != "gaussian":
             raise BenchError(
-                f"{where} {sum_.noise.mechanism} noise has no analysis by groups:"
+                f"{where} {sum_.private_noise.mechanism} noise has no analysis by groups:"
                 " set clipping.groups to all, or take another noise"
             )
         if sum_.name in names and sum_.within_task is None:

@@ -189,11 +189,13 @@ def _context_of(run: Run) -> AccountContext:
     """Return what an account reads of a run's configuration."""
     specs = run.sums()
     budgeted = [spec for spec in specs if spec.private and spec.budget is not None]
-    following = [spec.noise for spec in budgeted if spec.noise.follows_loss]
+    following = [
+        spec.private_noise for spec in budgeted if spec.private_noise.follows_loss
+    ]
     decay_step = None
     if following:
         lots = getattr(run.client_update, "inner_steps", 1)
-        decay_step = following[0].decay, run.validation.every * lots
+        decay_step = following[0].decay_step[0], run.validation.every * lots
     group_sizes = [getattr(spec.within_task, "groups", ()) for spec in specs]
     # Runs that protect records validate on records of no client.
     of_clients = not budgeted or budgeted[0].unit == "client"

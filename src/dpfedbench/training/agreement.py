@@ -9,6 +9,7 @@ clipping rule determines them. The number of records of a client is not compared
 configuration states it.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ import numpy as np
 
 from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.budget import OwnSum
 from dpfedbench.run import Run
 from dpsum.accounting.further_release import rest_multiplier
 from dpsum.clipping import RuleByGroup
@@ -86,7 +88,7 @@ def _layout(sum_: SumSpec, lines: Sequence[Release]) -> CoordinateGroups | None:
     The ledger states the boundaries of the groups, the configuration how the noise is
     split among them.
     """
-    rule = sum_.clipping
+    rule = sum_.private_rule
     for line in lines:
         _same(
             f"in round {line.round} groups of {sum_.name}:",
@@ -156,8 +158,8 @@ class _Checked:
     ) -> None:
         self.run = run
         self.sum = sum_
-        self.rule = sum_.clipping
-        self.noise = sum_.noise
+        self.rule = sum_.private_rule
+        self.noise = sum_.private_noise
         self.sampler = samplers[sum_.name]
         self._layouts = layouts
         self.layout = layouts[sum_.name]
@@ -167,11 +169,11 @@ class _Checked:
 
     def _ratio(self, sum_: SumSpec) -> float:
         """Return the ratio of a sum's configured multiplier to the proven one."""
-        layout = self._layouts[sum_.name]
-        if layout is not None:
-            return layout.claimed_ratio
+        spec = dataclasses.replace(sum_, groups=self._layouts[sum_.name])
         threshold = self._first_thresholds.get(sum_.name)
-        return 1.0 if threshold is None else sum_.claimed_ratio(threshold)
+        if threshold is not None:
+            spec = spec.with_first_threshold(threshold)
+        return spec.claimed_ratio
 
     def _multiplier(self, samplers: Samplers) -> float:
         """Return the noise multiplier of the first round.
@@ -179,7 +181,7 @@ class _Checked:
         It is the multiplier before a rule's extra release takes its share.
         """
         within_task = self.sum.within_task
-        if within_task is not None:
+        if isinstance(within_task, OwnSum):
             own_samplers = {
                 sum_.name: samplers[sum_.name]
                 for sum_ in self.run.sums()
@@ -199,7 +201,6 @@ class _Checked:
             self.sampler,
             claims=self.run.counted_claims,
             counted=False,
-            stepwise=True,
             ratios=[self._ratio(sum_) for sum_ in group.sums],
         )
         return (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfedbench.lazy import np
+from dpfedbench.parts.budget import OwnSum
 from dpfedbench.training.distributed import Processes, Stream
 from dpfedbench.training.history import Row
 from dpsum.sampling import Sampler
@@ -75,14 +76,6 @@ class Setup:
 
         return Workers(self.gradients, make, threads=self.threads)
 
-    @property
-    def find_first_threshold(self) -> Callable[[], float] | None:
-        """Function that returns the first threshold of another run; None: there is
-        none.
-        """
-        threshold = self.first_threshold
-        return None if threshold is None else lambda: threshold
-
     def calibrated_client_sums(
         self, samplers: Mapping[str, Sampler]
     ) -> dict[str, SumSpec]:
@@ -98,11 +91,13 @@ class Setup:
         if not specs:
             return {}
         settings = self.client_sums[0].within_task
+        assert isinstance(settings, OwnSum)
         of_own_sums = {name: samplers[name] for name in specs}
         multiplier = settings.noise_multiplier(of_own_sums, self.run.claims)
         return {
             name: dataclasses.replace(
-                spec, noise=dataclasses.replace(spec.noise, multiplier=multiplier)
+                spec,
+                noise=dataclasses.replace(spec.private_noise, multiplier=multiplier),
             )
             for name, spec in specs.items()
         }
@@ -110,7 +105,7 @@ class Setup:
     def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
         """Return the groups of coordinates that a sum clips; None: all together."""
         rule = sum_.clipping
-        if not sum_.private or rule.groups == "all":
+        if rule is None or rule.groups == "all":
             return None
         return self.net.coordinate_groups(rule.groups, rule.noise_by_group)
 

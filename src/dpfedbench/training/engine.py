@@ -360,6 +360,10 @@ class _Training:
         if timed and state.clients:
             spent = state.seconds - state.measuring
             milliseconds = round(1000 * spent / state.clients, 4)
+        multipliers = [
+            self.composition.noise_multiplier(spec.name)
+            for spec in self.composition.budgeted
+        ]
         summary = {
             "rounds_planned": rounds.planned,
             "rounds_run": state.round,
@@ -371,9 +375,7 @@ class _Training:
             "threads": rounds.threads,
             "processes": rounds.processes.count,
             "shared_parameters": rounds.shared.count,
-            "noise_multiplier": next(
-                (sum_.noise_multiplier for sum_ in self.composition.budgeted), None
-            ),
+            "noise_multiplier": multipliers[0] if multipliers else None,
             **rounds.personal_test(),
             "members": [
                 {"round": member["round"], "accuracy": member["accuracy"]}

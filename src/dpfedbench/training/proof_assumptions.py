@@ -32,7 +32,7 @@ def check_plan(run: Run) -> None:
     _check_client_state(run, private)
     _check_columns(run)
     for sum_ in private:
-        if sum_.noise.follows_loss and not run.validation.public:
+        if sum_.private_noise.follows_loss and not run.validation.public:
             raise BenchError(
                 f"the noise of {sum_.name} follows a validation loss, but"
                 " validation.public is false, and no account covers a loss on"

@@ -11,6 +11,7 @@ privacy.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -23,15 +24,15 @@ from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.personal_test import client_accuracies, merge_accuracies
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.models.torch_sums import TORCH
 from dpfedbench.run import Run
 from dpfedbench.training import history, proof_assumptions
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
+from dpfedbench.training.mechanisms import Mechanisms
 from dpfedbench.training.history import Row
 from dpsum.composition import Composition
-from dpsum.mechanism import Mechanism, Observer, ReleaseLog
+from dpsum.mechanism import Observer, ReleaseLog
 from dpsum.randomness import stream
 
 
@@ -97,21 +98,17 @@ class Rounds:
             unaccounted_releases=tuple(dict.fromkeys(unaccounted)),
             unaccounted_units=unaccounted_units(run),
         )
-        create_mechanism = functools.partial(
-            Mechanism,
-            composition=self.composition,
-            ledger=ledger,
-            seed=run.stream_seed,
-            observer=observer,
-            arithmetic=TORCH,
+        mechanisms = Mechanisms(
+            self.composition, ledger=ledger, seed=run.stream_seed, observer=observer
         )
+        self.mechanisms = mechanisms.created
         setup = Setup(
             run=run,
             net=net,
             held=self.held,
             gradients=self.gradients,
             client_sums=run.client_sums,
-            create_mechanism=create_mechanism,
+            create_mechanism=mechanisms.create,
             threads=threads,
             first_threshold=first_threshold,
             processes=self.processes,
@@ -120,30 +117,41 @@ class Rounds:
         )
         self.clients = clients or run.client_update.clients(setup)
         if clients is None:
-            taken = [mechanism.spec.name for mechanism in self.composition.mechanisms]
+            taken = [mechanism.spec.name for mechanism in self.mechanisms]
             proof_assumptions.check_clients(run, self.clients, taken)
-        self.server = create_mechanism(
+        server_spec = dataclasses.replace(
             run.server_sum,
-            participation=self.plan,
             denominator=self.plan.denominator * self.clients.contributions_per_client,
-            dimension=self.shared.count,
-            plain_sum=self.step.plain_sum,
             groups=self.shared.groups(setup.groups_of(run.server_sum)),
-            first_threshold=setup.find_first_threshold,
         )
+        rule = server_spec.clipping
+        if first_threshold is not None and rule is not None and rule.threshold is None:
+            server_spec = server_spec.with_first_threshold(first_threshold)
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
-        self.further = [
-            create_mechanism(
+        further_specs = [
+            dataclasses.replace(
                 spec,
-                participation=self.plan,
                 denominator=float(run.clients.count),
-                dimension=self.shared.count,
                 groups=self.shared.groups(setup.groups_of(spec)),
             )
             for spec in run.further_sums
         ]
-        self.composition.finalize()
+        server_spec, *further_specs = self.composition.calibrate(
+            [server_spec, *further_specs], self.plan
+        )
+        self.server = mechanisms.create_calibrated(
+            server_spec,
+            participation=self.plan,
+            dimension=self.shared.count,
+            plain_sum=self.step.plain_sum,
+        )
+        self.further = [
+            mechanisms.create_calibrated(
+                spec, participation=self.plan, dimension=self.shared.count
+            )
+            for spec in further_specs
+        ]
         self._step_state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._step_state, self.shared)
         self.columns = [*self.measures.columns, *run.client_update.columns(run)]
@@ -179,7 +187,7 @@ class Rounds:
         Both are complete in the main process only.
         """
         self.processes.synchronize(self._model_state, self._restore_model)
-        for mechanism in self.composition.mechanisms:
+        for mechanism in self.mechanisms:
             mechanism.non_finite = 0
         totals = [
             mechanism.begin_round(index) for mechanism in (self.server, *self.further)
@@ -204,7 +212,7 @@ class Rounds:
         finite; they counted as zero.
         """
         return self._elsewhere + sum(
-            mechanism.non_finite for mechanism in self.composition.mechanisms
+            mechanism.non_finite for mechanism in self.mechanisms
         )
 
     def _contributions(self, index: int, clients: np.ndarray) -> Stream:
@@ -310,12 +318,12 @@ class Rounds:
 
     def _model_state(self) -> dict[str, Any]:
         """Return the weights, and the states of the mechanisms."""
-        mechanisms = [mechanism.state() for mechanism in self.composition.mechanisms]
+        mechanisms = [mechanism.state() for mechanism in self.mechanisms]
         return {"theta": self.theta, "mechanisms": mechanisms}
 
     def _restore_model(self, state: Mapping[str, Any]) -> None:
         self.theta.copy_(state["theta"])
-        mechanisms = self.composition.mechanisms
+        mechanisms = self.mechanisms
         for mechanism, saved in zip(mechanisms, state["mechanisms"], strict=True):
             mechanism.restore(saved)
 

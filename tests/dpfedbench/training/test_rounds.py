@@ -1,7 +1,6 @@
 """The rounds of a run: streams of noise, lines of the ledger, and steps."""
 
 import collections
-import functools
 import math
 
 import numpy as np
@@ -23,15 +22,15 @@ from .test_sums_together import private_sum
 def test_mechanism_with_the_noise_stream_of_another_is_refused():
     """Two sums, or the counts of two rules: their difference would have no noise."""
     plan = dpsum.OnePass(units=48, cohort=4, rounds=12, seed=0)
-    shared = {"composition": dpsum.Composition(), "ledger": [], "participation": plan}
-    create = functools.partial(dpsum.Mechanism, **shared, seed=0, dimension=3)
     rule = PrivateQuantile(count_noise=3.0)
-    create(private_sum("first", stream="noise"))
+    first = private_sum("first", stream="noise")
+    same_stream = private_sum("second", stream="noise")
     with pytest.raises(BenchError, match=r"^two sums of .* from the stream 'noise'"):
-        create(private_sum("second", stream="noise"))
-    create(private_sum("second", stream="second", clipping=rule))
+        dpsum.calibrated([first, same_stream], plan)
+    counted = private_sum("second", stream="second", clipping=rule)
+    counted_too = private_sum("third", stream="third", clipping=rule)
     with pytest.raises(BenchError, match=r"from the stream 'count-noise'"):
-        create(private_sum("third", stream="third", clipping=rule))
+        dpsum.calibrated([first, counted, counted_too], plan)
 
 
 ROUNDS = 300
@@ -108,10 +107,10 @@ def test_noise_streams_are_never_used_twice_and_all_in_the_ledger(
     streams = conftest.watch_streams(monkeypatch)
     releases = conftest.watch_releases(monkeypatch)
     rounds = rounds_without_data(config)
-    mechanisms = rounds.composition.mechanisms
+    mechanisms = rounds.mechanisms
     for index in range(config.participation.rounds):
         rounds.round(index)
-    noise = set().union(*(mechanism.stream_purposes for mechanism in mechanisms))
+    noise = set().union(*(mechanism.spec.stream_purposes for mechanism in mechanisms))
     noise_streams = [stream for stream in streams if stream[1] in noise]
     assert len(noise_streams) == len(set(noise_streams)) == len(releases)
     assert len(noise_streams) >= (150 if wide else ROUNDS)

@@ -51,7 +51,6 @@ def released_losses(tmp_path, losses, noise):
     """Return the path of the ledger of a run that observes these losses."""
     path = tmp_path / "ledger.jsonl"
     lots = dpsum.PoissonLots(cohort=10, rounds=12)
-    composition = dpsum.Composition()
     mechanism = make_mechanism(
         unit="record",
         clipping=dpsum.Constant(1.0),
@@ -60,11 +59,10 @@ def released_losses(tmp_path, losses, noise):
         participation=lots.lots(clients=1, seed=1, steps=1, records=100),
         dimension=2,
         ledger=path,
-        composition=composition,
     )
     for index, loss in enumerate(losses):
         mechanism.release(mechanism.begin_round(index))
-        composition.observe(loss)
+        mechanism.composition.observe(loss)
     return path
 
 

@@ -27,7 +27,7 @@ def score(run: Run, rule: PercentileOfRawNorms, *, records: int, first: float) -
         BenchError: the plan's blocks are secret, or there are too few rounds to fill
             the window and observe the next release.
     """
-    noise = run.server_sum.noise
+    noise = run.server_sum.private_noise
     participation = run.participation
     rounds = rule.window + 1
     kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()[

@@ -93,7 +93,12 @@ class RunInitial(Initial):
             )
         sums = (*first.private_sums, *run.private_sums)
         kinds = {
-            (sum_.unit, sum_.adjacency, sum_.noise.mechanism, sum_.within_task is None)
+            (
+                sum_.unit,
+                sum_.adjacency,
+                sum_.private_noise.mechanism,
+                sum_.within_task is None,
+            )
             for sum_ in sums
         }
         if (

@@ -258,16 +258,17 @@ class _Search:
                 run, of_half, clients=1, records=len(self._places[name])
             )
         rule = released.clipping
+        assert isinstance(rule, ByKernel)  # `check` refuses others
         kernel_count = sum(group.count for group in self._kernels)
         self._kernel_norm = rule.kernel_norm
+        spec = dataclasses.replace(
+            released, denominator=1.0, stream_indices=("round", "client")
+        )
         self._mechanism: Mechanism = setup.create_mechanism(
-            released,
+            spec.with_first_threshold(rule.sensitivity(kernel_count)),
             participation=self.lots[WEIGHTS],
-            denominator=1.0,
             dimension=len(self._noised),
-            stream_indices=("round", "client"),
             holders=1,
-            first_threshold=lambda: rule.sensitivity(kernel_count),
         )
 
     def begin(self) -> dict[str, Any]:

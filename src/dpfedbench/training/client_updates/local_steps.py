@@ -134,13 +134,14 @@ class Silos(Clients):
         self._models = torch.empty((self._count, self._dimension))
         self._row: Row = {}
         self._states = self._begin()
-        (sum_,) = setup.client_sums
+        (spec,) = setup.client_sums
+        if spec.private and spec.private_rule.threshold is None:
+            spec = spec.with_first_threshold(self._first_threshold())
         self.mechanism = setup.create_mechanism(
-            sum_,
+            spec,
             participation=self._lots,
             dimension=self._dimension,
             holders=self._count,
-            first_threshold=self._first_threshold,
         )
 
     def _begin(self) -> list[Any]:

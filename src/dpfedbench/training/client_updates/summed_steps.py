@@ -194,10 +194,9 @@ class SummedUpdate(ClientUpdate):
                     )
                 )
         mechanism = setup.create_mechanism(
-            spec,
+            dataclasses.replace(spec, stream_indices=("round", "client")),
             participation=lots,
             dimension=coordinates.stop - coordinates.start,
-            stream_indices=("round", "client"),
             holders=count,
             plain_sum=lambda dimension: _Cut(
                 dimension=dimension, norm=steps.cut or math.inf

@@ -157,16 +157,17 @@ def create_mechanisms(
         for name in samplers
     }
     specs |= setup.calibrated_client_sums(samplers)
-    return {
-        name: setup.create_mechanism(
+    mechanisms = {}
+    for name, sampler in samplers.items():
+        spec = dataclasses.replace(
             specs[name],
-            participation=sampler,
-            dimension=setup.net.dimension,
             stream_indices=("round", "client", "step"),
             groups=setup.groups_of(specs[name]),
         )
-        for name, sampler in samplers.items()
-    }
+        mechanisms[name] = setup.create_mechanism(
+            spec, participation=sampler, dimension=setup.net.dimension
+        )
+    return mechanisms
 
 
 def within_task(
