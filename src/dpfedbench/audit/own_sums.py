@@ -177,7 +177,9 @@ def one_run_of_examples(
                 "noise_stds": total.sum.noise_stds,
             }
             shown_by = shown_over_groups(net.own, released, stated)
-        known = find(mechanism.spec.private_noise.mechanism, mechanism.sampler["kind"]).known
+        known = find(
+            mechanism.spec.private_noise.mechanism, mechanism.sampler["kind"]
+        ).known
         rate = mechanism.sampler["rate"]
         observed = source.read if known else np.arange(examples)
         ratio = (2 * shown_by[observed] - 1) / (2 * z**2)

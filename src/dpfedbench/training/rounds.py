@@ -29,8 +29,8 @@ from dpfedbench.training import history, proof_assumptions
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
-from dpfedbench.training.mechanisms import Mechanisms
 from dpfedbench.training.history import Row
+from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.composition import Composition
 from dpsum.mechanism import Observer, ReleaseLog
 from dpsum.randomness import stream
