@@ -135,7 +135,7 @@ class Mechanism:
         self._last_written = -1
         self._drawn = set[tuple[int, ...]]()
         self._unwritten: int | None = None
-        self.ledger = _opened(ledger)
+        self.ledger = _open_ledger(ledger)
         if seed is not None and isinstance(self.ledger, Ledger):
             for purpose in sorted(spec.stream_purposes):
                 self.ledger.claim(f"{seed}/{purpose}")
@@ -301,7 +301,7 @@ class Mechanism:
         with self._lock:
             self._check_unreleased(total)
             if noise in self._drawn and not total.sum.released:
-                raise DpsumError(_released_before(total))
+                raise DpsumError(_describe_repeated_release(total))
             self._drawn.add(noise)
 
     def _check_unreleased(self, total: Accumulator) -> None:
@@ -310,7 +310,7 @@ class Mechanism:
         if isinstance(self.ledger, Ledger):
             last = max(last, self.ledger.last_round(self.spec.name))
         if self._number_of(total.round, total.step) <= last:
-            raise DpsumError(_released_before(total))
+            raise DpsumError(_describe_repeated_release(total))
 
     def _indices_of(
         self, total: Accumulator, index: int | None = None
@@ -460,29 +460,33 @@ class Mechanism:
         self._unwritten = None
         self._drawn.clear()
         self._last_written = number
-        finished = sorted(self.finished, key=lambda sum_: (sum_.holder, sum_.step))
+        finished = sorted(
+            self.finished, key=lambda release: (release.holder, release.step)
+        )
         self.finished = []
         if not self.spec.private:
             return
-        sums = [sum_.sum for sum_ in finished] or [self._new_sum(self._state_of(0))]
+        sums = [release.sum for release in finished] or [
+            self._new_sum(self._state_of(0))
+        ]
         names = {"round": str(index)}
         if step is not None:
             names["step"] = str(step)
         # The names of holders' streams differ in the client alone.
         stream_name = "/".join(names.get(name, name) for name in self._stream_indices)
         line = self._line(sums, number, stream_name, self.spec.name, self.spec.stream)
-        self._append(line, [(sum_, sum_.mean) for sum_ in finished])
+        self._append(line, [(release, release.mean) for release in finished])
         if finished and finished[0].extra_sum is not None:
             extra = self._extra_of(self.states[0])
             line = self._line(
-                [sum_.extra_sum for sum_ in finished],
+                [release.extra_sum for release in finished],
                 number,
                 stream_name,
                 extra.name,
                 extra.stream,
                 counted_by_paper=extra.counted,
             )
-            self._append(line, [(sum_, sum_.extra_mean) for sum_ in finished])
+            self._append(line, [(release, release.extra_mean) for release in finished])
         self.composition.charge(self.spec.name)
 
     def _check_line(self, index: int, number: int) -> None:
@@ -536,7 +540,7 @@ class Mechanism:
         if spec.claimed_ratio != 1.0:
             claimed_multiplier = first.noise_multiplier * spec.claimed_ratio
         by_holder: dict[str, Any] = {
-            field: [getattr(sum_, field) for sum_ in sums]
+            field: [getattr(taken, field) for taken in sums]
             for field in ("threshold", "sensitivity", "noise_std")
         }
         if not self.holders:
@@ -604,7 +608,7 @@ class Mechanism:
             plan.restore(state["budget"])
 
 
-def _released_before(total: Accumulator) -> str:
+def _describe_repeated_release(total: Accumulator) -> str:
     """Return the message about a second sum with the noise of a released one."""
     return (
         f"round {total.round} of {total.spec.name} was released before, and a second"
@@ -658,7 +662,7 @@ def _groups_line(total: PrivateSum) -> dict[str, Any] | None:
     return line
 
 
-def _opened(ledger: ReleaseLog | Path | str) -> ReleaseLog:
+def _open_ledger(ledger: ReleaseLog | Path | str) -> ReleaseLog:
     """Return a ledger; a path names a new file."""
     if not isinstance(ledger, (str, Path)):
         return ledger

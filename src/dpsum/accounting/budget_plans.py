@@ -93,15 +93,15 @@ class BudgetPlan:
         # proven epsilon is claimed.
         self._has_claim = sampler["kind"] in claims
         if budget.profile == "claimed" and self._has_claim:
-            configured = _shared(total, multipliers)
-            proven = _divided(configured, self._ratios)
+            configured = _share_noise(total, multipliers)
+            proven = _divide_by_ratios(configured, self._ratios)
         else:
-            proven = _shared(total, _divided(multipliers, self._ratios))
+            proven = _share_noise(total, _divide_by_ratios(multipliers, self._ratios))
         self.noise_multiplier, *self.beside = proven
         self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
-            together = joint_or_only(self._counted(budget.profile))
+            together = joint_or_only(self._counted_multipliers(budget.profile))
             self.lots_allowed = rounds_allowed(
                 budget.profile, sampler, together, *limits, **self._options
             )
@@ -111,7 +111,7 @@ class BudgetPlan:
         """z of each sum of the next round, in the order of the sums."""
         return [self.noise_multiplier, *self.beside]
 
-    def _counted(self, profile: str) -> list[float]:
+    def _counted_multipliers(self, profile: str) -> list[float]:
         """Return the multipliers of a round's releases that a profile counts."""
         if profile == "claimed" and self._has_claim:
             pairs = zip(self.multipliers, self._ratios, strict=True)
@@ -145,7 +145,7 @@ class BudgetPlan:
         return epsilon_after(
             profile,
             self.sampler,
-            joint_or_only(self._counted(profile)),
+            joint_or_only(self._counted_multipliers(profile)),
             done,
             self.delta,
             **self._options,
@@ -259,7 +259,7 @@ class DecayingBudgetPlan(BudgetPlan):
         if is_proven:
             multipliers = [self.noise_multiplier] * self._extra + self.multipliers
         else:
-            multipliers = self._counted("claimed")
+            multipliers = self._counted_multipliers("claimed")
         z = joint_or_only(multipliers)
         return renyi(z, self.sampler["rate"], orders)
 
@@ -331,7 +331,7 @@ class DecayingBudgetPlan(BudgetPlan):
         self._claimed = np.array(state["claimed"])
 
 
-def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
+def _share_noise(total: float, multipliers: Sequence[float | None]) -> list[float]:
     """Return multipliers of releases that together cost at most one of `total`.
 
     Multipliers that are None get equal values: with n of them besides fixed ones z_i,
@@ -363,7 +363,9 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
     return filled
 
 
-def _divided(multipliers: Sequence[float | None], ratios: Sequence[float]) -> list[Any]:
+def _divide_by_ratios(
+    multipliers: Sequence[float | None], ratios: Sequence[float]
+) -> list[Any]:
     """Return each multiplier over its ratio; None stays None."""
     quotients: list[Any] = []
     for z, ratio in zip(multipliers, ratios, strict=True):
