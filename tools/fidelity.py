@@ -39,6 +39,7 @@ DATA = ROOT / "docs" / "fidelity"
 PAGE = ROOT / "docs" / "fidelity.md"
 PUBLISHED = ROOT / "config" / "published.csv"
 MEASUREMENTS = ROOT / "docs" / "measurements.md"
+NUMBERS = ROOT / "docs" / "measurements" / "numbers.txt"
 
 PAPERS = {
     "dp-fedmeta": ("DP-FedMeta", "dp-fedmeta"),
@@ -85,6 +86,9 @@ UNDECIDED = (
     "not decided",
 )
 """Statuses that leave the paper's result open."""
+
+WITHOUT_ROW = ("nothing to measure", "a setting")
+"""Statuses without a number: the page lists their results below the table."""
 
 QUANTITIES = (
     "accuracy",
@@ -362,11 +366,12 @@ def read_missing() -> list[MissingRun]:
 
 
 def read_measurements() -> dict[str, Measurement]:
-    """Return the rows of docs/measurements.md, by name."""
+    """Return the rows of docs/measurements.md and their numbers, by name."""
     rows = {}
-    for line in MEASUREMENTS.read_text(encoding="utf-8").splitlines():
+    texts = [path.read_text(encoding="utf-8") for path in (MEASUREMENTS, NUMBERS)]
+    for line in "\n".join(texts).splitlines():
         row = re.match(r"\| ([MR]\d+) \|", line)
-        numbers = re.match(r"- \*\*([MR]\d+)\*\*", line)
+        numbers = re.match(r"- ([MR]\d+) ", line)
         if row:
             data = line.split(" | ")[3]
             rows[row[1]] = Measurement(text=_remove_markup(line), data=data)
@@ -1069,9 +1074,11 @@ def _make_row(*cells: str) -> str:
 
 
 def _make_result_rows(paper: str) -> Iterable[str]:
-    """Yield a row of the page for each result of a paper."""
+    """Yield a row of the page for each result of a paper that can be measured."""
     numbers = read_published()
     for result in read_results(paper):
+        if result.status in WITHOUT_ROW:
+            continue
         ours = result.ours
         if ours:
             ours = f"[{ours}]({result.page})"
@@ -1087,6 +1094,23 @@ def _make_result_rows(paper: str) -> Iterable[str]:
             f"**{result.status}**",
             _add_links(_describe_evidence(result)),
         )
+
+
+def _make_lists(paper: str) -> Iterable[str]:
+    """Yield a list for each status whose results have no row, with each explanation."""
+    for status in WITHOUT_ROW:
+        by_explanation: dict[str, list[str]] = {}
+        for result in read_results(paper):
+            if result.status == status:
+                results = by_explanation.setdefault(result.explanation, [])
+                results.append(f"{result.location}, {result.claim}")
+        lines = [
+            f"- {'; '.join(results)}. {_add_links(explanation)}".rstrip()
+            for explanation, results in by_explanation.items()
+        ]
+        if lines:
+            yield f"**{status}**:"
+            yield "\n".join(lines)
 
 
 def _describe_evidence(result: Result) -> str:
@@ -1109,22 +1133,61 @@ def _remove_brackets(text: str) -> str:
     return text.replace(" [", " (").replace("]", ")").replace(" = ", " ")
 
 
-def _make_setting_rows(paper: str, plan: Plan) -> Iterable[str]:
-    """Yield a row of the page for each setting of a paper."""
+def _make_run_rows(runs: Iterable[RunSettings]) -> Iterable[str]:
+    """Yield a row for each of our runs.
+
+    Settings that are those of a row above are named by that row, if there are three.
+    """
+    above: dict[str, list[str]] = {}
+    for row in runs:
+        entries = _split(row.differs)
+        parts = [name for name, known in above.items() if {*known} <= {*entries}]
+        part = max(parts, key=lambda name: len(above[name]), default="")
+        differs = row.differs
+        if part and len(above[part]) >= 3:
+            further = [entry for entry in entries if entry not in above[part]]
+            differs = "; ".join([f"as `{part}`", *further])
+        above[row.name] = entries
+        yield _make_row(
+            f"`{row.name}`",
+            _add_links(row.runs),
+            _add_links(differs),
+            _add_links(row.open),
+            row.fitted,
+        )
+
+
+def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
+    """Yield a paper's settings: a list of those that are equal, a table of the others."""
+    equal = []
+    others = []
     for setting in read_settings():
         if setting.paper != paper:
             continue
         compared = compare(setting, plan)
-        reason = "" if compared.verdict == "equal" else setting.reason
+        if compared.verdict == "equal":
+            equal.append(f"{setting.setting}: {compared.ours or setting.text}")
+            continue
         key = f" (`{setting.key}`)" if setting.key else ""
-        yield _make_row(
-            setting.location,
-            setting.setting + key,
-            setting.text,
-            compared.ours,
-            f"**{compared.verdict}**",
-            _add_links(reason),
+        others.append(
+            _make_row(
+                setting.location,
+                setting.setting + key,
+                setting.text,
+                compared.ours,
+                f"**{compared.verdict}**",
+                _add_links(setting.reason),
+            )
         )
+    yield (
+        f"**equal** ({len(equal)}; `docs/fidelity/settings.csv` has section, key and"
+        f" wording of each): {'; '.join(equal)}."
+    )
+    yield "Other settings:"
+    yield (
+        "| where | setting (key) | the text | `paper` preset | verdict |"
+        " reason, or reading |\n|---|---|---|---|---|---|\n" + "\n".join(others)
+    )
 
 
 def _make_summary() -> Iterable[str]:
@@ -1183,24 +1246,19 @@ def make_page(plan: Plan) -> str:
             "| where (our item) | what | published | ours | difference | our runs |"
             " status | evidence and explanation |\n|---|---|---|---|---|---|---|---|\n"
             + "\n".join(_make_result_rows(paper)),
+            *_make_lists(paper),
             "### How our runs differ from the text",
             "| runs | what was run | settings that differ: ours (the text's) | open in"
             " the text: ours | fitted |\n|---|---|---|---|---|\n"
             + "\n".join(
-                _make_row(
-                    f"`{row.name}`",
-                    _add_links(row.runs),
-                    _add_links(row.differs),
-                    _add_links(row.open),
-                    row.fitted,
+                _make_run_rows(
+                    row
+                    for row in runs
+                    if row.paper == paper or (not row.paper and row.name in used_runs)
                 )
-                for row in runs
-                if row.paper == paper or (not row.paper and row.name in used_runs)
             ),
             "### The paper's settings and the `paper` preset",
-            "| where | setting (key) | the text | `paper` preset | verdict |"
-            " reason, or reading |\n|---|---|---|---|---|---|\n"
-            + "\n".join(_make_setting_rows(paper, plan)),
+            *_make_settings(paper, plan),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -1244,7 +1302,7 @@ _HOW_TO = """## How to add a number
 
 `uv run python tools/fidelity.py` writes this page from `docs/fidelity/`.
 
-1. Add its row to [measurements](measurements.md), with the number, and the number to a page of `docs/` (findings or results).
+1. Add its row to [measurements](measurements.md), the number to `docs/measurements/numbers.txt` and to a page of `docs/` (findings or results).
 2. In `docs/fidelity/claims/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
    and `explanation`; for an effect the `baseline`, for an explanation `cause`, `from` and `to`, for an open row the `cost`. If the
    settings are new, add a row to `docs/fidelity/runs.csv`.

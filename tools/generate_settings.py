@@ -74,22 +74,20 @@ def _describe_runs() -> Iterator[str]:
     yield "## A run\n"
     keys = [key for key, accepted in keys_of(Method).items() if not accepted.bases]
     yield _make_table(Method, keys=keys)
+    described: dict[type[Settings], str] = {}
     for key, methods in _find_methods_by_section().items():
         classes = dict.fromkeys(
             cls for method in methods for cls in keys_of(method)[key].classes
         )
-        methods_text = ""
-        if len(methods) < len(METHODS):
-            names = ", ".join(f"`{method.name}`" for method in methods)
-            methods_text = f" Of {names}."
         yield f"### `{key}`\n"
         kinds = [cls for cls in classes if kind_of(cls)]
         if kinds:
-            names = ", ".join(f"`{kind_of(cls)}`" for cls in kinds)
-            yield f"One of {names}.{methods_text}\n"
-            for cls in kinds:
-                yield from _describe_part(key, cls)
+            yield from _describe_kinds(key, kinds, described)
         else:
+            methods_text = ""
+            if len(methods) < len(METHODS):
+                names = ", ".join(f"`{method.name}`" for method in methods)
+                methods_text = f" Of {names}."
             for cls in classes:
                 yield f"{_read_summary(cls)}{methods_text}\n"
                 yield _make_table(cls)
@@ -100,16 +98,40 @@ def _describe_runs() -> Iterator[str]:
     }
     for key, title in families.items():
         yield f"### {title}\n"
-        for cls in _find_inner_parts(key):
-            yield from _describe_part(key, cls)
+        yield from _describe_kinds(key, _find_inner_parts(key), described)
 
 
-def _describe_part(key: str, cls: type[Settings]) -> Iterator[str]:
-    """Yield the section on one kind of part at a key."""
-    yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
-    yield f"{_read_summary(cls)}\n"
-    if len(fields_of(cls)) > 1:
-        yield _make_table(cls)
+def _describe_kinds(
+    key: str, kinds: list[type[Settings]], described: dict[type[Settings], str]
+) -> Iterator[str]:
+    """Yield the sections on the kinds of part at a key.
+
+    Rows that all kinds have are in one table before them. A kind that another key has
+    too is described there.
+
+    Args:
+        key: the key.
+        kinds: the classes of the kinds.
+        described: the names of the kinds described so far; those of this key are added.
+    """
+    known = [cls for cls in kinds if cls in described]
+    if known == kinds:
+        names = ", ".join(f"`{described[cls]}`" for cls in kinds)
+        yield f"As {names}.\n"
+        return
+    rows = {cls: _make_rows(cls) for cls in kinds}
+    first, *others = rows.values()
+    shared = [row for row in first if others and all(row in rest for rest in others)]
+    if shared:
+        yield "Keys of all kinds:\n"
+        yield _format_table(shared)
+    for cls in kinds:
+        described[cls] = f"{key}.{tag_of([cls])}: {kind_of(cls)}"
+        yield f"#### `{described[cls]}`\n"
+        yield f"{_read_summary(cls)}\n"
+        own = [row for row in rows[cls] if row not in shared]
+        if own:
+            yield _format_table(own)
 
 
 def _find_methods_by_section() -> dict[str, list[type[Method]]]:
@@ -136,20 +158,42 @@ def _find_inner_parts(key: str) -> list[type[Settings]]:
 def _describe_methods() -> Iterator[str]:
     """Yield the chapter on methods: the parts and the defaults of each."""
     yield "## Methods\n"
-    yield "The parts that each method accepts, and its defaults (layer 4).\n"
-    yield "| method | parts | defaults |\n|---|---|---|"
+    yield "The parts that each method accepts, and its defaults (layer 4). Families:\n"
+    families: dict[str, str] = {}
+    rows = []
     for name, method in METHODS.items():
-        takes = "; ".join(
-            f"{key}: {', '.join(accepted.parts)}"
-            for key, accepted in keys_of(method).items()
-            if key not in Method.model_fields and accepted.parts
-        )
+        takes = []
+        for key, accepted in keys_of(method).items():
+            if key in Method.model_fields or not accepted.parts:
+                continue
+            kinds = ", ".join(accepted.parts)
+            (base, *others) = accepted.bases
+            if kind_of(base) is None and not others:
+                families[base.__name__] = kinds
+                kinds = f"*{base.__name__}*"
+            takes.append(f"{key}: {kinds}")
+        rows.append((name, method, "; ".join(takes)))
+    for family, kinds in families.items():
+        yield f"- *{family}*: {kinds}"
+    yield "\n| method | parts | defaults |\n|---|---|---|"
+    for name, method, parts in rows:
         defaults = yaml.safe_dump(
-            dict(method.defaults), default_flow_style=True, width=10**6
+            _find_chosen_defaults(method), default_flow_style=True, width=10**6
         ).strip()
-        shown_defaults = f"`{defaults}`" if method.defaults else ""
-        yield f"| `{name}` | {takes or 'nothing is trained'} | {shown_defaults} |"
+        shown_defaults = f"`{defaults}`" if defaults != "{}" else ""
+        yield f"| `{name}` | {parts or 'nothing is trained'} | {shown_defaults} |"
     yield ""
+
+
+def _find_chosen_defaults(method: type[Method]) -> dict[str, Any]:
+    """Return a method's defaults, without the kinds of parts that have one kind."""
+    chosen = {}
+    for key, values in method.defaults.items():
+        if len(keys_of(method)[key].parts) == 1:
+            values = {name: value for name, value in values.items() if name != "kind"}
+        if values:
+            chosen[key] = values
+    return chosen
 
 
 def _describe_configuration() -> Iterator[str]:
@@ -175,7 +219,25 @@ def _read_summary(cls: type[Settings]) -> str:
 
 
 def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
-    """Return a Markdown table of a section's keys.
+    """Return a Markdown table of a section's keys; see `_make_rows`."""
+    return _format_table(_make_rows(cls, keys))
+
+
+def _format_table(rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table, without the last column if it is empty."""
+    names = ("key", "value", "default", "meaning", "paper")
+    if not any(row[-1] for row in rows):
+        names = names[:-1]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for row in rows:
+        lines.append(f"| {' | '.join(row[: len(names)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _make_rows(
+    cls: type[Settings], keys: list[str] | None = None
+) -> list[tuple[str, ...]]:
+    """Return the rows of a section's keys.
 
     A row has the key, its type with bounds, its default, its meaning, and the paper's
     value.
@@ -184,7 +246,7 @@ def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
         cls: the section's class.
         keys: the keys of the table; None: all but the key of a part's kind.
     """
-    lines = ["| key | value | default | meaning | paper |", "|---|---|---|---|---|"]
+    rows = []
     for key, field in fields_of(cls).items():
         is_kind = key == tag_of([cls]) and kind_of(cls)
         if is_kind or (keys is not None and key not in keys):
@@ -192,7 +254,7 @@ def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
         accepted = keys_of(cls)[key]
         value = _describe_type(field.annotation, field.metadata)
         if accepted.parts:
-            value = f"one of {', '.join(accepted.parts)}"
+            value = ", ".join(accepted.parts)
             if accepted.nullable:
                 value += " or null"
         default = ""
@@ -204,9 +266,8 @@ def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
         extra = field.json_schema_extra
         paper = extra.get("paper", "") if isinstance(extra, dict) else ""
         cells = (f"`{key}`", value, default, meaning, paper)
-        escaped = (str(cell).replace("|", "\\|") for cell in cells)
-        lines.append(f"| {' | '.join(escaped)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(tuple(str(cell).replace("|", "\\|") for cell in cells))
+    return rows
 
 
 def _format_default(value: Any) -> str:
@@ -358,7 +419,7 @@ def make_files(root: Path) -> Mapping[Path, str]:
 
 
 def _describe_type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """Return the type of a key in words, e.g. "a number above 0 or null".
+    """Return the type of a key in words, e.g. "number > 0 or null".
 
     Args:
         annotation: the type.
@@ -366,23 +427,38 @@ def _describe_type(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """
     ordered = sorted(members(annotation), key=lambda member: member is types.NoneType)
     text = " or ".join(map(_name_type, ordered))
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-    limits = []
+    bounds: dict[str, str] = {}
     for rule in metadata:
-        limits += [
-            f"{word} {_format_bound(getattr(rule, key))}"
-            for key, word in words.items()
+        bounds |= {
+            key: _format_bound(getattr(rule, key))
+            for key in ("gt", "ge", "lt", "le")
             if hasattr(rule, key)
-        ]
+        }
         pattern = getattr(rule, "pattern", None)
         if pattern:
             form = f"like {pattern}"
             if pattern == LOWER_CASE:
                 form = "of lower-case letters, digits and hyphens"
             text = text.replace("text", f"text {form}", 1)
-    if limits:
-        text = text.replace("number", "number " + " and ".join(limits), 1)
+    if bounds:
+        name = "integer" if "integer" in text else "number"
+        text = text.replace(name, f"{name} {_format_interval(bounds)}", 1)
     return text
+
+
+def _format_interval(bounds: Mapping[str, str]) -> str:
+    """Return an interval: "1 to 10" with both ends, else as "(0, 1]" or "≥ 0"."""
+    low = bounds.get("ge", bounds.get("gt"))
+    high = bounds.get("le", bounds.get("lt"))
+    if high is None:
+        return f"≥ {low}" if "ge" in bounds else f"> {low}"
+    if low is None:
+        return f"≤ {high}" if "le" in bounds else f"< {high}"
+    if {"ge", "le"} <= bounds.keys():
+        return f"{low} to {high}"
+    return (
+        f"{'[' if 'ge' in bounds else '('}{low}, {high}{']' if 'le' in bounds else ')'}"
+    )
 
 
 def _format_bound(value: float) -> str:
@@ -396,20 +472,18 @@ def _name_type(annotation: Any) -> str:
         annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Literal:
-        return "one of " + ", ".join(
-            str(value) for value in typing.get_args(annotation)
-        )
+        return ", ".join(map(str, typing.get_args(annotation)))
     names: Mapping[Any, str] = {
-        int: "a whole number",
-        float: "a number",
+        int: "integer",
+        float: "number",
         bool: "true or false",
         str: "text",
         types.NoneType: "null",
-        list: "a list",
-        tuple: "a list",
-        frozenset: "a list",
+        list: "list",
+        tuple: "list",
+        frozenset: "list",
     }
-    return names.get(origin, "a group of keys")
+    return names.get(origin, "keys")
 
 
 if __name__ == "__main__":
