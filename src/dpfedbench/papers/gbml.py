@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
@@ -113,18 +113,25 @@ class Reptile(ClientUpdate):
             )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        sampler = within_task(
+        if _noises_updates(run.client_sums):
+            return {OWN_UPDATE: _own_update_sampler(run)}
+        return {TASK: self._task_sampler(run)}
+
+    def _task_sampler(self, run: Run) -> Sampler:
+        return within_task(
             run,
             _examples_of_client(run),
             steps=self.inner_steps,
             batches=self.batches,
         )
-        return {TASK: sampler}
 
     def clients(self, setup: Setup) -> Clients:
-        mechanisms = create_mechanisms(setup, self.samplers(setup.run, 0))
-        seed = setup.run.stream_seed
-        return ClientsWithinTask(setup, mechanisms, functools.partial(self.write, seed))
+        write = functools.partial(self.write, setup.run.stream_seed)
+        samplers = {TASK: self._task_sampler(setup.run)}
+        if _noises_updates(setup.client_sums):
+            plain = dataclasses.replace(setup, client_sums=())
+            return noised_clients(setup, write, create_mechanisms(plain, samplers))
+        return ClientsWithinTask(setup, create_mechanisms(setup, samplers), write)
 
     def write(self, seed: int, turn: Turn, worker: Any, out: torch.Tensor) -> float:
         """Write a client's difference of the weights to `out`.
@@ -184,28 +191,9 @@ def poisson_batches(
     return [np.flatnonzero(row) for row in rng.random((steps, examples)) < 1 / steps]
 
 
-class NoisedUpdate(ClientUpdate):
-    """Client update that clips and noises the contributions of Reptile: each client
-    takes a private sum over its one contribution.
-
-    The class has no kind, so that no configuration can name it. A method wraps it
-    around its client update.
-    """
-
-    sends = "noised-update-sum"
-    keeps_state = None  # each client takes part once
-    client_data: ClassVar[str] = "tasks"
-
-    update: Reptile = setting(doc="client update whose contributions are noised")
-
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        return {OWN_UPDATE: _own_update_sampler(run)}
-
-    def clients(self, setup: Setup) -> Clients:
-        plain = dataclasses.replace(setup, client_sums=())
-        mechanisms = create_mechanisms(plain, self.update.samplers(setup.run, 0))
-        write = functools.partial(self.update.write, setup.run.stream_seed)
-        return noised_clients(setup, write, mechanisms)
+def _noises_updates(client_sums: Sequence[SumSpec]) -> bool:
+    """Return whether each client clips and noises its own update."""
+    return any(spec.name == OWN_UPDATE for spec in client_sums)
 
 
 def _own_update_sampler(run: Run) -> Sampler:
@@ -354,10 +342,6 @@ class LocalReptile(NonPrivateReptile):
     own_update: OwnUpdate = OwnUpdate(
         threshold=0.25, multiplier=0.51, epsilon=None, delta=1e-3, profile="claimed"
     )
-
-    @property
-    def client(self) -> NoisedUpdate:
-        return NoisedUpdate(update=self.client_update)  # type: ignore[call-arg]  # it has no kind
 
     def sums(self) -> list[SumSpec]:
         return [self.own_update.sum(OWN_UPDATE, observer="server"), *super().sums()]
