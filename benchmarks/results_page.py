@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.configuration import Configuration, read_shipped
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.results.items import Item
 from dpfedbench.results.page import Product, make
@@ -33,9 +31,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--runs", type=int, default=2000)
     arguments = parser.parse_args()
-    files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
-    texts = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
-    configuration = Configuration.read(overlaid(*texts))
+    configuration = Configuration.read(read_shipped(CONFIG))
     plan = make_plan(configuration)
     audited_runs = plan.audited_runs()
     items = [item.describe(audited_runs) for item in plan.items.values()]

@@ -21,15 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from dpfedbench.data.registry import prepare
 from dpfedbench.evaluation import evaluate
-from dpfedbench.experiments.configuration import (
-    Configuration,
-    overlaid,
-    shipped_files,
-)
+from dpfedbench.experiments.configuration import Configuration, read_shipped
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json
 from dpfedbench.training.accounts import account_run
@@ -64,14 +59,8 @@ def find_run(
         task: task; None: any.
         seed: seed of the run.
     """
-    config = ROOT / "config"
-    if preset == "default":
-        files = shipped_files(config)
-    else:
-        files = shipped_files(config, preset)
-        files.append(config / "presets" / f"{preset}.yaml")
-    texts = [yaml.safe_load(file.read_text("utf-8")) for file in files]
-    plan = make_plan(Configuration.read(overlaid(*texts)))
+    values = read_shipped(ROOT / "config", None if preset == "default" else preset)
+    plan = make_plan(Configuration.read(values))
     paper, _, name = item.partition("/")
     runs = [
         run

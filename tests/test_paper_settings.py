@@ -5,10 +5,12 @@ docs/fidelity.md has the settings that the texts state (tests/test_fidelity.py).
 
 import math
 
+import yaml
 from scipy.special import logsumexp
 
 from dpfedbench.method import Method
 from tests.dpfedbench.test_experiments import planned
+from tests.shipped import ROOT
 
 
 def runs_of(paper: str, item: str) -> dict[str, Method]:
@@ -79,3 +81,44 @@ def test_dp_fnas_trains_the_found_cells_as_darts():
             assert run.private
             assert not run.model.batch_normalisation
             assert not run.model.auxiliary
+
+
+VALUES = {"run", "small", "methods", "variants", "tasks", "published_at"}
+VALUES |= {"published_at_methods"}
+
+
+def lines_of_values() -> int:
+    """Return the number of lines with values in config/presets/paper.yaml.
+
+    Those are the lines of the sections `VALUES` of the configuration and of its
+    experiments, with their headings, without comments and empty lines. All other lines
+    are tables and figures.
+    """
+    text = (ROOT / "config" / "presets" / "paper.yaml").read_text(encoding="utf-8")
+    whole = yaml.compose(text)
+    (experiments,) = (value for key, value in whole.value if key.value == "experiments")
+    groups = [whole, *(value for _, value in experiments.value)]
+    lines = text.splitlines()
+    count = 0
+    for group in groups:
+        if not isinstance(group, yaml.MappingNode):
+            continue
+        for key, value in group.value:
+            if key.value in VALUES:
+                section = lines[key.start_mark.line : value.end_mark.line + 1]
+                if value.end_mark.column == 0 or not value.flow_style:
+                    section = section[:-1]
+                count += sum(not _is_comment(line) for line in section)
+    return count
+
+
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def test_paper_preset_has_few_lines_of_values():
+    """The classes of the methods and the papers' files state the values.
+
+    They were 153 lines when the experiment files had the small sizes.
+    """
+    assert lines_of_values() <= 60

@@ -83,13 +83,15 @@ def test_plan_has_a_run_of_two_items_once() -> None:
 
 
 def test_configuration_layers_lie_in_order() -> None:
-    """run < paper < task < method's defaults < methods < the paper's methods < cell.
+    """small < run < paper < task < method's defaults < methods < the paper's methods < cell.
 
     The test sets the layers one by one, and each time sees the last one.
     """
     values = configuration()
     values["experiments"] = {"dp-fedmeta": values["experiments"]["dp-fedmeta"]}
+    del values["experiments"]["dp-fedmeta"]["run"]["clipping"]
     sections = [
+        "small.dp-agr",
         "run",
         "experiments.dp-fedmeta.run",
         "experiments.dp-fedmeta.tasks.omniglot-1shot",
@@ -228,9 +230,12 @@ LOTS = ("local-record", "fedavg")
         if method.trained and "party" not in method.groups()
     ],
 )
-def test_own_experiment_has_small_sizes_without_asking(name: str) -> None:
+@pytest.mark.parametrize("preset", [None, "paper"])
+def test_own_experiment_has_small_sizes_without_asking(
+    name: str, preset: str | None
+) -> None:
     """It states the data and the method alone. The classes have the papers' sizes:
-    400,000 clients, 34,000 rounds.
+    400,000 clients, 34,000 rounds. The preset `paper` changes the shipped papers alone.
     """
     takes_records = set(LOTS) & set(METHODS[name].groups())
     pretrains = METHODS[name].pretrains
@@ -241,7 +246,7 @@ def test_own_experiment_has_small_sizes_without_asking(name: str) -> None:
     if name in ("dp-fedavg", "dp-scaffold"):
         settings |= {"run": {"clients": RECORDS["clients"], "model": "cnn"}}
         task = RECORDS | {"participation": {"kind": "poisson", "cohort": 2}}
-    values = configuration() | {
+    values = configuration(preset) | {
         "experiments": {
             "mine": {
                 "title": "Mine",

@@ -40,9 +40,10 @@ def overlays_of(
     method: type[Method],
 ) -> list[Values]:
     """Return the overlays that the cells of a method at a task share, in order."""
+    small = configuration.small if experiment.sizes == "small" else {}
     return [
+        *(small.get(group, {}) for group in method.groups()),
         configuration.run,
-        *(configuration.small.get(group, {}) for group in method.groups()),
         experiment.run,
         experiment.tasks[task],
         method.defaults,

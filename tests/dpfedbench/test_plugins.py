@@ -192,6 +192,7 @@ def test_plugin_package_brings_experiments_and_overlays_of_presets(
     experiments = (
         "benchmark/config.yaml benchmark/experiments/a.yaml"
         " brings/config/experiments/b.yaml benchmark/experiments/c.yaml"
+        " benchmark/small.yaml"
     )
     overlay = "brings/config/presets/smoke.yaml"
     assert output.splitlines() == [experiments, f"{experiments} {overlay}", experiments]

@@ -36,9 +36,11 @@ except Exception:
     traceback.print_exc()
     sys.exit(1)
 
-# Experiments of the repository and of plugins, without a preset what a first look leaves out of them, then those of the user's
-# folder (`experiments_folder`).
-DEFAULTS, *SHIPPED = shipped_files(ROOT / "config", config.get("preset"))
+# Experiments of the repository and of plugins, their small sizes, without a preset what a first look leaves out of them, then
+# those of the user's folder (`experiments_folder`).
+DEFAULTS, *SHIPPED = shipped_files(
+    ROOT / "config", config.get("preset"), config.get("sizes", "small")
+)
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
 GIVEN = [*OWN_FILES, *FOLDER_FILES, *workflow.config_settings.configfiles]

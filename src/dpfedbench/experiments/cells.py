@@ -432,18 +432,20 @@ def _shared_values(
 ) -> dict[str, Any]:
     """Return the values that the cells of a method at a task of a paper share.
 
-    They are those of the method's class, and over them the configuration's overlay for
-    all methods and its small sizes, the overlays of the paper and of the task for all
-    methods, the method's defaults, and the overlays for groups of methods and for the
-    method (the configuration's, then the paper's).
+    They are those of the method's class, and over them the configuration's small values
+    (unless the paper has the published sizes), its overlay for all methods, the
+    overlays of the paper and of the task for all methods, the method's defaults, and
+    the overlays for groups of methods and for the method (the configuration's, then the
+    paper's).
     """
     configuration = item.known.configuration
     experiment = item.experiment
     where = f"experiments.{item.paper}"
+    small = configuration.small if experiment.sizes == "small" else {}
     values = method.default_values()
     for key, overlay in (
+        *_sections(method, "small", small),
         ("run", keep_declared(method, configuration.run)),
-        *_sections(method, "small", configuration.small),
         (f"{where}.run", keep_declared(method, experiment.run)),
         (f"{where}.tasks.{task}", keep_declared(method, experiment.tasks[task])),
         (f"{method.name}.defaults", method.defaults),
@@ -457,10 +459,16 @@ def _shared_values(
 def _sections(
     method: type[Method], where: str, sections: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the overlays for a method with their keys, those for more methods first."""
+    """Yield the overlays for a method with their keys, those for more methods first.
+
+    The one for all methods is without the parts that are not for this method.
+    """
     for group in method.groups():
         if group in sections:
-            yield f"{where}.{group}", sections[group]
+            overlay = sections[group]
+            if group == "all":
+                overlay = keep_declared(method, overlay)
+            yield f"{where}.{group}", overlay
 
 
 def _read(method: type[Method], values: Mapping[str, Any]) -> Run:

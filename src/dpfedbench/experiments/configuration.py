@@ -39,6 +39,7 @@ Seeds = Annotated[
 ]
 Numbers = Annotated[tuple[float, ...], _some, pydantic.AfterValidator(_each_once)]
 Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
+Sizes = Literal["small", "published"]
 
 
 class Data(Settings):
@@ -357,6 +358,13 @@ class Experiment(Settings):
 
     title: str = setting(doc="title of the paper")
     source: str = setting("", doc="citation of the paper")
+    sizes: Sizes = setting(
+        "small",
+        doc=(
+            "values below this experiment's: small: those of the configuration's"
+            " `small`; published: those that the classes of the methods state"
+        ),
+    )
     run: Overlay = setting(
         {}, doc="overlay of every run of this paper, over the configuration's `run`"
     )
@@ -408,15 +416,23 @@ class Configuration(Settings):
         ),
     )
     machine: Machine = Machine()
-    run: Overlay = setting(
-        {}, doc="default run, over which papers, tasks, methods and series are merged"
+    sizes: Sizes = setting(
+        "small",
+        doc=(
+            "sizes of the shipped papers' runs: small: config/small.yaml is laid over"
+            " their files; published: it is not"
+        ),
     )
     small: dict[str, Overlay] = setting(
         {},
         doc=(
-            "sizes of runs that state none, over `run` and below the papers, by the"
-            " name of a method, of a family (client-level, local-record, party) or all"
+            "values of runs that state none, below `run`, by the name of a method, of a"
+            " family (client-level, local-record, party) or all; not for experiments"
+            " with `sizes: published`"
         ),
+    )
+    run: Overlay = setting(
+        {}, doc="overlay of all runs, below those of papers, tasks, methods and series"
     )
     methods: dict[str, Overlay] = setting(
         {},
@@ -443,18 +459,22 @@ class Configuration(Settings):
     )
 
 
-def shipped_files(config: Path, preset: Any = None) -> list[Path]:
+def shipped_files(config: Path, preset: Any = None, sizes: Any = None) -> list[Path]:
     """Return the configuration files below the user's, in the order of their merging.
 
     They are config.yaml, the experiments of the benchmark and of plugins in the order
-    of their names, and the plugins' overlays for the preset. The benchmark's own preset
-    is a file of the user, `--configfile`. Without a preset, the files first-look.yaml
-    leave out points of the experiments.
+    of their names, the benchmark's small sizes, and the plugins' overlays for the
+    preset. The benchmark's own preset is a file of the user, `--configfile`. Without a
+    preset, the files first-look.yaml leave out points of the experiments.
 
     Args:
         config: the folder `config` of the benchmark.
         preset: name of the preset; None without one.
+        sizes: "published" leaves the small sizes out; None: as the preset's file says.
     """
+    if sizes is None and preset:
+        preset_file = config / "presets" / f"{preset}.yaml"
+        sizes = read_file(preset_file).get("sizes") if preset_file.exists() else None
     plugins.load()
     folders = [config, *plugins.config_folders()]
     experiments = [
@@ -467,8 +487,22 @@ def shipped_files(config: Path, preset: Any = None) -> list[Path]:
     return [
         config / "config.yaml",
         *sorted(experiments, key=lambda file: file.stem),
+        *([] if sizes == "published" else [config / "small.yaml"]),
         *(file for file in overlays if file.exists()),
     ]
+
+
+def read_shipped(config: Path, preset: str | None = None) -> dict[str, Any]:
+    """Return the merged values of the benchmark's files, and of one of its presets.
+
+    Args:
+        config: the folder `config` of the benchmark.
+        preset: name of the preset; None without one.
+    """
+    files = shipped_files(config, preset)
+    if preset:
+        files.append(config / "presets" / f"{preset}.yaml")
+    return overlaid(*map(read_file, files))
 
 
 def check_folder(folder: str | None) -> None:

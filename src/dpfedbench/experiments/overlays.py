@@ -50,10 +50,10 @@ def overlays(
     The group is a name of `Method.groups`; "" for overlays that all methods share, of
     which a method takes the parts that it declares.
     """
-    yield "run", configuration.run, ""
     for key in ("small", "methods"):
         for name, overlay in getattr(configuration, key).items():
             yield f"{key}.{name}", overlay, name
+    yield "run", configuration.run, ""
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             where = f"experiments.{paper}"

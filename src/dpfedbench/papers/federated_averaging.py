@@ -20,8 +20,9 @@ from __future__ import annotations
 import dataclasses
 
 from dpfedbench.errors import BenchError
-from dpfedbench.method import Method
+from dpfedbench.papers.adap_dp_fl import Silos
 from dpfedbench.papers.shared import ClientLevelMethod
+from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.server.server_step import Average, Step
 from dpfedbench.training.client_updates.local_steps import LocalSteps
 from dpfedbench.training.client_updates.model_difference import (
@@ -34,13 +35,15 @@ from dpsum.participation import BallsAndBins, OnePass, Poisson, PoissonLots
 from dpsum.sums import SumSpec
 
 
-class FedAvg(Method):
+class FedAvg(Silos):
     """FedAvg without privacy: the upper bound of Adap DP-FL and of DP-FedAvg.
 
     With `local-steps` every client trains in every round, along the sums of its lots,
     and the server averages the models, as in Adap DP-FL. With `model-difference` or
     another `DifferenceUpdate`, each client of a cohort trains on all of its records,
     and the server steps along the mean.
+
+    The values of the class are those of Adap DP-FL, Section V.
     """
 
     name = "fedavg"
@@ -48,9 +51,14 @@ class FedAvg(Method):
     paper = "adap-dp-fl"
     version = "2"
 
-    participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
-    client_update: LocalSteps | DifferenceUpdate = LocalSteps()
-    server: Average | Step = Average()
+    # The number of rounds is not stated.
+    participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots(  # type: ignore[assignment]  # more than the paper's
+        cohort=78, rounds=4000
+    )
+    client_update: LocalSteps | DifferenceUpdate = LocalSteps(  # type: ignore[assignment]  # more than the paper's
+        inner_steps=1, inner_rate=0.002, optimizer=Adam(), keep_state=True
+    )
+    server: Average | Step = Average()  # type: ignore[assignment]  # more than the paper's
 
     def check(self) -> None:
         lots = isinstance(self.participation, PoissonLots)

@@ -9,10 +9,11 @@ from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
 from dpfedbench.config.sections import PartitionScheme, Task, Validation
 from dpfedbench.errors import BenchError
-from dpfedbench.models.zoo.darts import DartsSearch
+from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 from dpfedbench.papers.dp_fnas.released_search import ByKernel, ReleasedSearchSteps
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.papers.shared import PartyMethod
+from dpfedbench.parts.augmentation import Augmentation
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
 from dpfedbench.parts.partitions.fragments import Fragments
@@ -26,20 +27,39 @@ from dpsum.noise import Gaussian
 from dpsum.participation import PoissonLots
 from dpsum.sums import SumSpec
 
+WEIGHT_STEP = StepOfSum(
+    rate=0.025,
+    optimizer=Sgd(momentum=0.9),
+    schedule=Cosine(final_rate=0.001),
+    decay=0.0003,
+)
+"""Step of the weights, at the rates of the released code."""
+
 SEARCH = SearchSteps(
     parties="sum",
-    weights=StepOfSum(
-        rate=0.025,
-        optimizer=Sgd(momentum=0.9),
-        schedule=Cosine(final_rate=0.001),
-        decay=0.0003,
-    ),
+    weights=WEIGHT_STEP,
     architecture=StepOfSum(rate=0.0003, optimizer=Adam(), decay=0.001),
 )
 """Steps of a search: Algorithm 1, at the rates of the released code."""
 
 
-class Fnas(PartyMethod):
+class Parties(PartyMethod):
+    """Federation of the paper (Section 4.1): one party, CIFAR-10."""
+
+    dataset: str = "cifar-10"
+    task: Task = Task(ways=10, shots=0)
+    # (The sizes of tasks are for few-shot clients.)
+    clients: PartitionScheme = Fragments(  # type: ignore[call-arg]  # its tag is partition
+        count=1,
+        fragments=50_000,
+        examples_per_class=6,
+        support_per_class=1,
+        query_per_class=1,
+    )
+    validation: Validation = Validation(tasks=1000)
+
+
+class Fnas(Parties):
     """FNAS: in each round two plain sums of each party, of the weights and of the
     architecture, and a step after each.
 
@@ -55,22 +75,11 @@ class Fnas(PartyMethod):
         "model": {"kind": "darts-search"},
     }
 
-    # Section 4.1: CIFAR-10; cells of four nodes. The sizes of the network, of a lot and
-    # of the training, and the steps are those of the released code.
-    dataset: str = "cifar-10"
-    task: Task = Task(ways=10, shots=0)
-    # (The sizes of tasks are for few-shot clients.)
-    clients: PartitionScheme = Fragments(  # type: ignore[call-arg]  # its tag is partition
-        count=1,
-        fragments=50_000,
-        examples_per_class=6,
-        support_per_class=1,
-        query_per_class=1,
-    )
+    # Section 4.1: cells of four nodes. The sizes of the network, of a lot and of the
+    # training, and the steps are those of the released code.
     model: ModelSettings = DartsSearch(nodes=4, cells=8, filters=16, pooling=1)
     participation: PoissonLots = PoissonLots(cohort=64, rounds=19_531)
     client_update: SearchSteps = SEARCH
-    validation: Validation = Validation(tasks=1000)
 
     def party_sums(self) -> list[SumSpec]:
         return [
@@ -162,23 +171,41 @@ class DpFnas(Fnas):
         )
 
 
-class Cells(PartyMethod):
+class Cells(Parties):
     """Training of known cells: in each round a plain sum over a lot of each party, and
     a step along the total. Not private.
 
     `batch-steps` trains the network as DARTS does, with batch normalisation, augmented
     images, drop path and a second classifier. Then no sum over records is taken.
+
+    Section 4.1: "All 50000 images in the training set were used for training the
+    composed architecture", "following (Liu et al., 2018)" (Section 4): 20 cells of 36
+    filters and 600 epochs. The lot, the second classifier's weight, cutout and drop
+    path are those of the released configuration; batch normalisation, random crop and
+    flip are those of DARTS.
     """
 
     name = "cells"
     title = "Known cells, not private"
     paper = "dp-fnas"
-    defaults = PartyMethod.defaults | {
-        "client_update": {"kind": "summed-steps"},
-        "model": {"kind": "darts-cells"},
-    }
+    defaults = PartyMethod.defaults | {"model": {"kind": "darts-cells"}}
 
-    client_update: SummedSteps | BatchSteps = SummedSteps()
+    model: ModelSettings = DartsCells(
+        nodes=4,
+        cells=20,
+        filters=36,
+        pooling=1,
+        batch_normalisation=True,
+        auxiliary=True,
+    )
+    participation: PoissonLots = PoissonLots(cohort=96, rounds=312_500)
+    # 0.473 is the mean of CIFAR-10's published channel means, to which DARTS blanks.
+    client_update: SummedSteps | BatchSteps = BatchSteps(
+        weights=WEIGHT_STEP,
+        augmentation=Augmentation(crop=4, flip=True, cutout=16, cutout_value=0.473),
+        drop_path=0.2,
+        auxiliary=0.4,
+    )
 
     def sums(self) -> list[SumSpec]:
         if isinstance(self.client_update, BatchSteps):
@@ -215,10 +242,14 @@ class DpCells(Cells):
         "budget": {"profile": "proven"},
     }
 
-    client_update: SummedSteps = SummedSteps()
-    clipping: Constant = Constant(threshold=1.0)
+    # The paper trains without privacy. Under privacy there is no augmentation, since
+    # each record's gradient is its own, and normalisation is within the record. The
+    # noise, the threshold and the budget are those of the search.
+    model: ModelSettings = DartsCells(nodes=4, cells=20, filters=36, pooling=1)
+    client_update: SummedSteps = SummedSteps(parties="sum", weights=WEIGHT_STEP)
+    clipping: Constant = Constant(threshold=0.01)
     noise: Gaussian = Gaussian()
-    budget: BudgetSettings = BudgetSettings()
+    budget: BudgetSettings = BudgetSettings(delta=1e-5, profile="proven")
 
     def party_sums(self) -> list[SumSpec]:
         (gradient_sum,) = super().party_sums()
