@@ -187,7 +187,7 @@ def test_plugin_package_brings_experiments_and_overlays_of_presets(
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
+        path.write_text("{}\n", encoding="utf-8")
     output = run_code(PRINT_FILES, folder=tmp_path, plugins="brings")
     experiments = (
         "benchmark/config.yaml benchmark/experiments/a.yaml"
