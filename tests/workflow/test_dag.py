@@ -1,6 +1,7 @@
 """The DAG of every preset and target, and the form of the workflow's files."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -43,6 +44,17 @@ def test_dag_of_a_paper_has_the_runs_that_it_shows(plan, target):
     assert counts["audited"] > counts["audit"]
     assert counts["account"] < 25
     assert counts["account"] <= counts["train"] <= counts["account"] + 1
+
+
+def test_dag_of_a_folder_follows_its_configuration(snakemake, tmp_path):
+    """The configuration of .test is the preset smoke."""
+    shutil.copytree(ROOT / ".test" / "config", tmp_path / "config")
+    done = snakemake("--dry-run", "dp_fnas")
+    assert done.returncode == 0, done.stderr
+    output = done.stdout + done.stderr
+    folders = re.findall(r"output: results/smoke/(?:tables|figures)/([\w-]+)/", output)
+    assert "dp-fnas" in folders
+    assert "results/tables" not in output
 
 
 def test_dag_of_the_frontier_and_of_the_libraries_has_no_audit(plan):
