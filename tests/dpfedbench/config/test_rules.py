@@ -36,9 +36,9 @@ def test_broken_rule_refuses_with_values_of_part_run_and_fault() -> None:
 
 
 def test_class_keeps_the_rules_of_its_bases_and_they_come_first() -> None:
-    with pytest.raises(BenchError, match="^size is 23"):
+    with pytest.raises(BenchError, match=r"^size is 23"):
         check_rules([Even(23)], RUN)
-    with pytest.raises(BenchError, match="^size 19 is odd$"):
+    with pytest.raises(BenchError, match=r"^size 19 is odd$"):
         check_rules([Even(19)], RUN)
 
 
