@@ -22,7 +22,7 @@ from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuant
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
 from dpsum.noise import Decaying
-from dpsum.participation import Participation, PoissonLots
+from dpsum.participation import PoissonLots
 from dpsum.skellam_noise import Skellam
 from dpsum.sums import SumSpec, composition_groups
 
@@ -33,13 +33,20 @@ if TYPE_CHECKING:
 def check_parts(run: Run) -> None:
     """Check the parts of a run against one another, its data and its sums.
 
+    dpsum itself refuses clients that do not fit the participation, and sums over the
+    same units that no account covers together.
+
     Raises:
         BenchError: two parts do not fit; names the keys and the remedy.
     """
+    plan = run.participation
+    if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
+        plan.plan(clients=run.clients.count, seed=0)
     for component in run.components:
         check_part(run, component)
     for rule in UPDATE_RULES:
         rule.check(run.client_update, run)
+    composition_groups(run.all_sums)
     for rule in SUM_RULES:
         rule.check(run.server_sum, run)
 
@@ -112,12 +119,6 @@ def check_part(run: Run, part: Any) -> None:
                 rule.check(part, run)
 
 
-def _refuse_participation(plan: Participation, run: Run) -> None:
-    """Have dpsum refuse clients that do not fit the participation."""
-    if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
-        plan.plan(clients=run.clients.count, seed=0)
-
-
 def _spent_by_counts(rule: PrivateQuantile, run: Run) -> str:
     """Return the noise of counts that alone spend the whole budget."""
     multiplier = run.noise.multiplier
@@ -129,7 +130,6 @@ def _spent_by_counts(rule: PrivateQuantile, run: Run) -> str:
 
 
 PART_RULES: Mapping[type, tuple[Rule, ...]] = {
-    Participation: (Rule(_refuse_participation, ""),),
     ClippingRule: (
         Rule(
             lambda rule, run: rule.groups == "all" and rule.noise_by_group != "joint",
@@ -292,6 +292,12 @@ def _refusal_of_coupled_records(update: Any, run: Run) -> str:
     return breach.refusal
 
 
+def _has_several_participations(update: Any, run: Run) -> bool:
+    """Return whether clients whose own sums count one participation have more."""
+    is_within_task = any(spec.within_task is not None for spec in run.client_sums)
+    return is_within_task and not run.participation.once
+
+
 UPDATE_RULES = (
     Rule(
         _partitions_of,
@@ -345,13 +351,13 @@ UPDATE_RULES = (
         " adaptation: set both to 0 for a model with a new last layer in the test",
     ),
     Rule(_refusal_of_coupled_records, "{fault}"),
+    Rule(
+        _has_several_participations,
+        "participation.kind is {run.participation.kind}, but within_task accounts for"
+        " one participation of a client: use one-pass or balls-and-bins",
+    ),
 )
 """Rules between what clients compute and the data that they hold."""
-
-
-def _sum_with_several_participations(server: SumSpec, run: Run) -> bool:
-    within = any(spec.within_task is not None for spec in run.client_sums)
-    return within and not run.participation.once
 
 
 def _group_of_other_noise(server: SumSpec, run: Run) -> SumSpec | None:
@@ -428,13 +434,6 @@ def _refusal_of_unknown_rounds(server: SumSpec, run: Run) -> str:
 
 
 SUM_RULES = (
-    Rule(
-        _sum_with_several_participations,
-        "participation.kind is {run.participation.kind}, but within_task accounts for"
-        " one participation of a client: use one-pass or balls-and-bins",
-    ),
-    # dpsum refuses sums over the same units that no account covers together.
-    Rule(lambda server, run: composition_groups(run.all_sums) and None, ""),
     Rule(
         lambda server, run: server.taken_by != "server",
         "the last sum of {run.name} is not taken by the server, but the server updates"
