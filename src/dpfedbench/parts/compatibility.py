@@ -64,7 +64,7 @@ def check_reading(run: Run) -> None:
         if breaches:
             raise BenchError(breaches[0].refusal)
         return
-    if not breaches and all(sum_.clipping.private for sum_ in run.private_sums):
+    if not breaches and all(sum_.private_rule.private for sum_ in run.private_sums):
         raise BenchError(
             f"reading is as-released, but this run of {run.name} has an account that"
             " covers all it does: leave reading out"
@@ -362,7 +362,10 @@ UPDATE_RULES = (
 
 def _group_of_other_noise(server: SumSpec, run: Run) -> SumSpec | None:
     for spec in run.private_sums:
-        if spec.clipping.groups != "all" and spec.noise.mechanism != "gaussian":
+        if (
+            spec.private_rule.groups != "all"
+            and spec.private_noise.mechanism != "gaussian"
+        ):
             return spec
     return None
 
@@ -370,7 +373,7 @@ def _group_of_other_noise(server: SumSpec, run: Run) -> SumSpec | None:
 def _group_of_a_client_sum(server: SumSpec, run: Run) -> SumSpec | None:
     for spec in run.private_sums:
         of_client = spec.taken_by == "client" and spec.within_task is None
-        if spec.clipping.groups != "all" and of_client:
+        if spec.private_rule.groups != "all" and of_client:
             return spec
     return None
 
@@ -419,7 +422,7 @@ def _has_neither_noise_nor_limit(server: SumSpec, run: Run) -> bool:
     return any(
         spec.budget is not None
         and spec.budget.epsilon is None
-        and spec.noise.multiplier is None
+        and spec.private_noise.multiplier is None
         for spec in run.private_sums
     )
 

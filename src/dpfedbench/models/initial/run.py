@@ -73,7 +73,12 @@ def _start_with_other_sums(initial: RunInitial, run: Run) -> Run | None:
         return None
     sums = (*earlier.private_sums, *run.private_sums)
     kinds = {
-        (sum_.unit, sum_.adjacency, sum_.noise.mechanism, sum_.within_task is None)
+        (
+            sum_.unit,
+            sum_.adjacency,
+            sum_.private_noise.mechanism,
+            sum_.within_task is None,
+        )
         for sum_ in sums
     }
     composed = {(sums[0].unit, "zero-out", "gaussian", True)}
