@@ -29,6 +29,7 @@ from dpfedbench.config.part import (
     setting,
 )
 from dpfedbench.config.plugin_sources import digest_classes
+from dpfedbench.config.rules import check_rules
 from dpfedbench.config.schema import fields_of, keys_of
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
@@ -133,12 +134,8 @@ class Run(Settings):
         }
 
     def model_post_init(self, _: Any) -> None:
-        """Run the checks of every section against the rest of the run."""
-        for component in self.components:
-            # Parts of `dpsum` know no run; a part that extends one may check it.
-            check = getattr(component, "check", None)
-            if check is not None:
-                check(self)
+        """Check the rules of all parts, and those of the run as a whole."""
+        check_rules(self.components, self)
         self.check()
 
     def check(self) -> None:

@@ -8,14 +8,13 @@ import pytest
 SOURCES = Path(__file__).resolve().parents[1] / "src" / "further"
 PUBLIC = {
     "dpfedbench.config.part": {"setting"},
-    "dpfedbench.errors": {"BenchError"},
+    "dpfedbench.config.rules": {"Rule"},
     "dpfedbench.lazy": {"torch"},
     "dpfedbench.papers.dp_fedmeta": {"DpAgr"},
     "dpfedbench.papers.federated_averaging": {"DpFedAvg"},
     "dpfedbench.parts.budget": {"BudgetSettings"},
     "dpfedbench.parts.optimizers.optimizer": {"Sgd"},
     "dpfedbench.parts.server.server_step": {"Step"},
-    "dpfedbench.run": {"Run"},
     "dpfedbench.training.client_updates.local_model": {"LocalClient", "LocalModel"},
     "dpfedbench.training.client_updates.model_difference": {"ModelDifference"},
     "dpsum.accounting.claims": {"Claim", "one_release"},

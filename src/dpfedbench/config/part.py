@@ -22,6 +22,7 @@ from dpfedbench.config.kinds import is_section, tag_of
 from dpfedbench.config.kinds import kind_of as kind_of
 from dpfedbench.config.kinds import kinds_of as kinds_of
 from dpfedbench.config.messages import describe
+from dpfedbench.config.rules import Rule
 from dpfedbench.config.schema import KeyedModel, fields_of
 from dpfedbench.config.schema import setting as setting
 from dpfedbench.errors import BenchError
@@ -90,20 +91,20 @@ class Settings(KeyedModel):
 
 
 class Section(Settings):
-    """Section of a run, which may check the whole run."""
+    """Section of a run.
 
-    def check(self, run: Never) -> None:
-        """Check the rules between this section and the rest of the run.
+    `rules` are those between this section and the rest of the run; a class adds its own
+    to those of its bases.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def notices(self, run: Never) -> tuple[str, ...]:
+        """Return the notices that this section adds to a private run's results.
 
         This class does not know the class of runs, so that the parameter has no type
         here. An override declares the type `Run`.
-
-        Raises:
-            BenchError: a rule is violated; names the keys and the remedy.
         """
-
-    def notices(self, run: Never) -> tuple[str, ...]:
-        """Return the notices that this section adds to a private run's results."""
         return ()
 
     @property

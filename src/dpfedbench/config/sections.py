@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from dpfedbench.config.part import Part, Section, kinds_of, setting
 from dpfedbench.config.plugin_sources import digest_classes
+from dpfedbench.config.rules import Rule
 from dpfedbench.config.text import Text
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
-    from dpfedbench.run import Run
+    pass
 
 
 class Task(Section):
@@ -46,23 +47,24 @@ class Task(Section):
                 " to 1"
             )
 
-    def check(self, run: "Run") -> None:
-        """Refuse settings of a meta-test that do not apply to this task."""
-        test = run.evaluation
-        plain = test.optimizer == "sgd" and test.batch is None
-        plain = plain and test.schedule == "constant" and not test.best_step
-        if self.text is not None and not plain:
-            raise BenchError(
-                "evaluation.optimizer, batch, schedule and best_step are for few-shot"
-                " tasks of images: leave them out for a text, of which a step reads"
-                " task.text.refine_batch records"
-            )
-        support = self.ways * self.shots
-        if test.batch is not None and self.shots and test.batch > support:
-            raise BenchError(
-                f"evaluation.batch is {test.batch}, but a support set has {support}"
-                " examples: lower it to that"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda task, run: task.text is not None and not run.evaluation.is_plain,
+            "evaluation.optimizer, batch, schedule and best_step are for few-shot"
+            " tasks of images: leave them out for a text, of which a step reads"
+            " task.text.refine_batch records",
+        ),
+        Rule(
+            lambda task, run: (
+                task.shots
+                and run.evaluation.batch is not None
+                and run.evaluation.batch > task.ways * task.shots
+                and task.ways * task.shots
+            ),
+            "evaluation.batch is {run.evaluation.batch}, but a support set has {fault}"
+            " examples: lower it to that",
+        ),
+    )
 
     @property
     def label(self) -> str:
@@ -343,6 +345,13 @@ class Evaluation(Section):
         ),
         paper="DP-FedMeta's released code, for its Figure 5: cosine",
     )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the steps are gradient descent on all examples at one rate."""
+        plain_steps = self.optimizer == "sgd" and self.schedule == "constant"
+        return plain_steps and self.batch is None and not self.best_step
+
     best_step: bool = setting(
         False,
         doc=(

@@ -1,13 +1,13 @@
 """Settings of the next-word task, for runs whose data are texts."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.config.part import Section, setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.config.vocabularies.vocabulary import Public, Vocabulary
-from dpfedbench.errors import BenchError
 
 if TYPE_CHECKING:
-    from dpfedbench.run import Run
+    pass
 
 
 class Text(Section):
@@ -31,15 +31,18 @@ class Text(Section):
         paper="10 to 120",
     )
 
-    def check(self, run: "Run") -> None:
-        if run.validation.ensemble != 1:
-            raise BenchError(
-                f"validation.ensemble is {run.validation.ensemble}, but one model tells"
-                " the next word: set 1"
-            )
-        if not run.clients.disjoint:
-            kinds = " or ".join(run.clients.kinds("tasks", disjoint=True))
-            raise BenchError(
-                f"clients.partition is {run.clients.partition}, but a text is one"
-                f" client's: set it to {kinds}"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda text, run: run.validation.ensemble != 1,
+            "validation.ensemble is {run.validation.ensemble}, but one model tells"
+            " the next word: set 1",
+        ),
+        Rule(
+            lambda text, run: (
+                not run.clients.disjoint
+                and " or ".join(run.clients.kinds("tasks", disjoint=True))
+            ),
+            "clients.partition is {run.clients.partition}, but a text is one"
+            " client's: set it to {fault}",
+        ),
+    )

@@ -26,7 +26,7 @@ from torch import nn
 from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.patches import ConvolutionsAsProducts
-from dpfedbench.models.points import AllAtOnce, OneByOne, Point, dtype_name, fitting
+from dpfedbench.models.points import OneByOne, Point, dtype_name, fitting
 
 _VALUES_ON_CPU = 2**24
 """Approximate number of values in a CPU's memory at once: 64 MiB of float32."""
@@ -648,3 +648,66 @@ def _say_once(text: str) -> None:
 
 def _double(values: torch.Tensor) -> np.ndarray:
     return values.double().cpu().numpy()
+
+
+class AllAtOnce(Point):
+    """Tasks that are differentiated all at once.
+
+    Only the weights are kept between calls.
+    """
+
+    def __init__(
+        self,
+        owner: Gradients,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        out: Array,
+    ) -> None:
+        super().__init__(theta)
+        owner._call  # noqa: B018
+        self._owner = owner
+        self._at = (theta.clone(), x, y)
+        rows = torch.as_tensor(out)
+
+        def piece(some: slice, *at: torch.Tensor) -> torch.Tensor:
+            rows[some], losses = owner._at_once(
+                torch.func.grad(owner._task_loss, has_aux=True)
+            )(*at)
+            return losses
+
+        self.losses = self._in_pieces(piece)
+
+    def _in_pieces(self, compute: Callable[..., torch.Tensor]) -> np.ndarray:
+        """Return the losses of all tasks.
+
+        `compute` gets a slice of the tasks, and their weights, records and labels.
+        """
+        losses = list[torch.Tensor]()
+        theta, x, y = self._at
+        self._owner._in_pieces(
+            lambda some: losses.append(compute(some, theta[some], x[some], y[some])),
+            len(theta),
+            x.shape[1],
+        )
+        return torch.cat(losses).double().cpu().numpy()
+
+    def _product(self, direction: Array, out: Array) -> None:
+        rows = torch.as_tensor(out)
+        along = tensor_of(direction, self._at[0].device)
+
+        def slope(
+            theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            gradient, losses = torch.func.grad(self._owner._task_loss, has_aux=True)(
+                theta, x, y
+            )
+            return gradient @ v, losses
+
+        def piece(some: slice, *at: torch.Tensor) -> torch.Tensor:
+            rows[some], losses = self._owner._at_once(
+                torch.func.grad(slope, has_aux=True)
+            )(*at, along[some])
+            return losses
+
+        self._in_pieces(piece)

@@ -1,7 +1,7 @@
 """Tasks at their weights, with the state that Hessian products need.
 
 On a CPU, torch differentiates tasks one after another (`OneByOne`), which is the
-fastest way there; on a GPU, all at once (`AllAtOnce`).
+fastest way there; on a GPU, all at once (`gradients.AllAtOnce`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from dpfedbench.models.net import Array, Net, tensor_of
-
-if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Gradients
 
 
 class Point(ABC):
@@ -128,69 +124,6 @@ class OneByOne(Point):
                 continue
             outputs, along = ([pair[k] for pair in moving] for k in range(2))
             _write(_derivatives(outputs, along, parameters, retain_graph=True), out[i])
-
-
-class AllAtOnce(Point):
-    """Tasks that are differentiated all at once.
-
-    Only the weights are kept between calls.
-    """
-
-    def __init__(
-        self,
-        owner: Gradients,
-        theta: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        out: Array,
-    ) -> None:
-        super().__init__(theta)
-        owner._call  # noqa: B018
-        self._owner = owner
-        self._at = (theta.clone(), x, y)
-        rows = torch.as_tensor(out)
-
-        def piece(some: slice, *at: torch.Tensor) -> torch.Tensor:
-            rows[some], losses = owner._at_once(
-                torch.func.grad(owner._task_loss, has_aux=True)
-            )(*at)
-            return losses
-
-        self.losses = self._in_pieces(piece)
-
-    def _in_pieces(self, compute: Callable[..., torch.Tensor]) -> np.ndarray:
-        """Return the losses of all tasks.
-
-        `compute` gets a slice of the tasks, and their weights, records and labels.
-        """
-        losses = list[torch.Tensor]()
-        theta, x, y = self._at
-        self._owner._in_pieces(
-            lambda some: losses.append(compute(some, theta[some], x[some], y[some])),
-            len(theta),
-            x.shape[1],
-        )
-        return torch.cat(losses).double().cpu().numpy()
-
-    def _product(self, direction: Array, out: Array) -> None:
-        rows = torch.as_tensor(out)
-        along = tensor_of(direction, self._at[0].device)
-
-        def slope(
-            theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            gradient, losses = torch.func.grad(self._owner._task_loss, has_aux=True)(
-                theta, x, y
-            )
-            return gradient @ v, losses
-
-        def piece(some: slice, *at: torch.Tensor) -> torch.Tensor:
-            rows[some], losses = self._owner._at_once(
-                torch.func.grad(slope, has_aux=True)
-            )(*at, along[some])
-            return losses
-
-        self._in_pieces(piece)
 
 
 def _write(parts: Sequence[torch.Tensor], row: Array) -> None:

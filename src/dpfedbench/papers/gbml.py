@@ -33,13 +33,18 @@ from typing import Any, Literal
 
 from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task
-from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.method import Method
 from dpfedbench.models.zoo.conv4 import Conv4Model
 from dpfedbench.parts.budget import OwnUpdate, WithinTask
-from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
+from dpfedbench.parts.optimizers.optimizer import (
+    OPTIMIZER_WITHOUT_NOISE,
+    Adam,
+    Optimizer,
+    Sgd,
+)
 from dpfedbench.parts.partitions.shared import Shared
 from dpfedbench.parts.schedules.schedule import Linear
 from dpfedbench.parts.server.server_step import Step
@@ -102,15 +107,19 @@ class Reptile(ClientUpdate):
         paper="0.3 to 1",
     )
 
-    def check(self, run: Run) -> None:
-        self.optimizer.refuse_untold("client_update")
-        examples = _examples_of_client(run)
-        if self.batches == "disjoint" and examples % self.inner_steps:
-            raise BenchError(
-                f"client_update.inner_steps ({self.inner_steps}) does not divide a"
-                f" client's {examples} examples into disjoint batches: change"
-                " client_update.inner_steps or the number of examples"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        OPTIMIZER_WITHOUT_NOISE,
+        Rule(
+            lambda update, run: (
+                update.batches == "disjoint"
+                and _examples_of_client(run) % update.inner_steps
+                and _examples_of_client(run)
+            ),
+            "client_update.inner_steps ({part.inner_steps}) does not divide a"
+            " client's {fault} examples into disjoint batches: change"
+            " client_update.inner_steps or the number of examples",
+        ),
+    )
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         if _noises_updates(run.client_sums):

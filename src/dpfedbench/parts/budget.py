@@ -10,7 +10,7 @@ import pydantic
 
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.part import Section, setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpsum.accounting.claims import Claims
 from dpsum.budget import Budget
 from dpsum.clipping import Constant
@@ -41,25 +41,35 @@ class BudgetSettings(Budget):
         paper="60000 (DP-FedMeta's released code, Omniglot)",
     )
 
-    def check(self, run: "Run") -> None:
-        """Check the budget against the participation and the claims."""
-        if self.epsilon is not None:
-            _check_profile("budget", self.profile, run)
-        if self.counted_clients is None:
-            return
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda budget, run: (
+                budget.epsilon is not None
+                and budget.profile == "claimed"
+                and not run.claims
+            ),
+            "budget.profile is claimed, but the paper of {run.method} claims no"
+            " epsilon: set it to proven",
+        ),
         # A claim for another number of clients has to be marked as void.
-        if run.reading != "as-released":
-            raise BenchError(
-                f"budget.counted_clients is {self.counted_clients:,}, which only the"
-                " claim of a paper's released code may use: set it to null, or set"
-                " reading to as-released"
-            )
-        cohort = run.participation.cohort
-        if self.counted_clients < cohort:  # a sampling rate above one
-            raise BenchError(
-                f"budget.counted_clients is {self.counted_clients:,}, fewer than the"
-                f" {cohort:,} of participation.cohort: raise it"
-            )
+        Rule(
+            lambda budget, run: (
+                budget.counted_clients is not None and run.reading != "as-released"
+            ),
+            "budget.counted_clients is {part.counted_clients:,}, which only the"
+            " claim of a paper's released code may use: set it to null, or set"
+            " reading to as-released",
+        ),
+        # The sampling rate would be above one.
+        Rule(
+            lambda budget, run: (
+                budget.counted_clients is not None
+                and budget.counted_clients < run.participation.cohort
+            ),
+            "budget.counted_clients is {part.counted_clients:,}, fewer than the"
+            " {run.participation.cohort:,} of participation.cohort: raise it",
+        ),
+    )
 
 
 class OwnSum(Section):
@@ -86,14 +96,24 @@ class OwnSum(Section):
         "proven", doc="which ε the limit is for, the claimed or the proven one"
     )
 
-    def check(self, run: "Run") -> None:
-        if self.multiplier is None and self.epsilon is None:
-            raise BenchError(
-                f"{self.section}.multiplier and {self.section}.epsilon are both null:"
-                " give one"
-            )
-        if self.multiplier is None:
-            _check_profile(self.section, self.profile, run)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda settings, run: (
+                settings.multiplier is None and settings.epsilon is None
+            ),
+            "{part.section}.multiplier and {part.section}.epsilon are both null:"
+            " give one",
+        ),
+        Rule(
+            lambda settings, run: (
+                settings.multiplier is None
+                and settings.profile == "claimed"
+                and not run.claims
+            ),
+            "{part.section}.profile is claimed, but the paper of {run.method} claims"
+            " no epsilon: set it to proven",
+        ),
+    )
 
     def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         """Return one of these sums.
@@ -170,20 +190,24 @@ class WithinTask(OwnSum):
         paper="per-group (DP-FedMeta's released code)",
     )
 
-    def check(self, run: "Run") -> None:
-        super().check(run)
-        if self.clipping_groups == "all" and self.noise_by_group != "joint":
-            raise BenchError(
-                f"{self.section}.noise_by_group is {self.noise_by_group}, but"
-                f" {self.section}.clipping_groups is all, so there is only one group:"
-                " set clipping_groups to layers or tensors"
-            )
-        if self.noise_by_group == "per-group" and self.multiplier is None:
-            raise BenchError(
-                f"{self.section}.noise_by_group is per-group, which protects less"
-                f" than the multiplier states, but {self.section}.multiplier is null:"
-                " set it"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda settings, run: (
+                settings.clipping_groups == "all" and settings.noise_by_group != "joint"
+            ),
+            "{part.section}.noise_by_group is {part.noise_by_group}, but"
+            " {part.section}.clipping_groups is all, so there is only one group:"
+            " set clipping_groups to layers or tensors",
+        ),
+        Rule(
+            lambda settings, run: (
+                settings.noise_by_group == "per-group" and settings.multiplier is None
+            ),
+            "{part.section}.noise_by_group is per-group, which protects less"
+            " than the multiplier states, but {part.section}.multiplier is null:"
+            " set it",
+        ),
+    )
 
     def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         rule = Constant(
@@ -234,12 +258,3 @@ class OwnUpdate(OwnSum):
     def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         record_sum = super().sum(name, observer=observer, part=part)
         return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
-
-
-def _check_profile(section: str, profile: str, run: "Run") -> None:
-    """Refuse a limit on the claimed ε of a paper that claims none."""
-    if profile == "claimed" and not run.claims:
-        raise BenchError(
-            f"{section}.profile is claimed, but the paper of {run.method} claims no"
-            " epsilon: set it to proven"
-        )

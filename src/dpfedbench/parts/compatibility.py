@@ -10,21 +10,21 @@ the privacy proofs require of any part.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.breaches import breach_of_coupled_records, breaches_of
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpfedbench.networks import shares_all
-from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.units import tells_rounds
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
 from dpsum.factorisations import MOST, Optimised
 from dpsum.noise import Decaying
-from dpsum.participation import Participation, PoissonLots
+from dpsum.participation import PoissonLots
 from dpsum.skellam_noise import Skellam
-from dpsum.sums import composition_groups
+from dpsum.sums import SumSpec, composition_groups
 
 if TYPE_CHECKING:
     from dpfedbench.run import Run
@@ -33,14 +33,22 @@ if TYPE_CHECKING:
 def check_parts(run: Run) -> None:
     """Check the parts of a run against one another, its data and its sums.
 
+    dpsum itself refuses clients that do not fit the participation, and sums over the
+    same units that no account covers together.
+
     Raises:
         BenchError: two parts do not fit; names the keys and the remedy.
     """
+    plan = run.participation
+    if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
+        plan.plan(clients=run.clients.count, seed=0)
     for component in run.components:
         check_part(run, component)
-    _check_data(run)
-    _check_records(run)
-    _check_sums(run)
+    for rule in UPDATE_RULES:
+        rule.check(run.client_update, run)
+    composition_groups(run.all_sums)
+    for rule in SUM_RULES:
+        rule.check(run.server_sum, run)
 
 
 def check_reading(run: Run) -> None:
@@ -99,314 +107,383 @@ def check_processes(run: Run, count: int) -> None:
         )
 
 
-def _check_data(run: Run) -> None:
-    """Refuse clients whose data, or a test whose shots, do not fit the client update."""
-    held = run.client_update.client_data
-    clients = run.clients
-    records = held == "records"
-    if held != clients.holds:
-        raise BenchError(
-            f"clients.partition is {clients.partition}, which does not go with"
-            f" client_update.kind {run.client_update.kind}: take"
-            f" {' or '.join(clients.kinds(held))}, whose clients hold {held}"
-        )
-    if not clients.equal_sizes and not run.client_update.any_size:
-        raise BenchError(
-            f"clients.partition is {clients.partition}, whose clients hold different"
-            f" numbers of records, but client_update.kind {run.client_update.kind} needs"
-            " equal numbers: take another partition"
-        )
-    for sum_ in () if clients.equal_sizes else run.client_sums:
-        if sum_.clipping is not None and sum_.clipping.moves:
-            raise BenchError(
-                f"clipping.kind is {sum_.clipping.kind}, which compares a release"
-                " with the expected lot size, but with clients.partition"
-                f" {clients.partition} lot sizes differ between clients: take"
-                " constant"
-            )
-    if clients.held_out_share:
-        _check_personal_test(run, records)
-    as_it_is = records and not run.pretrains
-    if as_it_is != (run.task.shots == 0):
-        raise BenchError(
-            f"task.shots is {run.task.shots}, which does not fit client_update.kind"
-            f" {run.client_update.kind}: set it to 0 if models are tested without"
-            " adaptation, otherwise to at least 1"
-        )
-    if run.pretrains and (run.validation.every or run.evaluation.every):
-        raise BenchError(
-            "validation.every and evaluation.every need a model that is tested"
-            " without adaptation: set both to 0 for a model with a new last layer"
-            " in the test"
-        )
-
-
-def _check_personal_test(run: Run, records: bool) -> None:
-    """Refuse a test of clients' own models where no examples can be held out."""
-    clients = run.clients
-    where = f"clients.held_out_share is {clients.held_out_share:g}, but"
-    without = run.pretrains or run.task.text is not None
-    if without or (records and run.client_sums):
-        raise BenchError(
-            f"{where} the clients of {run.name} with client_update.kind"
-            f" {run.client_update.kind} have no held-out test: only few-shot clients"
-            " of images, and clients that hold records and send messages to the"
-            " server's sums, have one; set it to 0"
-        )
-    if records:
-        return
-    if not clients.disjoint:
-        raise BenchError(
-            f"{where} with clients.partition {clients.partition} an example that one"
-            " client holds out may be in the training data of another: take"
-            f" {' or '.join(clients.kinds('tasks', disjoint=True))}"
-        )
-    used = clients.support_per_class + clients.query_per_class
-    if used + clients.left_out_per_class > clients.examples_per_class:
-        raise BenchError(
-            f"{where} of {clients.examples_per_class} examples of a class"
-            f" (clients.examples_per_class) training uses {used}: raise"
-            " clients.examples_per_class, or lower held_out_share"
-        )
-
-
-def _check_records(run: Run) -> None:
-    """Refuse a model or participation that does not fit sums over records."""
-    coupling = breach_of_coupled_records(run)
-    if coupling is not None and not run.client_update.couples_records:
-        raise BenchError(coupling.refusal)
-    within = [sum_ for sum_ in run.client_sums if sum_.within_task is not None]
-    if within and not run.participation.once:
-        raise BenchError(
-            f"participation.kind is {run.participation.kind}, but within_task"
-            " accounts for one participation of a client: use one-pass or"
-            " balls-and-bins"
-        )
-
-
-def _check_sums(run: Run) -> None:
-    """Refuse sums over the same units that no account covers together."""
-    composition_groups(run.all_sums)
-    if run.all_sums[-1].taken_by != "server":
-        raise BenchError(
-            f"the last sum of {run.name} is not taken by the server, but the server"
-            " updates the model with the last sum: list the clients' sums first"
-        )
-    _check_groups(run)
-    if run.client_sums and not shares_all(run):
-        raise BenchError(
-            f"the clients of {run.name} share {run.shared} alone, but"
-            f" {run.client_sums[0].name} is a client's sum over all coordinates: set"
-            ' shared = "all" on the method, or use server sums alone'
-        )
-    sums = run.further_sums
-    server = run.server_sum
-    if tuple(sum_.name for sum_ in sums) != run.client_update.sends_too:
-        raise BenchError(
-            f"the clients of client_update.kind {run.client_update.kind} also send"
-            f" {', '.join(run.client_update.sends_too)}, but {run.name} takes further"
-            f" sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a"
-            " method of these clients"
-        )
-    for sum_ in sums if server.private else ():
-        if not sum_.private or (sum_.unit, sum_.budget) != (
-            server.unit,
-            server.budget,
-        ):
-            raise BenchError(
-                f"{sum_.name} adds up the same contributions as {server.name}, which"
-                f" is private: give it noise, the unit {server.unit} and the same"
-                " budget"
-            )
-    client_sums = [
-        sum_
-        for sum_ in run.client_sums
-        if sum_.private and sum_.within_task is not None
-    ]
-    if any(sum_.within_task != client_sums[0].within_task for sum_ in client_sums):
-        raise BenchError(
-            f"{client_sums[0].name} and {client_sums[-1].name} are clients' own sums"
-            " with two different sections: give both the same section"
-        )
-    limits = [
-        sum_.budget.epsilon for sum_ in run.private_sums if sum_.budget is not None
-    ]
-    if any(limit is not None for limit in limits) and "ledger.jsonl" in run.references:
-        raise BenchError(
-            f"budget.epsilon is {limits[0]:g}, but this run uses a private run on the"
-            " same records, so its ε covers both runs, and a budget covers only one:"
-            " set budget.epsilon to null and noise.multiplier to a number"
-        )
-    unlimited = [
-        sum_
-        for sum_ in run.all_sums
-        if sum_.budget is not None and sum_.budget.epsilon is None
-    ]
-    if any(
-        sum_.private and sum_.private_noise.multiplier is None for sum_ in unlimited
-    ):
-        raise BenchError("noise.multiplier and budget.epsilon are both null: give one")
-    plan = run.participation
-    if (
-        client_sums
-        and server.private
-        and server.unit == client_sums[0].unit
-        and not plan.known
-    ):
-        raise BenchError(tells_rounds(client_sums[0], plan.kind))
-
-
-def _check_groups(run: Run) -> None:
-    """Refuse groups of coordinates that no analysis or no code supports."""
-    names = [sum_.name for sum_ in run.client_sums]
-    for sum_ in run.all_sums:
-        if not sum_.private or sum_.private_rule.groups == "all":
-            continue
-        where = f"clipping.groups is {sum_.private_rule.groups}, but"
-        if sum_.private_noise.mechanism != "gaussian":
-            raise BenchError(
-                f"{where} {sum_.private_noise.mechanism} noise has no analysis by groups:"
-                " set clipping.groups to all, or take another noise"
-            )
-        if sum_.name in names and sum_.within_task is None:
-            raise BenchError(
-                f"{where} {sum_.name} is each client's own sum, which is clipped as a"
-                " whole: set clipping.groups to all"
-            )
-
-
 def check_part(run: Run, part: Any) -> None:
     """Check a part of `dpsum` against the other parts of its run.
 
     Raises:
         BenchError: the parts do not fit; names the keys and the remedy.
     """
-    for cls, check in _CHECKS.items():
+    for cls, rules in PART_RULES.items():
         if isinstance(part, cls):
-            check(run, part)
+            for rule in rules:
+                rule.check(part, run)
 
 
-def _check_clipping(run: Run, rule: ClippingRule) -> None:
-    if rule.groups == "all" and rule.noise_by_group != "joint":
-        raise BenchError(
-            f"clipping.noise_by_group is {rule.noise_by_group}, but clipping.groups"
-            " is all, so there is only one group: set groups to layers or tensors"
-        )
-    if rule.groups != "all" and rule.threshold is None:
-        raise BenchError(
-            f"clipping.groups is {rule.groups}, but the rule {rule.kind} computes one"
-            " threshold for all coordinates: set clipping.threshold, for each group"
-        )
-    if rule.threshold is None and not rule.finds_threshold:
-        raise BenchError(
-            f"clipping.threshold is null: the rule {rule.kind} needs a first threshold"
-        )
-
-
-def _check_noised_mean_norm(run: Run, rule: NoisedMeanNorm) -> None:
-    if run.noise.multiplier is None:
-        raise BenchError(
-            "noise.multiplier is null, but noised-mean-norm makes a further release"
-            " in each lot: set noise.multiplier"
-        )
-
-
-def _check_private_quantile(run: Run, rule: PrivateQuantile) -> None:
+def _spent_by_counts(rule: PrivateQuantile, run: Run) -> str:
+    """Return the noise of counts that alone spend the whole budget."""
     multiplier = run.noise.multiplier
     deviation = rule.deviation(run.participation.cohort)
     if multiplier is None or deviation / INDICATOR > multiplier:
-        return
+        return ""
     reading = "null, so a twentieth of the cohort, " if rule.count_noise is None else ""
-    raise BenchError(
-        f"clipping.count_noise is {reading}{deviation:g}: private-quantile needs more"
-        f" than half of noise.multiplier ({multiplier:g}), or the count alone spends"
-        " the whole budget"
+    return f"{reading}{deviation:g}"
+
+
+PART_RULES: Mapping[type, tuple[Rule, ...]] = {
+    ClippingRule: (
+        Rule(
+            lambda rule, run: rule.groups == "all" and rule.noise_by_group != "joint",
+            "clipping.noise_by_group is {part.noise_by_group}, but clipping.groups"
+            " is all, so there is only one group: set groups to layers or tensors",
+        ),
+        Rule(
+            lambda rule, run: rule.groups != "all" and rule.threshold is None,
+            "clipping.groups is {part.groups}, but the rule {part.kind} computes one"
+            " threshold for all coordinates: set clipping.threshold, for each group",
+        ),
+        Rule(
+            lambda rule, run: rule.threshold is None and not rule.finds_threshold,
+            "clipping.threshold is null: the rule {part.kind} needs a first threshold",
+        ),
+    ),
+    NoisedMeanNorm: (
+        Rule(
+            lambda rule, run: run.noise.multiplier is None,
+            "noise.multiplier is null, but noised-mean-norm makes a further release"
+            " in each lot: set noise.multiplier",
+        ),
+    ),
+    PrivateQuantile: (
+        Rule(
+            _spent_by_counts,
+            "clipping.count_noise is {fault}: private-quantile needs more than half"
+            " of noise.multiplier ({run.noise.multiplier:g}), or the count alone"
+            " spends the whole budget",
+        ),
+    ),
+    Decaying: (
+        Rule(
+            lambda noise, run: not run.validation.every,
+            "noise.kind is decaying, but validation.every is 0: set it to 1",
+        ),
+        Rule(
+            lambda noise, run: noise.multiplier is None,
+            "noise.multiplier is null, but decaying noise needs a first value: set it",
+        ),
+    ),
+    Factorised: (
+        Rule(
+            lambda noise, run: not run.participation.correlated,
+            "participation.kind is {run.participation.kind}, but correlated noise"
+            " needs known rounds of each client, or one secret round for each: take"
+            " one-pass, min-separation or balls-and-bins, or noise.kind fixed",
+        ),
+        Rule(
+            lambda noise, run: (
+                noise.rounds is not None and noise.rounds < run.participation.rounds
+            ),
+            "noise.rounds is {part.rounds}, fewer than participation.rounds"
+            " ({run.participation.rounds}): the factorisation must cover all planned"
+            " rounds; raise it, or set it to null",
+        ),
+        Rule(
+            lambda noise, run: run.clipping.kind != "constant",
+            "clipping.kind is {run.clipping.kind}, but correlated noise cancels only"
+            " between rounds with the same threshold: take constant",
+        ),
+    ),
+    Optimised: (
+        Rule(
+            lambda factorisation, run: run.participation.rounds > MOST and MOST,
+            "participation.rounds is {run.participation.rounds}, but the"
+            " factorisation {part.kind} is computed for at most {fault} rounds: take"
+            " noise.factorisation.kind square-root",
+        ),
+        # Every other step than one by an optimiser is linear.
+        Rule(
+            lambda factorisation, run: (
+                factorisation.workload == "server" and not run.server.linear
+            ),
+            "noise.factorisation.workload is server, but server.optimizer"
+            " {run.server.optimizer.kind} makes steps that are not linear in the sums:"
+            " take sgd, or workload prefix",
+        ),
+    ),
+    Skellam: (
+        Rule(
+            lambda noise, run: (
+                not run.participation.once or not run.participation.known
+            ),
+            "participation.kind is {run.participation.kind}, but the server of a"
+            " secure sum knows who takes part, and the account covers one known round"
+            " for each client: take one-pass",
+        ),
+        Rule(
+            lambda noise, run: (
+                noise.gone(run.participation.cohort)
+                > math.floor(noise.dropped_at_most * run.participation.cohort + 1e-9)
+            ),
+            "noise.dropped is {part.dropped}, more than noise.dropped_at_most"
+            " ({part.dropped_at_most}): the remaining clients would add less noise"
+            " than the account counts; raise noise.dropped_at_most",
+        ),
+        Rule(
+            lambda noise, run: noise.counted(run.participation.cohort) < 1,
+            "noise.dropped_at_most and noise.colluding leave no share of"
+            " {run.participation.cohort} clients' noise to count: lower them",
+        ),
+    ),
+}
+"""Rules of the parts of `dpsum`, which know no run. Other parts state their own."""
+
+
+def _partitions_of(update: Any, run: Run) -> str:
+    """Return the partitions that fit a client update; "" if the run's does."""
+    if run.clients.holds == update.client_data:
+        return ""
+    return " or ".join(run.clients.kinds(update.client_data))
+
+
+def _moving_rule_of_unequal_clients(update: Any, run: Run) -> ClippingRule | None:
+    if run.clients.equal_sizes:
+        return None
+    rules = [spec.clipping for spec in run.client_sums]
+    return next((rule for rule in rules if rule is not None and rule.moves), None)
+
+
+def _has_no_held_out_test(update: Any, run: Run) -> bool:
+    """Return whether examples are to be held out where no test reads them."""
+    if not run.clients.held_out_share:
+        return False
+    takes_sums = update.client_data == "records" and bool(run.client_sums)
+    return run.pretrains or run.task.text is not None or takes_sums
+
+
+def _partitions_without_sharing(update: Any, run: Run) -> str:
+    """Return the partitions of which no client trains on another's held-out examples."""
+    clients = run.clients
+    if not clients.held_out_share or update.client_data == "records":
+        return ""
+    if clients.disjoint:
+        return ""
+    return " or ".join(clients.kinds("tasks", disjoint=True))
+
+
+def _examples_in_training(update: Any, run: Run) -> int:
+    """Return the used examples of a class if too few are left to be held out."""
+    clients = run.clients
+    if not clients.held_out_share or update.client_data == "records":
+        return 0
+    used = clients.support_per_class + clients.query_per_class
+    is_too_many = used + clients.left_out_per_class > clients.examples_per_class
+    return used if is_too_many else 0
+
+
+def _has_other_shots(update: Any, run: Run) -> bool:
+    """Return whether task.shots is of another kind of test than the client update."""
+    tests_as_it_is = update.client_data == "records" and not run.pretrains
+    return tests_as_it_is != (run.task.shots == 0)
+
+
+def _refusal_of_coupled_records(update: Any, run: Run) -> str:
+    breach = breach_of_coupled_records(run)
+    if breach is None or update.couples_records:
+        return ""
+    return breach.refusal
+
+
+def _has_several_participations(update: Any, run: Run) -> bool:
+    """Return whether clients whose own sums count one participation have more."""
+    is_within_task = any(spec.within_task is not None for spec in run.client_sums)
+    return is_within_task and not run.participation.once
+
+
+UPDATE_RULES = (
+    Rule(
+        _partitions_of,
+        "clients.partition is {run.clients.partition}, which does not go with"
+        " client_update.kind {part.kind}: take {fault}, whose clients hold"
+        " {part.client_data}",
+    ),
+    Rule(
+        lambda update, run: not run.clients.equal_sizes and not update.any_size,
+        "clients.partition is {run.clients.partition}, whose clients hold different"
+        " numbers of records, but client_update.kind {part.kind} needs equal numbers:"
+        " take another partition",
+    ),
+    Rule(
+        _moving_rule_of_unequal_clients,
+        "clipping.kind is {fault.kind}, which compares a release with the expected lot"
+        " size, but with clients.partition {run.clients.partition} lot sizes differ"
+        " between clients: take constant",
+    ),
+    Rule(
+        _has_no_held_out_test,
+        "clients.held_out_share is {run.clients.held_out_share:g}, but the clients of"
+        " {run.name} with client_update.kind {part.kind} have no held-out test: only"
+        " few-shot clients of images, and clients that hold records and send messages"
+        " to the server's sums, have one; set it to 0",
+    ),
+    Rule(
+        _partitions_without_sharing,
+        "clients.held_out_share is {run.clients.held_out_share:g}, but with"
+        " clients.partition {run.clients.partition} an example that one client holds"
+        " out may be in the training data of another: take {fault}",
+    ),
+    Rule(
+        _examples_in_training,
+        "clients.held_out_share is {run.clients.held_out_share:g}, but of"
+        " {run.clients.examples_per_class} examples of a class"
+        " (clients.examples_per_class) training uses {fault}: raise"
+        " clients.examples_per_class, or lower held_out_share",
+    ),
+    Rule(
+        _has_other_shots,
+        "task.shots is {run.task.shots}, which does not fit client_update.kind"
+        " {part.kind}: set it to 0 if models are tested without adaptation, otherwise"
+        " to at least 1",
+    ),
+    Rule(
+        lambda update, run: (
+            run.pretrains and (run.validation.every or run.evaluation.every)
+        ),
+        "validation.every and evaluation.every need a model that is tested without"
+        " adaptation: set both to 0 for a model with a new last layer in the test",
+    ),
+    Rule(_refusal_of_coupled_records, "{fault}"),
+    Rule(
+        _has_several_participations,
+        "participation.kind is {run.participation.kind}, but within_task accounts for"
+        " one participation of a client: use one-pass or balls-and-bins",
+    ),
+)
+"""Rules between what clients compute and the data that they hold."""
+
+
+def _group_of_other_noise(server: SumSpec, run: Run) -> SumSpec | None:
+    for spec in run.private_sums:
+        if (
+            spec.private_rule.groups != "all"
+            and spec.private_noise.mechanism != "gaussian"
+        ):
+            return spec
+    return None
+
+
+def _group_of_a_client_sum(server: SumSpec, run: Run) -> SumSpec | None:
+    for spec in run.private_sums:
+        of_client = spec.taken_by == "client" and spec.within_task is None
+        if spec.private_rule.groups != "all" and of_client:
+            return spec
+    return None
+
+
+def _other_messages(server: SumSpec, run: Run) -> tuple[str, str] | None:
+    """Return the names of the messages and of the sums, if they differ."""
+    sent = run.client_update.sends_too
+    taken = tuple(spec.name for spec in run.further_sums)
+    if taken == sent:
+        return None
+    return ", ".join(sent), ", ".join(taken) or "nothing"
+
+
+def _further_sum_of_other_privacy(server: SumSpec, run: Run) -> SumSpec | None:
+    if not server.private:
+        return None
+    for spec in run.further_sums:
+        same = (spec.unit, spec.budget) == (server.unit, server.budget)
+        if not spec.private or not same:
+            return spec
+    return None
+
+
+def _private_client_sums(run: Run) -> list[SumSpec]:
+    return [spec for spec in run.private_sums if spec.within_task is not None]
+
+
+def _client_sums_of_two_sections(
+    server: SumSpec, run: Run
+) -> tuple[SumSpec, SumSpec] | None:
+    sums = _private_client_sums(run)
+    if all(spec.within_task == sums[0].within_task for spec in sums):
+        return None
+    return sums[0], sums[-1]
+
+
+def _limit_of_two_runs(server: SumSpec, run: Run) -> float | None:
+    """Return the limit on ε of a run whose account covers another run too."""
+    if "ledger.jsonl" not in run.references:
+        return None
+    limits = [spec.budget.epsilon for spec in run.private_sums if spec.budget]
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _has_neither_noise_nor_limit(server: SumSpec, run: Run) -> bool:
+    return any(
+        spec.budget is not None
+        and spec.budget.epsilon is None
+        and spec.private_noise.multiplier is None
+        for spec in run.private_sums
     )
 
 
-def _check_decaying(run: Run, noise: Decaying) -> None:
-    if not run.validation.every:
-        raise BenchError(
-            "noise.kind is decaying, but validation.every is 0: set it to 1"
-        )
-    if noise.multiplier is None:
-        raise BenchError(
-            "noise.multiplier is null, but decaying noise needs a first value: set it"
-        )
+def _refusal_of_unknown_rounds(server: SumSpec, run: Run) -> str:
+    sums = _private_client_sums(run)
+    if not sums or not server.private or run.participation.known:
+        return ""
+    if server.unit != sums[0].unit:
+        return ""
+    return tells_rounds(sums[0], run.participation.kind)
 
 
-def _check_factorised(run: Run, noise: Factorised) -> None:
-    plan = run.participation
-    if not plan.correlated:
-        raise BenchError(
-            f"participation.kind is {plan.kind}, but correlated noise needs known"
-            " rounds of each client, or one secret round for each: take one-pass,"
-            " min-separation or balls-and-bins, or noise.kind fixed"
-        )
-    if noise.rounds is not None and noise.rounds < plan.rounds:
-        raise BenchError(
-            f"noise.rounds is {noise.rounds}, fewer than participation.rounds"
-            f" ({plan.rounds}): the factorisation must cover all planned rounds;"
-            " raise it, or set it to null"
-        )
-    if run.clipping.kind != "constant":
-        raise BenchError(
-            f"clipping.kind is {run.clipping.kind}, but correlated noise cancels only"
-            " between rounds with the same threshold: take constant"
-        )
-
-
-def _check_optimised(run: Run, factorisation: Optimised) -> None:
-    rounds = run.participation.rounds
-    if rounds > MOST:
-        raise BenchError(
-            f"participation.rounds is {rounds}, but the factorisation"
-            f" {factorisation.kind} is computed for at most {MOST} rounds: take"
-            " noise.factorisation.kind square-root"
-        )
-    if factorisation.workload == "server" and not run.server.linear:
-        assert isinstance(run.server, Step)  # every other step is linear
-        optimizer = run.server.optimizer
-        raise BenchError(
-            "noise.factorisation.workload is server, but server.optimizer"
-            f" {optimizer.kind} makes steps that are not linear in the sums: take"
-            " sgd, or workload prefix"
-        )
-
-
-def _check_skellam(run: Run, noise: Skellam) -> None:
-    plan = run.participation
-    if not (plan.once and plan.known):
-        raise BenchError(
-            f"participation.kind is {plan.kind}, but the server of a secure sum"
-            " knows who takes part, and the account covers one known round for"
-            " each client: take one-pass"
-        )
-    if noise.gone(plan.cohort) > math.floor(noise.dropped_at_most * plan.cohort + 1e-9):
-        raise BenchError(
-            f"noise.dropped is {noise.dropped}, more than noise.dropped_at_most"
-            f" ({noise.dropped_at_most}): the remaining clients would add less noise"
-            " than the account counts; raise noise.dropped_at_most"
-        )
-    if noise.counted(plan.cohort) < 1:
-        raise BenchError(
-            "noise.dropped_at_most and noise.colluding leave no share of"
-            f" {plan.cohort} clients' noise to count: lower them"
-        )
-
-
-def _check_participation(run: Run, plan: Participation) -> None:
-    if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
-        plan.plan(clients=run.clients.count, seed=0)
-
-
-_CHECKS: Mapping[type, Callable[[Run, Any], None]] = {
-    Participation: _check_participation,
-    ClippingRule: _check_clipping,
-    NoisedMeanNorm: _check_noised_mean_norm,
-    PrivateQuantile: _check_private_quantile,
-    Decaying: _check_decaying,
-    Factorised: _check_factorised,
-    Optimised: _check_optimised,
-    Skellam: _check_skellam,
-}
+SUM_RULES = (
+    Rule(
+        lambda server, run: server.taken_by != "server",
+        "the last sum of {run.name} is not taken by the server, but the server updates"
+        " the model with the last sum: list the clients' sums first",
+    ),
+    Rule(
+        _group_of_other_noise,
+        "clipping.groups is {fault.clipping.groups}, but {fault.noise.mechanism} noise"
+        " has no analysis by groups: set clipping.groups to all, or take another noise",
+    ),
+    Rule(
+        _group_of_a_client_sum,
+        "clipping.groups is {fault.clipping.groups}, but {fault.name} is each client's"
+        " own sum, which is clipped as a whole: set clipping.groups to all",
+    ),
+    Rule(
+        lambda server, run: not shares_all(run) and run.client_sums,
+        "the clients of {run.name} share {run.shared} alone, but {fault[0].name} is a"
+        ' client\'s sum over all coordinates: set shared = "all" on the method, or use'
+        " server sums alone",
+    ),
+    Rule(
+        _other_messages,
+        "the clients of client_update.kind {run.client_update.kind} also send"
+        " {fault[0]}, but {run.name} takes further sums of {fault[1]}: take a method of"
+        " these clients",
+    ),
+    Rule(
+        _further_sum_of_other_privacy,
+        "{fault.name} adds up the same contributions as {part.name}, which is private:"
+        " give it noise, the unit {part.unit} and the same budget",
+    ),
+    Rule(
+        _client_sums_of_two_sections,
+        "{fault[0].name} and {fault[1].name} are clients' own sums with two different"
+        " sections: give both the same section",
+    ),
+    Rule(
+        _limit_of_two_runs,
+        "budget.epsilon is {fault:g}, but this run uses a private run on the same"
+        " records, so its ε covers both runs, and a budget covers only one: set"
+        " budget.epsilon to null and noise.multiplier to a number",
+    ),
+    Rule(
+        _has_neither_noise_nor_limit,
+        "noise.multiplier and budget.epsilon are both null: give one",
+    ),
+    Rule(_refusal_of_unknown_rounds, "{fault}"),
+)
+"""Rules between the sums of a round; the part is the server's sum."""

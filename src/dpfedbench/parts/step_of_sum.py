@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.config.part import Section, setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import torch
-from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd, State
+from dpfedbench.parts.optimizers.optimizer import (
+    OPTIMIZER_WITHOUT_NOISE,
+    Optimizer,
+    Sgd,
+    State,
+)
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 
 if TYPE_CHECKING:
-    from dpfedbench.run import Run
+    pass
 
 
 class StepOfSum(Section):
@@ -44,8 +50,7 @@ class StepOfSum(Section):
         ),
     )
 
-    def check(self, run: Run) -> None:
-        self.optimizer.refuse_untold("client_update")
+    rules: ClassVar[tuple[Rule, ...]] = (OPTIMIZER_WITHOUT_NOISE,)
 
     def begin(self, weights: torch.Tensor) -> State:
         """Return the state before the first step."""

@@ -9,9 +9,8 @@ from torch import nn
 from dpfedbench.models.choose import choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Gradients
+from dpfedbench.models.gradients import AllAtOnce, Gradients
 from dpfedbench.models.net import Net
-from dpfedbench.models.points import AllAtOnce
 
 KERNELS = pytest.mark.parametrize("path", ["kernels", "torch"])
 CUDA = ["cuda", "cuda as products"]

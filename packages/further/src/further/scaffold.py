@@ -23,14 +23,13 @@ these rounds do not change the account for the participations that `DpScaffold` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import torch
 from dpfedbench.papers.federated_averaging import DpFedAvg
 from dpfedbench.parts.optimizers.optimizer import Sgd
-from dpfedbench.run import Run
 from dpfedbench.training.client_updates.model_difference import ModelDifference
 from dpsum.clipping import Constant
 from dpsum.noise import Gaussian
@@ -52,13 +51,14 @@ class Scaffold(ModelDifference):
     sends_too = (CONTROL,)
     keeps_state = True
 
-    def check(self, run: Run) -> None:
-        if self.optimizer != Sgd():
-            raise BenchError(
-                "client_update.optimizer must be sgd without momentum: SCAFFOLD"
-                " computes a control variate as the client's model difference"
-                " divided by its rates"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: update.optimizer != Sgd(),
+            "client_update.optimizer must be sgd without momentum: SCAFFOLD"
+            " computes a control variate as the client's model difference"
+            " divided by its rates",
+        ),
+    )
 
     def contributions(
         self, model: LocalModel, cohort: Sequence[LocalClient], index: int

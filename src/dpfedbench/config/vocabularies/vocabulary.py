@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, Never
 
 from dpfedbench.config.part import Part
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np
-
-if TYPE_CHECKING:
-    from dpfedbench.run import Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,18 +37,21 @@ class Vocabulary(Part):
     reason: ClassVar[str] = ""
     notice: ClassVar[str] = ""
 
-    def check(self, run: Run) -> None:
-        if not self.private and not run.validation.public:
-            raise BenchError(
-                "validation.public is false, but the validation tasks are a part of the"
-                " public text that task.text.vocabulary is taken from: set it to true"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda vocabulary, run: (
+                not vocabulary.private and not run.validation.public
+            ),
+            "validation.public is false, but the validation tasks are a part of the"
+            " public text that task.text.vocabulary is taken from: set it to true",
+        ),
+    )
 
     @property
     def unaccounted_releases(self) -> tuple[str, ...]:
         return (self.reason,) if self.private else ()
 
-    def notices(self, run: Run) -> tuple[str, ...]:
+    def notices(self, run: Never) -> tuple[str, ...]:
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:

@@ -23,6 +23,7 @@ import functools
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpfedbench.config.part import Part, setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 
@@ -69,20 +70,21 @@ class Features(Part):
         ),
     )
 
-    def check(self, run: Run) -> None:
-        if not self.evened:
-            return
-        if not run.validation.public:
-            raise BenchError(
-                f"model.features.evened is {self.evened}, but validation.public is"
-                " false, and the directions must come from public records: set"
-                " evened to 0"
-            )
-        if self.evened >= run.validation.tasks:
-            raise BenchError(
-                f"model.features.evened is {self.evened}, but {run.validation.tasks}"
-                " public records (validation.tasks) have fewer directions: lower it"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda features, run: features.evened and not run.validation.public,
+            "model.features.evened is {part.evened}, but validation.public is"
+            " false, and the directions must come from public records: set"
+            " evened to 0",
+        ),
+        Rule(
+            lambda features, run: (
+                features.evened and features.evened >= run.validation.tasks
+            ),
+            "model.features.evened is {part.evened}, but {run.validation.tasks}"
+            " public records (validation.tasks) have fewer directions: lower it",
+        ),
+    )
 
     def notices(self, run: Run) -> tuple[str, ...]:
         if not self.evened:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part, setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, plain_cell, read_genotype
 from dpfedbench.models.references import reference
@@ -139,16 +140,23 @@ class FoundGenotype(GenotypeSource):
         )
     )
 
-    def check(self, run: Run) -> None:
-        self.references(run)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda source, run: (
+                source.search_run(run).dataset != run.dataset
+                and source.search_run(run).dataset
+            ),
+            "model.genotype.search is a run on {fault}, but this run is on"
+            " {run.dataset}: take a search on {run.dataset}",
+        ),
+    )
+
+    def search_run(self, run: Run) -> Run:
+        """Return the run that searches, with the seed of the run that trains."""
+        return run.another({**self.search, "seed": run.seed})
 
     def references(self, run: Run) -> dict[str, Run]:
-        search = run.another({**self.search, "seed": run.seed})
-        if search.dataset != run.dataset:
-            raise BenchError(
-                f"model.genotype.search is a run on {search.dataset}, but this run is"
-                f" on {run.dataset}: take a search on {run.dataset}"
-            )
+        search = self.search_run(run)
         # A private search read the same records, so the account covers both runs.
         return {self.file: search} | (
             {"ledger.jsonl": search} if search.private else {}

@@ -8,13 +8,94 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.initial_weights import Initial, RandomInitial
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.models.references import reference
 
 if TYPE_CHECKING:
     import numpy as np
 
     from dpfedbench.run import Run
+
+
+def _has_other_words(earlier: Run, run: Run) -> bool:
+    """Return whether two language models of different data sets know other words."""
+    texts = run.task.text is not None and earlier.task.text is not None
+    return texts and run.dataset != earlier.dataset
+
+
+def _chain(initial: RunInitial, run: Run) -> Iterator[tuple[RunInitial, Run]]:
+    """Yield the runs that training starts from, each with the start that names it."""
+    start: Initial = initial
+    while isinstance(start, RunInitial):
+        run = start.earlier_run(run)
+        yield start, run
+        start = run.initial
+
+
+def _run_of_another_model(initial: RunInitial, run: Run) -> Run | None:
+    earlier = initial.earlier_run(run)
+    same_outputs = earlier.task.outputs == run.task.outputs
+    same_model = (earlier.model, earlier.pretrains) == (run.model, run.pretrains)
+    if same_model and (same_outputs or _has_other_words(earlier, run)):
+        return None
+    return earlier
+
+
+def _public_run_on_the_same_data(initial: RunInitial, run: Run) -> Run | None:
+    for start, earlier in _chain(initial, run):
+        if start.public and earlier.dataset == run.dataset:
+            return earlier
+    return None
+
+
+def _third_run(initial: RunInitial, run: Run) -> tuple[Run, Run] | None:
+    first = initial.earlier_run(run)
+    for start, earlier in _chain(initial, run):
+        same_public_data = initial.public and earlier.dataset == first.dataset
+        if start is not initial and not start.public and not same_public_data:
+            return first, earlier
+    return None
+
+
+def _private_start(initial: RunInitial, run: Run) -> Run | None:
+    """Return the earlier run if the account has to cover both runs."""
+    return initial.earlier_run(run) if initial.is_composed(run) else None
+
+
+def _start_of_two_private_runs(initial: RunInitial, run: Run) -> Run | None:
+    earlier = _private_start(initial, run)
+    return earlier if earlier and "ledger.jsonl" in earlier.references else None
+
+
+def _start_with_other_sums(initial: RunInitial, run: Run) -> Run | None:
+    earlier = _private_start(initial, run)
+    if earlier is None or not run.private:
+        return None
+    sums = (*earlier.private_sums, *run.private_sums)
+    kinds = {
+        (
+            sum_.unit,
+            sum_.adjacency,
+            sum_.private_noise.mechanism,
+            sum_.within_task is None,
+        )
+        for sum_ in sums
+    }
+    composed = {(sums[0].unit, "zero-out", "gaussian", True)}
+    return earlier if kinds != composed else None
+
+
+def _start_with_other_clients(initial: RunInitial, run: Run) -> Run | None:
+    earlier = _private_start(initial, run)
+    if earlier is None or earlier.clients_folder == run.clients_folder:
+        return None
+    return earlier
+
+
+def _start_with_the_same_streams(initial: RunInitial, run: Run) -> Run | None:
+    if not run.private or run.streams == "own":
+        return None
+    return _private_start(initial, run)
 
 
 class RunInitial(Initial):
@@ -57,82 +138,71 @@ class RunInitial(Initial):
     def label(self) -> str:
         return f"from {self.run.get('method')} on {self.run.get('dataset')}"
 
-    def check(self, run: Run) -> None:
-        first = self._other(run)
-        same_outputs = first.task.outputs == run.task.outputs
-        same_model = (first.model, first.pretrains) == (run.model, run.pretrains)
-        if not same_model or not (same_outputs or self._other_words(run, first)):
-            raise BenchError(
-                f"initial.run is {first.folder}, but its model has other sizes or"
-                " another last layer: start from a run of the same model and task"
-            )
-        for start, earlier in self._chain(run):
-            if start.public and earlier.dataset == run.dataset:
-                raise BenchError(
-                    f"initial.public is true, but {earlier.folder} was trained on"
-                    f" {run.dataset}, which this run's clients hold: start from another"
-                    " data set, or set it to false"
-                )
-            declared = start.public or (
-                self.public and earlier.dataset == first.dataset
-            )
-            if start is not self and not declared:
-                raise BenchError(
-                    f"initial.run is {first.folder}, which itself starts from"
-                    f" {earlier.folder}, which is not public: no account composes"
-                    f" three runs; start from {earlier.folder}, or from a public run"
-                )
-        if self._composed(run, first):
-            self._check_composed(run, first)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            _run_of_another_model,
+            "initial.run is {fault.folder}, but its model has other sizes or"
+            " another last layer: start from a run of the same model and task",
+        ),
+        Rule(
+            _public_run_on_the_same_data,
+            "initial.public is true, but {fault.folder} was trained on"
+            " {run.dataset}, which this run's clients hold: start from another"
+            " data set, or set it to false",
+        ),
+        Rule(
+            _third_run,
+            "initial.run is {fault[0].folder}, which itself starts from"
+            " {fault[1].folder}, which is not public: no account composes"
+            " three runs; start from {fault[1].folder}, or from a public run",
+        ),
+        Rule(
+            _start_of_two_private_runs,
+            "initial.run is {fault.folder}, which itself uses a private run: no"
+            " account composes three runs; start from another run",
+        ),
+        Rule(
+            _start_with_other_sums,
+            "initial.run is {fault.folder}, a private run on the same clients,"
+            " but no account composes the sums of both: both runs need"
+            " independent Gaussian noise and the same unit, without clients' own"
+            " sums",
+        ),
+        Rule(
+            _start_with_other_clients,
+            "initial.run is {fault.folder}, but it has other clients than this"
+            " run, and an account of both needs the same clients: give both runs"
+            " the same clients",
+        ),
+        Rule(
+            _start_with_the_same_streams,
+            "initial.run is {fault.folder}, a private run on the same clients,"
+            " but with streams shared both runs draw the same cohorts and noise,"
+            " which no account covers: set streams to own",
+        ),
+    )
 
-    def _check_composed(self, run: Run, first: Run) -> None:
-        if "ledger.jsonl" in first.references:
-            raise BenchError(
-                f"initial.run is {first.folder}, which itself uses a private run: no"
-                " account composes three runs; start from another run"
-            )
-        sums = (*first.private_sums, *run.private_sums)
-        kinds = {
-            (
-                sum_.unit,
-                sum_.adjacency,
-                sum_.private_noise.mechanism,
-                sum_.within_task is None,
-            )
-            for sum_ in sums
-        }
-        if (
-            run.private
-            and len(kinds | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1
-        ):
-            raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients,"
-                " but no account composes the sums of both: both runs need"
-                " independent Gaussian noise and the same unit, without clients' own"
-                " sums"
-            )
-        if first.clients_folder != run.clients_folder:
-            raise BenchError(
-                f"initial.run is {first.folder}, but it has other clients than this"
-                " run, and an account of both needs the same clients: give both runs"
-                " the same clients"
-            )
-        if run.private and run.streams != "own":
-            raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients,"
-                " but with streams shared both runs draw the same cohorts and noise,"
-                " which no account covers: set streams to own"
-            )
+    def earlier_run(self, run: Run) -> Run:
+        """Return the run that training starts from, with the seed of this run."""
+        return run.references[self.file]
+
+    def is_composed(self, run: Run) -> bool:
+        """Return whether both runs read the same records, the earlier one privately."""
+        return self._is_composed_with(self.earlier_run(run), run)
+
+    def _is_composed_with(self, earlier: Run, run: Run) -> bool:
+        return not self.public and earlier.private and earlier.dataset == run.dataset
 
     def references(self, run: Run) -> dict[str, Run]:
-        first = self._other(run)
-        return {self.file: first} | (
-            {"ledger.jsonl": first} if self._composed(run, first) else {}
-        )
+        earlier = run.another({**self.run, "seed": run.seed})
+        references = {self.file: earlier}
+        if self._is_composed_with(earlier, run):
+            references["ledger.jsonl"] = earlier
+        return references
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        first = self._other(run)
-        if self.public or self._composed(run, first):
+        first = self.earlier_run(run)
+        if self.public or self.is_composed(run):
             return ()
         training = "on other private data" if first.private else "without privacy"
         return (
@@ -146,40 +216,14 @@ class RunInitial(Initial):
     def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_by_word, load_members
 
-        first = self._other(run)
+        first = self.earlier_run(run)
         path = reference(files, self.file, first.folder)
-        if self._other_words(run, first):
+        if _has_other_words(first, run):
             return load_by_word(path, net, RandomInitial().weights(run, net, {}))
         return load_members(path, net)[0]
 
     def notices(self, run: Run) -> tuple[str, ...]:
-        first = self._other(run)
+        first = self.earlier_run(run)
         if not self.public:
             return ()
         return (f"training starts from a model of {first.dataset}, declared public",)
-
-    @staticmethod
-    def _other_words(run: Run, first: Run) -> bool:
-        return (
-            run.task.text is not None
-            and first.task.text is not None
-            and run.dataset != first.dataset
-        )
-
-    def _other(self, run: Run) -> Run:
-        return run.another({**self.run, "seed": run.seed})
-
-    def _composed(self, run: Run, other: Run) -> bool:
-        """Return whether both runs read the same records, the other privately."""
-        return bool(not self.public and other.private and other.dataset == run.dataset)
-
-    def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
-        """Yield the chain of runs that training starts from.
-
-        Each run comes with the start that names it.
-        """
-        start: Initial = self
-        while isinstance(start, RunInitial):
-            run = start._other(run)
-            yield start, run
-            start = run.initial

@@ -18,8 +18,6 @@ from dpfedbench.models.zoo.model import ZooModel
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpfedbench.run import Run
-
 
 class CellModel(ZooModel):
     """A stem, cells one after another, a mean over the last maps and a linear layer.
@@ -63,8 +61,8 @@ class CellModel(ZooModel):
         paper="1",
     )
 
-    def check(self, run: Run) -> None:
-        super().check(run)
+    def model_post_init(self, _: Any) -> None:
+        """Refuse sizes that describe no network."""
         for cell in self.reductions or ():
             if not 0 <= cell < self.cells:
                 raise BenchError(
@@ -157,8 +155,9 @@ class DartsCells(CellModel):
         paper="true",
     )
 
-    def check(self, run: Run) -> None:
-        super().check(run)
+    def model_post_init(self, _: Any) -> None:
+        """Refuse cells that do not fit the search space."""
+        super().model_post_init(_)
         self.genotype.check_space(self.space)
 
     @property

@@ -5,11 +5,11 @@ It is the simple baseline of private training of records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.config.plugin_sources import digest_classes
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.models.features.features import Features
 from dpfedbench.models.features.scattering import Scattering
 from dpfedbench.models.zoo.model import ZooModel
@@ -39,14 +39,14 @@ class LinearModel(ZooModel):
         ),
     )
 
-    def check(self, run: Run) -> None:
-        super().check(run)
-        if run.client_data != "records" or run.pretrains:
-            raise BenchError(
-                "model.kind is linear, which computes the features of records once,"
-                f" but {run.method} has few-shot tasks as clients or replaces the"
-                " last layer in the test: take conv4"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda model, run: run.client_data != "records" or run.pretrains,
+            "model.kind is linear, which computes the features of records once,"
+            " but {run.method} has few-shot tasks as clients or replaces the"
+            " last layer in the test: take conv4",
+        ),
+    )
 
     def prepared(
         self, records: np.ndarray, public: np.ndarray | None = None

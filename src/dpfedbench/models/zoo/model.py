@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.config.model_settings import ModelSettings
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 
 if TYPE_CHECKING:
     from torch import nn
 
     from dpfedbench.models.net import Net
-    from dpfedbench.run import Run
 
 
 class ZooModel(ModelSettings):
@@ -23,17 +22,18 @@ class ZooModel(ModelSettings):
 
     reads: ClassVar[str] = "images"
 
-    def check(self, run: Run) -> None:
-        if (self.reads == "text") != (run.task.text is not None):
-            held = (
-                "images: leave it null"
-                if self.reads == "images"
-                else "text: give its words"
-            )
-            raise BenchError(
-                f"task.text does not fit model.kind {self.kind}, which reads {held}, or"
-                " take another model"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda model, run: model.reads == "images" and run.task.text is not None,
+            "task.text does not fit model.kind {part.kind}, which reads images:"
+            " leave it null, or take another model",
+        ),
+        Rule(
+            lambda model, run: model.reads == "text" and run.task.text is None,
+            "task.text does not fit model.kind {part.kind}, which reads text: give"
+            " its words, or take another model",
+        ),
+    )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Return a new module.

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np, torch
 from dpfedbench.papers.dp_fnas.search_steps import (
     ARCHITECTURE,
@@ -144,24 +144,23 @@ class ByKernel(ClippingRule):
         paper="0.01 (DP-FNAS's released command)",
     )
 
-    def check(self, run: Run) -> None:
-        """Refuse other client updates, groups, and a configured threshold."""
-        kind = run.client_update.kind
-        if kind != "released-search-steps":
-            raise BenchError(
-                f"clipping.kind is by-kernel, but client_update.kind is {kind}:"
-                " by-kernel is for released-search-steps"
-            )
-        if self.groups != "all":
-            raise BenchError(
-                f"clipping.groups is {self.groups}, but by-kernel defines its own"
-                " groups: set it to all"
-            )
-        if self.threshold is not None:
-            raise BenchError(
-                f"clipping.threshold is {self.threshold:g}, but by-kernel computes it"
-                " from the network: set it to null"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda rule, run: run.client_update.kind != "released-search-steps",
+            "clipping.kind is by-kernel, but client_update.kind is"
+            " {run.client_update.kind}: by-kernel is for released-search-steps",
+        ),
+        Rule(
+            lambda rule, run: rule.groups != "all",
+            "clipping.groups is {part.groups}, but by-kernel defines its own"
+            " groups: set it to all",
+        ),
+        Rule(
+            lambda rule, run: rule.threshold is not None,
+            "clipping.threshold is {part.threshold:g}, but by-kernel computes it"
+            " from the network: set it to null",
+        ),
+    )
 
     def sensitivity(self, kernel_count: int) -> float:
         """Return the largest change of a lot's clipped gradient by one record.
@@ -185,13 +184,13 @@ class ReleasedSearchSteps(SearchSteps):
     columns_are_released = True
     contributes_by_lot: ClassVar[bool] = True
 
-    def check(self, run: Run) -> None:
-        super().check(run)
-        if run.clients.count != 1:
-            raise BenchError(
-                f"clients.count is {run.clients.count}, but the parties of DP-FNAS's"
-                " released code each search a separate architecture: set it to 1"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: run.clients.count != 1,
+            "clients.count is {run.clients.count}, but the parties of DP-FNAS's"
+            " released code each search a separate architecture: set it to 1",
+        ),
+    )
 
     def breaches(self, run: Run) -> tuple[Breach, ...]:
         breach = Breach(

@@ -11,10 +11,10 @@ independently of the records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np, torch
 from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.optimizers.optimizer import Adam
@@ -53,12 +53,13 @@ class SearchSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {WEIGHTS: self.weights, ARCHITECTURE: self.architecture}
 
-    def check(self, run: Run) -> None:
-        if not isinstance(run.model, CellModel):
-            raise BenchError(
-                f"model.kind is {run.model.kind}, which has no architecture to search:"
-                " set it to darts-search"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: not isinstance(run.model, CellModel),
+            "model.kind is {run.model.kind}, which has no architecture to search:"
+            " set it to darts-search",
+        ),
+    )
 
     columns_are_released = True
 

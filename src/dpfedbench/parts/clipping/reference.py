@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, CohortRule
 from dpsum.parameters import parameter
@@ -66,17 +67,18 @@ class MedianOfRun(ReferenceRule):
         doc="null: the median norm of a run without privacy",
     )
 
-    def check(self, run: Run) -> None:
-        """Refuse other clients than the reference run's, and a configured threshold."""
-        if run.client_update.kind != "maml":
-            raise BenchError(
-                "clipping.kind median-of-run is for client_update.kind maml"
-            )
-        if self.threshold is not None:
-            raise BenchError(
-                f"clipping.threshold is {self.threshold:g}, but median-of-run"
-                " computes it from a run without privacy: set it to null"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        # Other clients have no history of gradient norms that fits.
+        Rule(
+            lambda rule, run: run.client_update.kind != "maml",
+            "clipping.kind median-of-run is for client_update.kind maml",
+        ),
+        Rule(
+            lambda rule, run: rule.threshold is not None,
+            "clipping.threshold is {part.threshold:g}, but median-of-run"
+            " computes it from a run without privacy: set it to null",
+        ),
+    )
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """Return the median over rounds of the cohorts' median gradient norms.

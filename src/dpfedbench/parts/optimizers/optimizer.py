@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part, setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import torch
 from dpsum.lazy import Lazy
 
@@ -47,24 +47,20 @@ class Optimizer(Part):
             deviation: of each coordinate; 0 without noise.
         """
 
-    def refuse_untold(self, where: str) -> None:
-        """Refuse an optimiser that needs the noise's deviation where no caller has it.
-
-        Raises:
-            BenchError: names the key.
-        """
-        if self.reads_noise:
-            raise BenchError(
-                f"{where}.optimizer is {self.kind}, which subtracts the noise"
-                " variance from its moments, but the variance is unknown there: use"
-                " it only for server, or for client_update.kind local-steps"
-            )
-
     def step(
         self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float
     ) -> None:
         """Move the weights in place along the gradient of the same shape and type."""
         raise NotImplementedError
+
+
+OPTIMIZER_WITHOUT_NOISE = Rule(
+    lambda update, run: update.optimizer.reads_noise,
+    "client_update.optimizer is {part.optimizer.kind}, which subtracts the noise"
+    " variance from its moments, but the variance is unknown there: use it only for"
+    " server, or for client_update.kind local-steps",
+)
+"""Rule of client updates whose optimiser does not learn the deviation of the noise."""
 
 
 class Adam(Optimizer):

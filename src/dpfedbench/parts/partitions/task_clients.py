@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.config.part import setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.clients_folder import ClientsFolder
 from dpfedbench.data.images import load_dataset
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from dpfedbench.data.images import ImageDataset
     from dpfedbench.data.tokens import TextDataset
-    from dpfedbench.run import Run
 
 
 class TaskClients(PartitionScheme):
@@ -38,12 +38,15 @@ class TaskClients(PartitionScheme):
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )
 
-    def check(self, run: Run) -> None:
-        if self.rotations != "none" and run.task.text is not None:
-            raise BenchError(
-                f"clients.rotations is {self.rotations}, but clients of this run hold"
-                " texts: set it to none"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda clients, run: (
+                clients.rotations != "none" and run.task.text is not None
+            ),
+            "clients.rotations is {part.rotations}, but clients of this run hold"
+            " texts: set it to none",
+        ),
+    )
 
     def folder(self, ways: int) -> str:
         rotated = "" if self.rotations == "none" else f"{self.rotations}-"

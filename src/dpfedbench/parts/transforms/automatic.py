@@ -7,14 +7,14 @@ contributions much longer than gamma have nearly the same norm, and there is no
 threshold to choose. The paper's free factor R is the server's learning rate here.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.parts.transforms.transform import Transform
 
 if TYPE_CHECKING:
-    from dpfedbench.run import Run
+    pass
 
 
 class Automatic(Transform):
@@ -27,14 +27,18 @@ class Automatic(Transform):
         0.01, gt=0, le=1e6, doc="constant added to a contribution's norm", paper="0.01"
     )
 
-    def check(self, run: "Run") -> None:
-        rule = run.clipping
-        if rule.moves or rule.finds_threshold or rule.threshold != 1:
-            raise BenchError(
-                "transform.kind is automatic, which gives contributions of norm"
-                " below 1, so another threshold would clip them or add needless"
-                " noise: set clipping to {kind: constant, threshold: 1}"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda transform, run: (
+                run.clipping.moves
+                or run.clipping.finds_threshold
+                or run.clipping.threshold != 1
+            ),
+            "transform.kind is automatic, which gives contributions of norm"
+            " below 1, so another threshold would clip them or add needless"
+            " noise: set clipping to {{kind: constant, threshold: 1}}",
+        ),
+    )
 
     def factor(self, norm: float) -> float:
         return 1 / (norm + self.gamma)

@@ -15,10 +15,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np, torch
 from dpfedbench.models.zoo.darts import DartsCells
 from dpfedbench.parts.augmentation import Augmentation
@@ -71,19 +71,20 @@ class BatchSteps(ClientUpdate):
         """Step that follows each sum, by the name of the sum."""
         return {self.sends: self.weights}
 
-    def check(self, run: Run) -> None:
-        if not isinstance(run.model, DartsCells):
-            raise BenchError(
-                f"model.kind is {run.model.kind}, but client_update.kind batch-steps"
-                " trains only darts-cells: take darts-cells, or client_update.kind"
-                " summed-steps"
-            )
-        if self.weights.cut is not None:
-            raise BenchError(
-                "client_update.weights.cut clips the gradients of single records,"
-                " but batch-steps takes the gradient of a whole batch: set it to"
-                " null"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: not isinstance(run.model, DartsCells),
+            "model.kind is {run.model.kind}, but client_update.kind batch-steps"
+            " trains only darts-cells: take darts-cells, or client_update.kind"
+            " summed-steps",
+        ),
+        Rule(
+            lambda update, run: update.weights.cut is not None,
+            "client_update.weights.cut clips the gradients of single records,"
+            " but batch-steps takes the gradient of a whole batch: set it to"
+            " null",
+        ),
+    )
 
     def clients(self, setup: Setup) -> Clients:
         from dpfedbench.models.batch_gradient import BatchGradient

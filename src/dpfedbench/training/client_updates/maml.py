@@ -11,11 +11,11 @@ order would carry raw support examples past the noise.
 from __future__ import annotations
 
 import concurrent.futures
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.part import setting
-from dpfedbench.errors import BenchError
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates import maml_by_record
 from dpfedbench.training.client_updates.client_update import ClientUpdate
@@ -75,14 +75,17 @@ class QueryGradient(ClientUpdate):
         paper="released code: 10 epochs",
     )
 
-    def check(self, run: Run) -> None:
-        within = self.within_records(run)
-        if within and (self.learnable_rates or self.multi_step_rounds):
-            raise BenchError(
-                "client_update.learnable_rates and multi_step_rounds need a model"
-                " that normalises by statistics of the whole batch: set them to"
-                " false and 0"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: (
+                update.within_records(run)
+                and (update.learnable_rates or update.multi_step_rounds)
+            ),
+            "client_update.learnable_rates and multi_step_rounds need a model"
+            " that normalises by statistics of the whole batch: set them to"
+            " false and 0",
+        ),
+    )
 
     def breaches(self, run: Run) -> tuple[Breach, ...]:
         if self.order == 1 or not self.within_records(run):

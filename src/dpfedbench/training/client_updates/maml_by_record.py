@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.training.client_updates.coupled_records import (
@@ -25,7 +25,9 @@ from dpfedbench.training.client_updates.within_task import (
 from dpfedbench.training.clients import Setup
 
 if TYPE_CHECKING:
-    from dpfedbench.training.client_updates.maml import QueryGradient
+    from dpfedbench.models.net import Net
+    from dpfedbench.run import Run
+    from dpsum.sampling import Sampler
 
 SUPPORT = "support-gradient-sum"
 QUERY = "client-query-gradient-sum"
@@ -34,7 +36,24 @@ QUERY_SET = "query set"
 """Disjoint parts of a client's examples, which these sums read."""
 
 
-def create_clients(update: QueryGradient, setup: Setup) -> ClientsWithinTask:
+class QuerySettings(Protocol):
+    """Settings of an update that adapts to a support set (`maml.QueryGradient`)."""
+
+    inner_steps: int
+    inner_rate: float
+    order: Literal[1, 2]
+
+    def by_server(self, run: Run) -> bool:
+        """Return whether the server sums single query examples, and not clients."""
+
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+        """Return the sampler of each sum that a client takes itself."""
+
+    def adapted(self, net: Net) -> Sequence[str] | None:
+        """Return the tensors that adaptation to a task changes; None: all."""
+
+
+def create_clients(update: QuerySettings, setup: Setup) -> ClientsWithinTask:
     """Return clients with (private) support steps, and then the query gradient.
 
     The client or the server sums the query examples' gradients.
@@ -65,7 +84,7 @@ def create_clients(update: QueryGradient, setup: Setup) -> ClientsWithinTask:
 
 
 def _write_query_gradient(
-    update: QueryGradient,
+    update: QuerySettings,
     turn: Turn,
     worker: Any,
     out: torch.Tensor,

@@ -7,16 +7,20 @@ With the server's clipping and private sum it is DP-FedAvg, whose unit is the cl
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
+from dpfedbench.config.rules import Rule
+from dpfedbench.parts.optimizers.optimizer import (
+    OPTIMIZER_WITHOUT_NOISE,
+    Optimizer,
+    Sgd,
+)
 from dpfedbench.training.client_updates.client_update import ClientUpdate
 
 if TYPE_CHECKING:
     import torch
 
-    from dpfedbench.run import Run
     from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 
 
@@ -53,8 +57,7 @@ class ModelDifference(DifferenceUpdate):
     )
     optimizer: Optimizer = setting(Sgd(), doc="optimiser of the local steps")
 
-    def check(self, run: Run) -> None:
-        self.optimizer.refuse_untold("client_update")
+    rules: ClassVar[tuple[Rule, ...]] = (OPTIMIZER_WITHOUT_NOISE,)
 
     def local_gradient(
         self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor

@@ -15,9 +15,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.step_of_sum import StepOfSum
@@ -216,13 +217,14 @@ class SummedSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {self.sends: self.weights}
 
-    def check(self, run: Run) -> None:
-        if getattr(run.model, "auxiliary", False):
-            raise BenchError(
-                "model.auxiliary is true, but client_update.kind summed-steps has no"
-                " loss for a second classifier: set it to false, or take batch-steps"
-                " for training without privacy"
-            )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: getattr(run.model, "auxiliary", False),
+            "model.auxiliary is true, but client_update.kind summed-steps has no"
+            " loss for a second classifier: set it to false, or take batch-steps"
+            " for training without privacy",
+        ),
+    )
 
 
 class _Cut(PlainSum):
