@@ -98,7 +98,7 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert config["evaluation"]["tasks"] == 4
     defaults = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
-    model = yaml.safe_load(defaults)["run"]["model"]
+    model = yaml.safe_load(defaults)["small"]["all"]["model"]
     own = {"kind": "conv4", "normalisation": "batch"}
     assert config["model"] == {**own, **model, "filters": 4}
     repository = git_host / "someone" / "dpfedbench"
