@@ -16,7 +16,6 @@ from dpfedbench.config.plugin_sources import digest_module
 from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.data.images import KINDS
 from dpfedbench.data.readers import reader_modules
-from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.run import Run
@@ -137,6 +136,9 @@ def owner_counts(name: str, configuration: Configuration) -> "np.ndarray | None"
     Raises:
         BenchError: the data are missing or damaged.
     """
+    # It imports libraries that a plan without natural clients does not need.
+    from dpfedbench.data.sources import local_folder
+
     local = local_folder(configuration.data.local_dir)
     entry = configuration.datasets.get(name)
     if entry is not None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.model_settings import ModelSettings
 from dpfedbench.config.part import setting
@@ -61,7 +61,6 @@ from dpfedbench.training.client_updates.within_task import (
 from dpfedbench.training.clients import Clients, Setup
 from dpsum import participation
 from dpsum.accounting.claims import REPTILE_STEPS
-from dpsum.mechanism import Mechanism
 from dpsum.participation import (
     BallsAndBins,
     OnePass,
@@ -71,6 +70,9 @@ from dpsum.participation import (
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 from dpsum.sums import SumSpec
+
+if TYPE_CHECKING:
+    from dpsum.mechanism import Mechanism
 
 TASK = "task-gradient-sum"
 OWN_UPDATE = "own-update"

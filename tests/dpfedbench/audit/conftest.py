@@ -15,7 +15,7 @@ SMALL = {
     "participation": {"cohort": 40, "rounds": 10},
     "clipping": {"window": 3},
 }
-DEFAULT = merge(parsed(ROOT / "config" / "config.yaml")["run"], SMALL)
+DEFAULT = merge(parsed(ROOT / "config" / "config.yaml")["small"]["all"], SMALL)
 LOTS = {
     "method": "adap-dp-fl",
     "task": {"ways": 10, "shots": 0},

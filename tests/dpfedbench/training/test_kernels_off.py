@@ -12,7 +12,7 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
 from dpfedbench.networks import trained_net
-from dpfedbench.training import engine, rounds
+from dpfedbench.training import engine, federation
 from dpsum.randomness import stream
 
 from .conftest import (
@@ -94,8 +94,8 @@ def double(monkeypatch):
     monkeypatch.setattr(
         Net, "initial", lambda self, rng: initial(self, rng).astype(np.float64)
     )
-    choose = functools.partial(rounds.choose, dtype=torch.float64)
-    monkeypatch.setattr(rounds, "choose", choose)
+    choose = functools.partial(federation.choose, dtype=torch.float64)
+    monkeypatch.setattr(federation, "choose", choose)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
