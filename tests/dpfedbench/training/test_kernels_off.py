@@ -12,7 +12,8 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
 from dpfedbench.networks import trained_net
-from dpfedbench.training import engine, federation
+from dpfedbench.training import federation as federation_module
+from dpfedbench.training import run_files
 from dpsum.randomness import stream
 
 from .conftest import (
@@ -94,8 +95,8 @@ def double(monkeypatch):
     monkeypatch.setattr(
         Net, "initial", lambda self, rng: initial(self, rng).astype(np.float64)
     )
-    choose = functools.partial(federation.choose, dtype=torch.float64)
-    monkeypatch.setattr(federation, "choose", choose)
+    choose = functools.partial(federation_module.choose, dtype=torch.float64)
+    monkeypatch.setattr(federation_module, "choose", choose)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -117,7 +118,7 @@ def test_torch_path_agrees_with_the_kernels(
         request.getfixturevalue("double")
     models = []
     monkeypatch.setattr(
-        engine, "save_members", lambda path, net, members: models.extend(members)
+        run_files, "save_members", lambda path, net, members: models.extend(members)
     )
     ledgers = []
     profiles = []
