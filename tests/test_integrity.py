@@ -18,12 +18,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpfedbench
-from dpfedbench import files
+from dpfedbench import files, networks
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 from dpfedbench.manifests import checked, listed
 from dpfedbench.models.members import load_members
-from dpfedbench.networks import tested_net
 from dpfedbench.training.accounts import ledger_of
 from dpfedbench.training.agreement import check_agrees
 from dpfedbench.verification import check_accounts, check_files
@@ -406,7 +405,7 @@ def test_forged_epsilon_is_found(results_copy: Path) -> None:
 def test_flipped_bit_of_a_model_is_refused(results_copy: Path) -> None:
     """A model to start from has no manifest. One of the bits changes no value."""
     path = RUN_FOLDER / "model.safetensors"
-    net = tested_net(RUN, (16, 16, 1))
+    net = networks.tested_net(RUN, (16, 16, 1))
     weights = np.concatenate(load_members(path, net))
     data = path.read_bytes()
     rng = np.random.default_rng(0)

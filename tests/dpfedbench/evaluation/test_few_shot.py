@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from dpfedbench import networks
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation import few_shot
 from dpfedbench.evaluation.fine_tuning import fine_tune
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
-from dpfedbench.networks import tested_net
 from dpsum.randomness import stream
 from tests.dpfedbench.training.conftest import make_config
 
@@ -33,7 +33,7 @@ def dataset(federation):
 
 @pytest.fixture
 def net(dataset):
-    return tested_net(make_config(), dataset.image_shape)
+    return networks.tested_net(make_config(), dataset.image_shape)
 
 
 def random_weights(net, seed):
@@ -51,7 +51,7 @@ def theta(net):
 def scores(run, dataset, members, **options):
     """Return the scores of an ensemble on tasks of the test split."""
     values = {"split": "test", "tasks": TASKS, "purpose": "meta-test"} | options
-    choice = values.pop("choice", choose(tested_net(run, dataset.image_shape)))
+    choice = values.pop("choice", choose(networks.tested_net(run, dataset.image_shape)))
     return few_shot.task_scores(choice, members, dataset, run, **values)
 
 
@@ -160,7 +160,7 @@ def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisati
     config = make_config(
         {"evaluation": evaluation, "model": {"normalisation": normalisation}}
     )
-    net = tested_net(config, dataset.image_shape)
+    net = networks.tested_net(config, dataset.image_shape)
     members = [random_weights(net, seed) for seed in (0, 1)]
 
     def together(count, threads=1):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench import networks
 from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.evaluation import next_word
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import save_members
-from dpfedbench.networks import tested_net
 from tests.dpfedbench.data.text import tiny_texts
 from tests.dpfedbench.training.test_text import run_of
 
@@ -34,7 +34,7 @@ def known(tmp_path):
 
 @pytest.fixture
 def net(known):
-    return tested_net(RUN, known.image_shape)
+    return networks.tested_net(RUN, known.image_shape)
 
 
 @pytest.fixture

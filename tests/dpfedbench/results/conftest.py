@@ -147,7 +147,10 @@ def configuration():
     names = ("adap-dp-fl", "dp-fedmeta", "dp-maml", "frontier")
     config = ROOT / "config"
     experiments = [config / "experiments" / f"{name}.yaml" for name in names]
-    merged = overlaid(*map(parsed, [config / "config.yaml", *experiments]))
+    small = parsed(config / "small.yaml")
+    for name in small["experiments"].keys() - set(names):
+        del small["experiments"][name]
+    merged = overlaid(*map(parsed, [config / "config.yaml", *experiments]), small)
     tables = merged["experiments"]["dp-fedmeta"]["tables"]
     tables["table2"]["tasks"] = ["omniglot-1shot", "omniglot-5shot"]
     return merged
