@@ -643,7 +643,7 @@ class RecordLots:
 
 @dataclasses.dataclass(frozen=True)
 class UnitDraw:
-    """How the units of one sum are drawn.
+    """Draw of the units of one sum.
 
     Attributes:
         sampler: the sampler, as in the ledger.

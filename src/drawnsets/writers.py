@@ -26,7 +26,7 @@ SEED = 20181
 _FACES = 6  # light faces of a character, which all 62 characters have
 _LEAST, _MOST = 20, 400  # drawings of a writer
 _LOG_MEAN, _LOG_SPREAD = 4.4, 0.6  # of the number of drawings
-_DIGITS = 0.4  # share of digits among all drawings, as in FEMNIST
+_DIGITS = 0.4  # share of digits among all drawings
 _CONCENTRATION = 40.0  # of a writer's frequencies of characters, in Dirichlet's law
 _HABIT = 0.85  # chance that a writer draws its usual form of a character
 

@@ -8,6 +8,7 @@ import yaml
 from dpfedbench.experiments.plan import audited_as
 from dploss.gaussian import gaussian_epsilon
 from tests.dpfedbench.papers.test_refusals import run_of
+from tests.dpfedbench.test_experiments import planned
 from tests.dpfedbench.test_messages import error_of
 from tests.dpfedbench.training.conftest import make_config
 from tests.dpfedbench.training.test_engine import check_times
@@ -22,6 +23,21 @@ SGD = {"optimizer": {"kind": "sgd", "momentum": 0.5}}
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: case["method"])
 def test_message_is_that_of_the_file(case):
     assert error_of(run_of, case["method"], case["change"]) == case["message"]
+
+
+def test_correlated_cells_of_the_frontier_have_the_proven_budget_of_their_place():
+    """The noise is calibrated to it."""
+    plan = planned("full")
+    cells = [
+        cell
+        for cell in plan.items["dp-fedmeta", "frontier"].cells
+        if cell.series == "correlated"
+    ]
+    assert [cell.x for cell in cells] == [0.5, 1.5, 8]
+    for cell in cells:
+        budget = cell.runs[0].budget
+        assert (budget.epsilon, budget.delta) == (cell.x, 1e-6)
+        assert (budget.profile, cell.runs[0].noise.multiplier) == ("proven", None)
 
 
 @pytest.mark.parametrize(

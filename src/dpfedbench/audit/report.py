@@ -31,7 +31,7 @@ from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.run import Run
 from dpfedbench.training.accounts import ledger_of
 from dploss.gaussian import joint_multiplier
-from dpsum.accounting.account import others, seen_by
+from dpsum.accounting.account import further_observers, seen_by
 from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, within_task
 from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
@@ -209,7 +209,7 @@ def audit(
             observer=observer,
         )
         for sum_, events in served
-        for observer in ("", *others(events))
+        for observer in ("", *further_observers(events))
     ]
     by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
     entries += [
@@ -348,7 +348,7 @@ def _audit_served(
     if sum_.private_noise.by_dimension:
         dimension = first.dimension
         canaries_each = min(canaries_each, dimension - ORDINARY)
-    clients_added = others(releases).get(observer, 0)
+    clients_added = further_observers(releases).get(observer, 0)
     groups = _groups_in(first)
     if groups > 1:  # a canary has one coordinate in each group
         canaries_each = min(canaries_each, max(_LEAST, canaries_each // groups))

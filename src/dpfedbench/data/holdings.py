@@ -9,6 +9,7 @@ import numpy as np
 
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.images import load_dataset
+from dpfedbench.data.owners import count_held_out
 from dpfedbench.data.partition import Partition, RecordPartition, TaskBatch, gather
 from dpfedbench.data.records import load_any_records
 from dpsum.randomness import stream
@@ -104,7 +105,7 @@ class Records:
         self.test_record_indices = []
         for client, indices in enumerate(self.record_indices):
             count = len(indices)
-            tested = min(max(1, round(share * count)), count - 1)
+            tested = count_held_out(count, share)
             order = stream(seed, "held-out-examples", client).permutation(count)
             self.test_record_indices.append(np.sort(indices[order[:tested]]))
             self.record_indices[client] = np.sort(indices[order[tested:]])

@@ -242,10 +242,10 @@ def _owners(
     for pictures in files.values():
         owners_of_class = []
         for path in pictures:
-            below = path.relative_to(root).as_posix()
-            name = (find(below) or "").strip()
+            file = path.relative_to(root).as_posix()
+            name = (find(file) or "").strip()
             if not name:
-                ownerless.append(below)
+                ownerless.append(file)
             owners_of_class.append(name)
         names.append(np.array(owners_of_class, dtype=np.str_))
     if ownerless:

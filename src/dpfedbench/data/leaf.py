@@ -3,7 +3,7 @@
 A folder has the sub-folders `train` and `test`, or `all_data`, with JSON files of three
 keys: `users`, `num_samples` (of each user) and `user_data` (for each user `x`, a list
 of flat images with values from 0 to 1, and `y`, a list of labels). FEMNIST, LEAF's
-characters by 3,500 writers, has this layout. Its strokes are dark on white; here they
+characters by about 3,500 writers, has this layout. Its strokes are dark on white; here they
 are bright on dark, as in the other data sets.
 """
 
@@ -18,12 +18,11 @@ import numpy as np
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import data_files, folder_of
 from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.owners import check_names, count_held_out
 from dpfedbench.data.records import RawRecords
 from dpfedbench.errors import BenchError
 from drawnsets.writers import CHARACTERS
 
-TEST_SHARE = 0.1
-"""Share of each user's records that are test records, where `all_data` is not split."""
 FEMNIST_FOLDER = "femnist"
 FEMNIST_SOURCE = "https://github.com/TalwalkarLab/leaf"
 _HEAD = re.compile(r'"user_data"\s*:')
@@ -108,7 +107,7 @@ def owner_counts(local: Path | None, *, folder: str, **_: Any) -> np.ndarray:
         sizes |= _sizes(path)
     counts = np.array([sizes[user] for user in sorted(sizes)], np.int64)
     if "all_data" in files:
-        counts -= [_test_records(count) for count in counts.tolist()]
+        counts -= [count_held_out(count) for count in counts.tolist()]
     return counts[:, None]
 
 
@@ -219,6 +218,7 @@ def _load(path: Path) -> list[tuple[str, dict[str, Any]]]:
             f"{path} is no file in LEAF's layout, or is cut ({error}): copy it again"
         ) from error
     names = [user for user, _ in users]
+    check_names(names, str(path))
     for user in names:
         if names.count(user) > 1 or listed.count(user) > 1:
             raise BenchError(f"{path}: the user {user} is there twice: keep one")
@@ -262,16 +262,11 @@ def _records(
     return np.rint(values * 255).astype(np.uint8).reshape(-1, *shape), numbers
 
 
-def _test_records(count: int) -> int:
-    """Return how many of a user's records are test records, where none are marked."""
-    return min(max(1, round(TEST_SHARE * count)), count - 1)
-
-
 def _split(users: Users) -> dict[str, Users]:
     """Take the first records of each user as test records."""
     parts: dict[str, Users] = {"train": {}, "test": {}}
     for user, (images, labels) in users.items():
-        tested = _test_records(len(labels))
+        tested = count_held_out(len(labels))
         parts["train"][user] = (images[tested:], labels[tested:])
         parts["test"][user] = (images[:tested], labels[:tested])
     return parts

@@ -152,10 +152,10 @@ def _content(copy: Copy, wanted: _Set, field: str) -> bytes:
     checksum = _md5(content)
     if checksum == wanted.checksums[field]:
         return content
-    for other in (_MNIST, _FASHION_MNIST):
-        if other is not wanted and checksum in other.checksums.values():
+    for data_set in (_MNIST, _FASHION_MNIST):
+        if data_set is not wanted and checksum in data_set.checksums.values():
             raise BenchError(
-                f"{copy.path} is a file of {other.name}, whose files have the same"
+                f"{copy.path} is a file of {data_set.name}, whose files have the same"
                 f" names: put {wanted.name}'s {FILES[field]} in {wanted.place}"
             )
     return content

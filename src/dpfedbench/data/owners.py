@@ -19,6 +19,8 @@ from dpfedbench.lazy import np
 
 FILE = "owners"
 """Name of the table, without its suffix."""
+TEST_SHARE = 0.1
+"""Share of each owner's examples that are test records, where the data do not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +108,12 @@ def check_names(names: Sequence[str], where: str) -> None:
     """
     if not all(name.strip() for name in names):
         raise BenchError(f"{where}: an owner has no name: give each owner a name")
+
+
+def count_held_out(count: int, share: float = TEST_SHARE) -> int:
+    """Return how many of one owner's examples are left out of training.
+
+    An owner of two examples or more keeps at least one for training and one for the
+    test. An owner of one example keeps it for training.
+    """
+    return min(max(1, round(share * count)), count - 1)

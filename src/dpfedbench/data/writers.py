@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.owners import count_held_out
 from dpfedbench.data.records import RawRecords
 from drawnsets.fonts import library_versions
 from drawnsets.writers import CHARACTERS, WRITERS, count_drawings, draw_writer
-
-TEST_SHARE = 0.1
-"""Share of each writer's drawings that are test records, at least one."""
 
 
 def read_writers(
@@ -26,7 +24,7 @@ def read_writers(
     writers = range(WRITERS)
     for writer in with_progress(writers, progress, "drawing writers"):
         images, labels = draw_writer(writer)
-        tested = count_test_drawings(len(labels))
+        tested = count_held_out(len(labels))
         owners = np.full(len(labels), f"writer-{writer:03d}")
         for split, chosen in (
             ("train", slice(tested, None)),
@@ -42,15 +40,10 @@ def read_writers(
     return RawRecords(**arrays, class_names=names, versions=library_versions())
 
 
-def count_test_drawings(drawings: int) -> int:
-    """Return how many of a writer's drawings are test records."""
-    return max(1, round(TEST_SHARE * drawings))
-
-
 def count_writers(local: Path | None) -> np.ndarray:
     """Return the number of training records of each writer, int64 [writers, 1]."""
     sizes = count_drawings().sum(axis=1)
-    tested = [count_test_drawings(size) for size in sizes.tolist()]
+    tested = [count_held_out(size) for size in sizes.tolist()]
     return (sizes - np.array(tested))[:, None]
 
 

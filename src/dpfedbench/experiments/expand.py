@@ -57,8 +57,9 @@ def make_plan(
     try:
         return _make_plan(known)
     except KeyFault as fault:
-        place = place_of(fault.key, files)
-        raise BenchError(f"{fault} ({place})" if place else str(fault)) from None
+        file_and_line = place_of(fault.key, files)
+        message = f"{fault} ({file_and_line})" if file_and_line else str(fault)
+        raise BenchError(message) from None
 
 
 def _make_plan(known: Known) -> Plan:

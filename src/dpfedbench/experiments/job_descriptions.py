@@ -1,4 +1,4 @@
-"""What the workflow's jobs are for, and how long they take, for the line of progress."""
+"""Descriptions and durations of the workflow's jobs, for the line of progress."""
 
 import csv
 import re

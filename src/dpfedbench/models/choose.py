@@ -62,9 +62,9 @@ def choose(
         if type(net.module) in (SearchNet, GenotypeNet):
             cells = functools.partial(CellGradients, net, dtype=dtype)
             return Choice(CellGradients.name, cells, device)
-        found = kernels.find_passes(net, dtype)
-        if found is not None:
-            passes, shape = found
+        passes_and_shape = kernels.find_passes(net, dtype)
+        if passes_and_shape is not None:
+            passes, shape = passes_and_shape
             kernel = functools.partial(KernelGradients, net, passes, shape, dtype=dtype)
             # With learnt rates `MetaGradient` computes step by step.
             tasks_at_once = passes.tasks_at_once(by_steps=bool(net.extra))

@@ -351,7 +351,7 @@ def _served(
     first = _worst_part(releases, delta, claims, context)
     clients = releases[0].adds
     also = list[Account]()
-    for who, noises in others(releases).items():
+    for who, noises in further_observers(releases).items():
         before = []
         for event in context.before:
             # The same holds for earlier releases, if as many clients made them.
@@ -437,7 +437,7 @@ def _of_uneven(account: Account, low: float) -> Account:
     return dataclasses.replace(account, profiles=profiles)
 
 
-def others(releases: Sequence[Release]) -> dict[str, int]:
+def further_observers(releases: Sequence[Release]) -> dict[str, int]:
     """Return further observers of added releases, with the number of hiding noises.
 
     It is the number of clients whose noise hides a record: a client knows its own
@@ -688,9 +688,9 @@ def _both(
     if all(reader.filter is None or reader.floor is not None for reader in readers):
         least = [(reader.accountant, reader.least_events) for reader in readers]
         highs.append(_both_of_fixed_noise(least, delta, refusal)[1])
-    kept = _filter_of_both(readers, refusal)
-    if kept is not None:
-        highs.append(kept.epsilon(delta))
+    filter_of_both = _filter_of_both(readers, refusal)
+    if filter_of_both is not None:
+        highs.append(filter_of_both.epsilon(delta))
     return low, max(low, min(highs))
 
 
@@ -706,16 +706,17 @@ def _filter_of_both(readers: Sequence[Profiles], refusal: DpsumError) -> Filter 
     filters = [reader.filter for reader in readers if reader.filter is not None]
     if not filters:
         return None
-    kept = filters[0]
-    for other in filters[1:]:
-        kept = kept.together(other)
+    filter_of_both = filters[0]
+    for second_filter in filters[1:]:
+        filter_of_both = filter_of_both.together(second_filter)
     for reader in readers:
         if reader.filter is None:
             if not isinstance(reader.accountant, PoissonAccountant):
                 raise refusal
-            divergences = reader.accountant.renyi(reader.least_events, kept.orders)
-            kept = kept.beside(divergences)
-    return kept
+            orders = filter_of_both.orders
+            divergences = reader.accountant.renyi(reader.least_events, orders)
+            filter_of_both = filter_of_both.beside(divergences)
+    return filter_of_both
 
 
 def _both_of_fixed_noise(

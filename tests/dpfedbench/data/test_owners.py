@@ -200,6 +200,7 @@ def bright_value():
         (bright_value(), "a value is out of range"),
         (wrong_number(), "ann has 2 records, but num_samples says 3"),
         (leaf_file(ann=[]), "ann has no records"),
+        (leaf_file(**{" ": [0]}), "an owner has no name"),
         (
             '{"users": ["a", "a"], "num_samples": [1, 1],'
             ' "user_data": {"a": {"x": [[0,0,0,0]], "y": [0]},'

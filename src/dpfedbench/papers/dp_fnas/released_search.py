@@ -35,7 +35,7 @@ from dpfedbench.papers.dp_fnas.search_steps import (
 )
 from dpfedbench.parts.optimizers.optimizer import Sgd
 from dpfedbench.run import Run
-from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.client_updates.parties import PartyClients
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.history import Row
 from dpsum import participation
@@ -217,7 +217,7 @@ class ReleasedSearchSteps(SearchSteps):
     def clients(self, setup: Setup) -> Clients:
         search = _Search(self, setup)
         records = sum(lots.size for lots in search.lots.values())
-        return Parties(search.move, search.begin(), records)
+        return PartyClients(search.move, search.begin(), records)
 
 
 class _Search:

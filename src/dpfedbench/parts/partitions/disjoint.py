@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dpfedbench.data.clients_folder import ClientsFolder
-from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 from dpfedbench.parts.partitions.task_clients import TaskClients
@@ -13,7 +11,6 @@ from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.data.images import ImageDataset
-    from dpfedbench.data.tokens import TextDataset
 
 
 class Disjoint(TaskClients):
@@ -24,6 +21,7 @@ class Disjoint(TaskClients):
     """
 
     partition: Literal["disjoint"] = "disjoint"
+    takes_texts: ClassVar[bool] = True
 
     def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
         room = classes * (each // self.examples_per_class) // ways
@@ -33,11 +31,6 @@ class Disjoint(TaskClients):
                 f" {room:,} clients without shared images: lower it, or set"
                 f" clients.partition to {self.default_kind}"
             )
-
-    def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
-        return make_text_partition(
-            texts, clients=self.count, kind=self.partition, seed=seed
-        )
 
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int

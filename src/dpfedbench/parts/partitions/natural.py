@@ -3,6 +3,10 @@ institution), and holds that owner's examples.
 
 N is the number of owners with enough examples. `clients.count` is the most clients: if
 there are more owners, a draw chooses among them.
+
+N is public, as for every partition: zero-out adjacency replaces an owner's contribution
+by zero and does not hide that the owner is a client. So it is public too that an owner
+has enough examples to be one.
 """
 
 from __future__ import annotations
@@ -10,8 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.config.part import setting
-from dpfedbench.data.clients_folder import ClientsFolder
-from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 from dpfedbench.parts.partitions.record_clients import RecordClients
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from dpfedbench.data.images import ImageDataset, Prepared
     from dpfedbench.data.owners import Owners
     from dpfedbench.data.records import RecordDataset
-    from dpfedbench.data.tokens import TextDataset
 
 
 class Natural(RecordClients):
@@ -57,16 +58,12 @@ class NaturalTasks(TaskClients):
     """
 
     partition: Literal["natural-tasks"] = "natural-tasks"
+    takes_texts: ClassVar[bool] = True
     synthetic: ClassVar[bool] = False
 
     def eligible(self, counts: np.ndarray, *, ways: int) -> np.ndarray:
         enough = counts >= self.examples_per_class
         return np.flatnonzero(enough.sum(axis=1) >= ways)
-
-    def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
-        return make_text_partition(
-            texts, clients=self.count, kind=self.partition, seed=seed
-        )
 
     def draw(
         self, dataset: ImageDataset, *, ways: int, seed: int

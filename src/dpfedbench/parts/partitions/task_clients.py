@@ -15,6 +15,7 @@ from dpfedbench.data.partition import (
     draw_quarter_turns,
     partition_of,
 )
+from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.errors import BenchError
 
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 
 
 class TaskClients(PartitionScheme):
-    """Clients that each hold some images of some training classes (`draw`)."""
+    """Clients that each hold some images of some training classes (`draw`).
+
+    Attributes:
+        takes_texts: whether a client may be a task of a data set of texts instead.
+    """
+
+    takes_texts: ClassVar[bool] = False
 
     rotations: Literal["none", "quarter-turns"] = setting(
         "none",
@@ -111,8 +118,16 @@ class TaskClients(PartitionScheme):
         raise NotImplementedError
 
     def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
-        """Return the clients of a data set of texts."""
-        raise BenchError(
-            f"clients.partition is {self.partition}, but {texts.name} holds texts:"
-            " this partition is for images"
+        """Return the clients of a data set of texts, each with one task of it.
+
+        Raises:
+            BenchError: the partition is for images alone.
+        """
+        if not self.takes_texts:
+            raise BenchError(
+                f"clients.partition is {self.partition}, but {texts.name} holds texts:"
+                " this partition is for images"
+            )
+        return make_text_partition(
+            texts, clients=self.count, kind=self.partition, seed=seed
         )

@@ -24,7 +24,7 @@ from dpfedbench.models.zoo.darts import DartsCells
 from dpfedbench.parts.augmentation import Augmentation
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import ClientUpdate
-from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.client_updates.parties import PartyClients
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.history import Row
 from dpsum.randomness import stream
@@ -107,7 +107,7 @@ class BatchSteps(ClientUpdate):
         take = functools.partial(self._take_batch, run, held, lots, gradient_of)
         state = self.weights.begin(torch.zeros(setup.net.dimension))
         move = functools.partial(self._move, run, count, take)
-        return Parties(move, state, count * lots.size)
+        return PartyClients(move, state, count * lots.size)
 
     def _move(
         self,

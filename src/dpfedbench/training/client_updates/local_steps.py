@@ -92,7 +92,7 @@ class LocalSteps(ClientUpdate):
         return {self.sends: lots.describe()}
 
     def clients(self, setup: Setup) -> Clients:
-        return Silos(self, setup)
+        return SiloClients(self, setup)
 
 
 class _Room:
@@ -113,7 +113,7 @@ class _Room:
         return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
 
 
-class Silos(Clients):
+class SiloClients(Clients):
     """Clients that sum over lots of their own records."""
 
     unit = "records"

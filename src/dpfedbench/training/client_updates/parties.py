@@ -16,7 +16,7 @@ optimisers, and returns the round's row of the history.
 """
 
 
-class Parties(Clients):
+class PartyClients(Clients):
     """Parties that share one model, and move it together in each round.
 
     Args:

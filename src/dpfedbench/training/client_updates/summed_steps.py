@@ -23,7 +23,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.training.client_updates.client_update import ClientUpdate
-from dpfedbench.training.client_updates.parties import Parties
+from dpfedbench.training.client_updates.parties import PartyClients
 from dpfedbench.training.clients import Clients, Setup, each_holder
 from dpfedbench.training.history import Row
 from dpsum import participation
@@ -152,7 +152,7 @@ class SummedUpdate(ClientUpdate):
             for phase in phases
         ]
         records = count * sum(phase.lots.size for phase in phases)
-        return Parties(move, states, records)
+        return PartyClients(move, states, records)
 
     def _create_phase(
         self, spec: SumSpec, setup: Setup, earlier_phases: Sequence[Phase]
