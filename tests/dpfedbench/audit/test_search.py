@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dpsum.accounting.account import others, seen_by
+from dpsum.accounting.account import further_observers, seen_by
 from dpsum.private_sum import PrivateSum
 
 from .conftest import (
@@ -45,7 +45,8 @@ def run_audit(index, observer="server", **options):
     assert {(event.name, event.part) for event in releases} == {(sum_.name, sum_.part)}
     if observer != "server":
         releases = [
-            seen_by(event, others([event])[observer], observer) for event in releases
+            seen_by(event, further_observers([event])[observer], observer)
+            for event in releases
         ]
     return bound_and_proven(dataclasses.replace(result, releases=releases))
 
