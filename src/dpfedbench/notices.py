@@ -4,10 +4,14 @@ from dpfedbench.config.part import Section
 from dpfedbench.run import Run
 
 
-def notices_of(run: Run) -> tuple[str, ...]:
+def notices_of(run: Run, *, has_owners: bool = False) -> tuple[str, ...]:
     """Return the notices about a run's privacy, printed and written beside the result.
 
     A run that claims no privacy has none.
+
+    Args:
+        run: the run.
+        has_owners: whether its data set knows the owners of its examples.
     """
     if not run.private:
         return ()
@@ -27,6 +31,8 @@ def notices_of(run: Run) -> tuple[str, ...]:
         if isinstance(section, Section):
             notices += section.notices(run)  # type: ignore[arg-type]
     notices += uncovered_notices(run)
+    if has_owners:
+        notices += ignored_owner_notices(run)
     if not run.task.shots:
         kind = "public validation" if run.validation.public else "validation"
         notices.append(
@@ -34,6 +40,20 @@ def notices_of(run: Run) -> tuple[str, ...]:
             " accuracy is on the rest"
         )
     return tuple(notices)
+
+
+def ignored_owner_notices(run: Run) -> tuple[str, ...]:
+    """Return the notice about a run that protects invented clients of data that have
+    owners; none if its clients are the owners.
+    """
+    protects_clients = any(spec.unit == "client" for spec in run.private_sums)
+    if not protects_clients or run.client_origin != "synthetic":
+        return ()
+    return (
+        f"the examples of {run.dataset} have owners, but clients.partition"
+        f" {run.clients.partition} deals them out to invented clients, whom its epsilon"
+        " protects in place of the owners: take natural or natural-tasks",
+    )
 
 
 def uncovered_notices(run: Run) -> tuple[str, ...]:

@@ -202,6 +202,11 @@ class Run(Settings):
         return bool(self.private_sums)
 
     @property
+    def client_origin(self) -> str:
+        """Who the clients are: "owner" or "synthetic" (`PartitionScheme.origin_of`)."""
+        return "owner" if self.task.text is not None else self.clients.origin()
+
+    @property
     def plan(self) -> Participation:
         """Participation plan of the run's clients."""
         plan: Participation = self.participation.plan(

@@ -1,6 +1,7 @@
 """Experiments: the cells and runs that follow from the configuration."""
 
 import functools
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,19 @@ import pytest
 
 from dpfedbench.config.merge import set_key
 from dpfedbench.data import DATASETS_TABLE
+from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
     overlaid,
     shipped_files,
 )
-from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
+from dpfedbench.experiments.datasets import (
+    known_datasets,
+    read_datasets,
+    read_holdings,
+    read_owned,
+)
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.papers import METHODS
@@ -48,6 +55,7 @@ def plan(values: dict[str, Any]) -> Plan:
         configuration,
         datasets=known_datasets(DATASETS_TABLE, configuration),
         holdings=read_holdings(DATASETS_TABLE),
+        owned=read_owned(DATASETS_TABLE, configuration),
     )
 
 
@@ -266,3 +274,54 @@ def test_own_experiment_has_small_sizes_without_asking(
         assert run.participation.cohort <= 500
         assert run.participation.rounds <= 150
         assert run.evaluation.tasks <= 200
+
+
+def test_data_whose_owners_are_no_clients_have_a_notice() -> None:
+    """Client-level results of `writers` by invented clients have one; by its writers,
+    or without privacy, none.
+    """
+    run = {
+        "dataset": "writers",
+        "task": {"ways": 62, "shots": 0},
+        "participation": {"kind": "poisson", "cohort": 5, "rounds": 2},
+        "client_update": {"kind": "model-difference"},
+        "server": {"kind": "step"},
+    }
+    invented = {"partition": "fragments", "fragments": 10, "count": 10}
+    natural = {"partition": "natural", "count": 500}
+
+    def notices(method: str, clients: dict[str, Any]) -> tuple[str, ...]:
+        series = {"one": {"method": method}}
+        table = {"title": "People", "tasks": ["people"], "series": series}
+        values = configuration()
+        values["experiments"] = {
+            "people": {
+                "title": "People",
+                "source": "none",
+                "run": {**run, "clients": clients},
+                "tasks": {"people": {}},
+                "tables": {"table1": table},
+            }
+        }
+        return plan(values).notices
+
+    (notice,) = notices("dp-fedavg", invented)
+    assert notice.startswith(
+        "the examples of writers have owners, but clients.partition fragments"
+    )
+    assert notices("dp-fedavg", natural) == ()
+    assert notices("fedavg", invented) == ()
+
+
+def test_data_sets_with_owners_are_those_that_count_them() -> None:
+    counted: set[str] = set()
+    for name in reader_modules().values():
+        counted |= {*getattr(importlib.import_module(name), "OWNER_COUNTS", {})}
+    values = Configuration.read(configuration())
+    assert read_owned(DATASETS_TABLE, values) == counted
+    options = {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}
+    shapes = {"reader": "image-folder", "options": options}
+    for owner, owned in ((None, set()), ("(u.)_", {"shapes"})):
+        entry = {**shapes, "options": {**options, "owner": owner}}
+        values = Configuration.read(configuration(**{"datasets.shapes": entry}))
+        assert read_owned(DATASETS_TABLE, values) - counted == owned

@@ -44,7 +44,11 @@ try:
     )
     from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.code_hash import hash_with_scripts
-    from dpfedbench.experiments.datasets import known_datasets, read_holdings
+    from dpfedbench.experiments.datasets import (
+        known_datasets,
+        read_holdings,
+        read_owned,
+    )
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.job_descriptions import (
         REFERENCE_RATES,
@@ -63,7 +67,11 @@ try:
         datasets=DATASETS,
         holdings=read_holdings(DATASETS_TABLE),
         files=[DEFAULTS, *SHIPPED, *GIVEN],
+        owned=read_owned(DATASETS_TABLE, CONFIGURATION),
     )
+    if workflow.exec_mode == ExecMode.DEFAULT:
+        for notice in PLAN.notices:
+            print(f"notice: {notice}", file=sys.stderr)
 except BenchError as error:
     # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.
     sys.exit(f"configuration: {error}")

@@ -155,6 +155,26 @@ class PartitionScheme(Part):
                 " them or raise that"
             )
 
+    @classmethod
+    def origin(cls) -> str:
+        """Return who the clients are: "synthetic" or "owner"."""
+        return "synthetic" if cls.synthetic else "owner"
+
+    @classmethod
+    def origin_of(cls, values: Mapping[str, Any]) -> str:
+        """Return who the clients of a run are, from the run's plain values.
+
+        Returns:
+            "owner": each client is one owner of the data, or one text with its author;
+            "synthetic": the partition invented the clients; "": the partition is not
+            known here.
+        """
+        if (values.get("task") or {}).get("text") is not None:
+            return "owner"
+        name = (values.get("clients") or {}).get(cls.tag, cls.default_kind)
+        scheme = cast("type[PartitionScheme] | None", kinds_of(cls).get(name))
+        return "" if scheme is None else scheme.origin()
+
     @property
     def left_out_per_class(self) -> int:
         """Number of examples of a class that training leaves out at each client."""

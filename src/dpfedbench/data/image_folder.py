@@ -172,6 +172,13 @@ def read(
     )
 
 
+def tells_owners(
+    *, owner: str | None = None, owners: str | None = None, **_: Any
+) -> bool:
+    """Return whether these options tell the owners of pictures."""
+    return owner is not None or owners is not None
+
+
 def owner_counts(
     local: Path | None,
     *,

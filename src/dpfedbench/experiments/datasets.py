@@ -152,6 +152,29 @@ def owner_counts(name: str, configuration: Configuration) -> "np.ndarray | None"
     return None
 
 
+def read_owned(path: str | Path, configuration: Configuration) -> set[str]:
+    """Return the data sets that know the owners of their examples; no data are read.
+
+    They are those with `owners` in the table, and those of the configuration whose
+    reader has a function `owner_counts`, unless its function `tells_owners` returns
+    False for the options.
+
+    Args:
+        path: file of `data.DATASETS_TABLE`.
+        configuration: the whole configuration.
+    """
+    owned = {row["name"] for row in _rows(path) if row["owners"] != "-"}
+    readers = reader_modules()
+    for name, entry in configuration.datasets.items():
+        if entry is None or entry.reader not in readers:
+            continue
+        module = _reader(readers[entry.reader])
+        tells_owners = getattr(module, "tells_owners", lambda **_: True)
+        if hasattr(module, "owner_counts") and tells_owners(**entry.options):
+            owned.add(name)
+    return owned
+
+
 def with_natural_count(
     values: dict[str, Any], count_owners: "Callable[[str], np.ndarray | None]"
 ) -> dict[str, Any]:

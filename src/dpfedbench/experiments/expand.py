@@ -26,6 +26,7 @@ from dpfedbench.experiments.datasets import known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
 from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
 from dpfedbench.experiments.search_privacy import check_search
+from dpfedbench.notices import ignored_owner_notices
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.run import Run
@@ -38,6 +39,7 @@ def make_plan(
     datasets: Collection[str] | None = None,
     holdings: Mapping[str, str] | None = None,
     files: Sequence[Path] = (),
+    owned: Collection[str] = (),
 ) -> Plan:
     """Expand a configuration into items and runs.
 
@@ -48,6 +50,8 @@ def make_plan(
         holdings: contents of the data sets with known sizes (`datasets.read_holdings`).
         files: files of the configuration, for messages; later ones override earlier
             ones.
+        owned: data sets that know the owners of their examples
+            (`datasets.read_owned`).
 
     Raises:
         BenchError: a bad key or value, with its full name, file and line; a method, task or data set
@@ -55,14 +59,14 @@ def make_plan(
     """
     known = Known(configuration, methods, datasets, holdings or {})
     try:
-        return _make_plan(known)
+        return _make_plan(known, owned)
     except KeyFault as fault:
         file_and_line = place_of(fault.key, files)
         message = f"{fault} ({file_and_line})" if file_and_line else str(fault)
         raise BenchError(message) from None
 
 
-def _make_plan(known: Known) -> Plan:
+def _make_plan(known: Known, owned: Collection[str]) -> Plan:
     """Return the plan; see `make_plan`."""
     _check_names(known)
     items = {
@@ -71,7 +75,14 @@ def _make_plan(known: Known) -> Plan:
         if experiment is not None
         for item in _items_of(known, paper, experiment)
     }
-    return Plan(items=items, runs=_with_references(items.values()))
+    runs = _with_references(items.values())
+    notices = [
+        notice
+        for run in runs.values()
+        if run.dataset in owned
+        for notice in ignored_owner_notices(run)
+    ]
+    return Plan(items=items, runs=runs, notices=tuple(dict.fromkeys(notices)))
 
 
 def _with_references(items: Collection[PlannedItem]) -> dict[str, Run]:

@@ -149,6 +149,7 @@ def _shared_columns(cell: PlannedCell) -> dict[str, Any]:
         "test": test.test_name if test else "",
         "mismatch": cell.mismatch,
         "searched": cell.searched,
+        "client_origin": first.client_origin,
         "start": first.initial.label,
         "configured_multiplier": getattr(
             getattr(first, "noise", None), "multiplier", None
@@ -250,11 +251,12 @@ class Plan:
     Items have keys (paper, name), runs are by folder.
 
     The runs include those that no item shows, but whose files other runs need
-    (`Run.references`).
+    (`Run.references`). Notices are for whoever makes the plan.
     """
 
     items: Mapping[tuple[str, str], PlannedItem]
     runs: Mapping[str, Run]
+    notices: tuple[str, ...] = ()
 
     @property
     def tests(self) -> dict[tuple[str, str], Run]:

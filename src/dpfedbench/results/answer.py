@@ -123,7 +123,7 @@ def listing(answer: pd.DataFrame, titles: Mapping[str, str]) -> Listing:
 
 def _configuration(row: Any) -> str:
     data = f"{row.dataset}, {row.task}"
-    return f"{_name(row.title, row.method, row.variant)}; {data}; of a {row.unit}, δ = {row.delta:g}"
+    return f"{_name(row.title, row.method, row.variant)}; {data}; of a {row.unit_label}, δ = {row.delta:g}"
 
 
 def _claim_note(row: Any) -> str:

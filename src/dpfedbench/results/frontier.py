@@ -32,7 +32,7 @@ from dpfedbench.results.figure_style import (
 )
 from dpfedbench.results.formats import Listing, notice_sentences, plural, span
 from dpfedbench.results.items import Item
-from dpfedbench.results.summary import each_row, read_rows
+from dpfedbench.results.summary import each_row, read_rows, unit_labels
 from dpfedbench.results.table_columns import csv_names, listing_of
 
 CURVE = "curve"
@@ -85,7 +85,16 @@ def _order(roles: pd.Series) -> pd.Series:
     return roles.map([CURVE, CLAIM, LEVEL].index)
 
 
-_TEXTS = ("dataset", "task", "series", "label", "method", "role", "unit")
+_TEXTS = (
+    "dataset",
+    "task",
+    "series",
+    "label",
+    "method",
+    "role",
+    "unit",
+    "client_origin",
+)
 
 
 def read_points(path: str | Path) -> pd.DataFrame:
@@ -102,7 +111,7 @@ def read_points(path: str | Path) -> pd.DataFrame:
 def listing(table: pd.DataFrame) -> Listing:
     """Return all frontiers, as read from their CSV files, for readers."""
     return listing_of(
-        table,
+        table.assign(unit_label=unit_labels(table)),
         "frontiers",
         title=TITLE,
         notes=_NOTES,
@@ -128,7 +137,8 @@ def draw(item: Item, points: pd.DataFrame) -> Figure:
         deltas = [f"{delta:g}" for delta in sorted(of_unit["delta"].dropna().unique())]
         axes.set_xlabel(label)
         if unit:
-            axes.set_xlabel(f"{label} of a {unit},\nδ = {' or '.join(deltas)}")
+            (protected,) = of_unit.loc[of_unit["unit"] == unit, "unit_label"].unique()
+            axes.set_xlabel(f"{label} of a {protected},\nδ = {' or '.join(deltas)}")
     panels[0].set_ylabel(item.spec["y"]["label"])
     figure.suptitle(item.title)
     handles = [

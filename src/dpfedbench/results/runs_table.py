@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from dpfedbench.audit.findings import read_audits
+from dpfedbench.config.sections import PartitionScheme
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_group, write_text
 from dpfedbench.results.columns import UNIT_PREFIXES, names, run_columns, sources
@@ -62,13 +63,16 @@ def collect_runs(
 def _read_run(runs: Path, run: str, audited_run: str) -> dict[str, Any]:
     """Return one run's row: its values by the names of the columns."""
     method, dataset, task, key, seed = Path(run).parts
-    identity = [run, "", method, dataset, task, key, int(seed.removeprefix("seed"))]
+    values = read_yaml(runs / run / "config.yaml")
+    origin = PartitionScheme.origin_of(values)
+    number = int(seed.removeprefix("seed"))
+    identity = [run, "", method, dataset, task, key, number, origin]
     audit_path = runs / audited_run / "audit.json"
     audits = {}
     if audit_path.exists():
         audits = read_audits(audit_path)
     return {
-        **dict(_flatten(read_yaml(runs / run / "config.yaml"))),
+        **dict(_flatten(values)),
         **dict(zip(names("identity"), identity, strict=True)),
         **_read_test(runs / run / "metrics.json"),
         **_read_training(runs / run / "training.json"),

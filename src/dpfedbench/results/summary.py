@@ -14,6 +14,7 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
   round.
 - `unit`, `delta`, each ε and all other columns of the account and the audit: those of
   the seed with the largest ε, since seeds differ where one stopped earlier.
+- `unit_label`: the unit for readers, such as "client (synthetic)".
 - `claimed_excess`, `proven_excess`: what an audit says against an ε (`audits.mark`).
 - `notices`: remarks of the runs.
 """
@@ -147,6 +148,7 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     rows["folder"] = rows["run"].str.rpartition("/")[0]
     rows["cohort"] = rows[_COHORT]
     rows["delta"] = rows["delta"].where(rows["unit"] != "")
+    rows["unit_label"] = unit_labels(rows)
     for name in ("claimed", "proven"):
         rows[f"{name}_status"] = rows[f"{name}_status"].replace("", "none")
         rows[f"{name}_excess"] = ""
@@ -160,6 +162,13 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     over = rows["test_unit"] + "s"
     rows["interval_over"] = over.mask(rows["seeds"] > 1, "seeds")
     return rows
+
+
+def unit_labels(rows: pd.DataFrame) -> pd.Series:
+    """Return whom ε protects, for readers: a client's origin stands beside it."""
+    has_origin = (rows["unit"] == "client") & (rows["client_origin"] != "")
+    labels = rows["unit"] + " (" + rows["client_origin"] + ")"
+    return labels.where(has_origin, rows["unit"])
 
 
 def _mean(values: pd.Series) -> float:

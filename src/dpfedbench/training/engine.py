@@ -29,7 +29,11 @@ from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.run import Run
 from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.training.distributed import Processes
-from dpfedbench.training.federation import Federation, read_first_threshold
+from dpfedbench.training.federation import (
+    Federation,
+    has_owners,
+    read_first_threshold,
+)
 from dpfedbench.training.history import Row
 from dpfedbench.training.rounds import Rounds
 from dpfedbench.training.run_files import UNTRAINED, write_results
@@ -201,7 +205,8 @@ class _Training:
                 f"the budget of epsilon {limit} is spent by the first round: raise"
                 " budget.epsilon or noise.multiplier"
             )
-        for notice in notices_of(self.config):
+        known_owners = has_owners(self.rounds.held)
+        for notice in notices_of(self.config, has_owners=known_owners):
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}",

@@ -108,6 +108,12 @@ class Federation:
         )
 
 
+def has_owners(held: Any) -> bool:
+    """Return whether the data set of the clients knows the owners of its examples."""
+    dataset = getattr(held, "dataset", None)
+    return getattr(dataset, "owners", None) is not None
+
+
 def read_first_threshold(run: Run, references: Mapping[str, Path]) -> float | None:
     """Return the first threshold that a rule reads from another run, or None."""
     for rule in (spec.clipping for spec in run.sums()):

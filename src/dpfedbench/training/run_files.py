@@ -16,7 +16,7 @@ from dpfedbench.models.members import save_members
 from dpfedbench.notices import notices_of
 from dpfedbench.results_format import FORMAT, HISTORY, VERSION
 from dpfedbench.run import Run
-from dpfedbench.training.federation import Federation
+from dpfedbench.training.federation import Federation, has_owners
 from dpfedbench.training.history import Row
 from dpsum.ledger import Ledger
 
@@ -95,6 +95,6 @@ def write_results(
             "parameters": federation.net.dimension,
             "method_version": run.made_by,
             "versions": versions_of("torch", "numpy", "numba"),
-            "notices": list(notices_of(run)),
+            "notices": list(notices_of(run, has_owners=has_owners(federation.held))),
         },
     )

@@ -23,6 +23,8 @@ def row(variant, accuracy, proven, claimed=math.nan, repairs="", **others):
         "task": "5-way 1-shot",
         "tested": "5-way 1-shot",
         "unit": "client",
+        "client_origin": "synthetic",
+        "unit_label": "client (synthetic)",
         "adjacency": "zero-out",
         "observer": "everyone",
         "delta": 1e-6,

@@ -40,6 +40,7 @@ def read(monkeypatch):
         rows["accuracy_low"] = rows["accuracy"] - 12.5
         rows["accuracy_high"] = rows["accuracy"] + 12.5
         rows = rows.assign(label=rows["series"], delta=1e-6, seeds=1, notices="")
+        rows = rows.assign(client_origin="", unit_label=rows["unit"])
         read_rows = mock.Mock(return_value=rows)
         monkeypatch.setattr(frontier, "read_rows", read_rows)
         table = frontier.read(ITEM, "not read")

@@ -67,7 +67,7 @@ def test_table_marks_published_values_not_comparable_on_a_stand_in(
     assert not rows["comparable"].any()
     assert set(rows["dataset"]) == {"glyphs"}
     text = tables.listing(table2).markdown("snakemake it")
-    assert "| 4.89 | 93.9 (not comparable) | 1e-06 | client |" in text
+    assert "| 4.89 | 93.9 (not comparable) | 1e-06 | client (synthetic) |" in text
     assert "published on omniglot, measured on glyphs." in text
     assert "Simulated privacy: the noise seed is public." in text
     same = changed_cells(described("table2"), mismatch="")
