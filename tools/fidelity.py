@@ -1073,27 +1073,53 @@ def _make_row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") or "–" for cell in cells) + " |"
 
 
-def _make_result_rows(paper: str) -> Iterable[str]:
-    """Yield a row of the page for each result of a paper that can be measured."""
+def _make_result_tables(paper: str) -> Iterable[str]:
+    """Yield a paper's results: those that we measured, those decided without a number
+    of ours, and those that no run decides. A table has the columns that its rows fill.
+    """
     numbers = read_published()
+    rows: dict[str, list[str]] = {head: [] for head in _RESULT_HEADS}
+    above: dict[str, str] = {}
     for result in read_results(paper):
         if result.status in WITHOUT_ROW:
             continue
-        ours = result.ours
-        if ours:
-            ours = f"[{ours}]({result.page})"
-            if result.measurement:
-                ours += f" {_add_links(result.measurement)}"
-        yield _make_row(
-            result.location + (f" (`{result.item}`)" if result.item else ""),
-            result.claim,
-            published_text(result, paper, numbers),
-            ours,
-            _format_difference(result, paper, numbers),
-            f"`{result.run}`" if result.run else "",
-            f"**{result.status}**",
-            _add_links(_describe_evidence(result)),
-        )
+        location = result.location + (f" (`{result.item}`)" if result.item else "")
+        printed = published_text(result, paper, numbers)
+        if result.ours:
+            ours = f"[{result.ours}]({result.page}) {_add_links(result.measurement)}"
+            difference = _format_difference(result, paper, numbers)
+            cells = [ours, difference, f"`{result.run}`", f"**{result.status}**"]
+            head = _MEASURED
+        elif result.status == "not decided":
+            cells = []
+            head = _NOT_DECIDED
+        else:
+            cells = [f"**{result.status}**"]
+            head = _WITHOUT_NUMBER
+        evidence = _add_links(_describe_evidence(result, above.get(head, "")))
+        above[head] = result.explanation
+        rows[head].append(_make_row(location, result.claim, printed, *cells, evidence))
+    for head, lines in rows.items():
+        if lines:
+            title, _, columns = head.partition(": ")
+            names = columns.split(" | ")
+            yield f"{title}:"
+            yield "\n".join([_make_row(*names), "|---" * len(names) + "|", *lines])
+
+
+_MEASURED = (
+    "With a number of ours: where (our item) | what | published | ours | difference"
+    " | our runs | status | evidence and explanation"
+)
+_WITHOUT_NUMBER = (
+    "Without a number of ours: where (our item) | what | published | status"
+    " | evidence and explanation"
+)
+_NOT_DECIDED = (
+    "**not decided**: where (our item) | what | published | what is known, and the cost"
+)
+_RESULT_HEADS = (_MEASURED, _WITHOUT_NUMBER, _NOT_DECIDED)
+"""Title and columns of the tables of a paper's results."""
 
 
 def _make_lists(paper: str) -> Iterable[str]:
@@ -1113,8 +1139,13 @@ def _make_lists(paper: str) -> Iterable[str]:
             yield "\n".join(lines)
 
 
-def _describe_evidence(result: Result) -> str:
-    """Return the baseline, the cause, the cost and the explanation of a result."""
+def _describe_evidence(result: Result, explanation_above: str) -> str:
+    """Return the baseline, the cause, the cost and the explanation of a result.
+
+    Args:
+        result: the result.
+        explanation_above: the explanation in the row above, which is not repeated.
+    """
     parts = []
     if result.baseline:
         parts.append(f"Beside: {_remove_brackets(result.baseline)}.")
@@ -1122,7 +1153,8 @@ def _describe_evidence(result: Result) -> str:
         before = _remove_brackets(result.from_)
         after = _remove_brackets(result.to)
         parts.append(f"Cause: {result.cause}; from {before} to {after}.")
-    parts.append(result.explanation)
+    repeated = result.explanation and result.explanation == explanation_above
+    parts.append("As above." if repeated else result.explanation)
     if result.cost:
         parts.append(f"Cost: {result.cost}.")
     return " ".join(part for part in parts if part)
@@ -1243,9 +1275,7 @@ def make_page(plan: Plan) -> str:
             f"## {title}",
             f"[Findings](findings/{findings}.md) has the readings and the experiments.",
             "### Results",
-            "| where (our item) | what | published | ours | difference | our runs |"
-            " status | evidence and explanation |\n|---|---|---|---|---|---|---|---|\n"
-            + "\n".join(_make_result_rows(paper)),
+            *_make_result_tables(paper),
             *_make_lists(paper),
             "### How our runs differ from the text",
             "| runs | what was run | settings that differ: ours (the text's) | open in"

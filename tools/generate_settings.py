@@ -26,6 +26,7 @@ _HEAD = (
     " classes: edit those.\n"
 )
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_COLUMNS = ("key", "value", "default", "meaning", "paper")
 _KEYS_OF_THE_PLAN = ("method", "seed")
 
 _INTRODUCTION = """# Every key of the configuration
@@ -104,10 +105,10 @@ def _describe_runs() -> Iterator[str]:
 def _describe_kinds(
     key: str, kinds: list[type[Settings]], described: dict[type[Settings], str]
 ) -> Iterator[str]:
-    """Yield the sections on the kinds of part at a key.
+    """Yield a table of the kinds of part at a key, and one of their keys.
 
-    Rows that all kinds have are in one table before them. A kind that another key has
-    too is described there.
+    A row that several kinds have is there once. Kinds that another key has too are
+    described there.
 
     Args:
         key: the key.
@@ -119,19 +120,23 @@ def _describe_kinds(
         names = ", ".join(f"`{described[cls]}`" for cls in kinds)
         yield f"As {names}.\n"
         return
-    rows = {cls: _make_rows(cls) for cls in kinds}
-    first, *others = rows.values()
-    shared = [row for row in first if others and all(row in rest for rest in others)]
-    if shared:
-        yield "Keys of all kinds:\n"
-        yield _format_table(shared)
+    yield "| kind | what it is |\n|---|---|"
+    kinds_by_row: dict[tuple[str, ...], list[str]] = {}
     for cls in kinds:
-        described[cls] = f"{key}.{tag_of([cls])}: {kind_of(cls)}"
-        yield f"#### `{described[cls]}`\n"
-        yield f"{_read_summary(cls)}\n"
-        own = [row for row in rows[cls] if row not in shared]
-        if own:
-            yield _format_table(own)
+        kind = str(kind_of(cls))
+        described[cls] = f"{key}.{tag_of([cls])}: {kind}"
+        yield f"| `{kind}` | {_read_summary(cls)} |"
+        for row in _make_rows(cls):
+            kinds_by_row.setdefault(row, []).append(kind)
+    rows = []
+    for row, owners in kinds_by_row.items():
+        owners_text = "all" if len(owners) == len(kinds) else ", ".join(owners)
+        rows.append((row[0], owners_text, *row[1:]))
+    if rows:
+        yield ""
+        yield _format_table(rows, ("key", "kinds", *_COLUMNS[1:]))
+    else:
+        yield ""
 
 
 def _find_methods_by_section() -> dict[str, list[type[Method]]]:
@@ -223,9 +228,10 @@ def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
     return _format_table(_make_rows(cls, keys))
 
 
-def _format_table(rows: list[tuple[str, ...]]) -> str:
+def _format_table(
+    rows: list[tuple[str, ...]], names: tuple[str, ...] = _COLUMNS
+) -> str:
     """Return a Markdown table, without the last column if it is empty."""
-    names = ("key", "value", "default", "meaning", "paper")
     if not any(row[-1] for row in rows):
         names = names[:-1]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
