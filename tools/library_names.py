@@ -54,8 +54,7 @@ JOBS: Mapping[str, Mapping[str, Sources]] = {
     "Gaussian noise, with the clipping of contributions": {
         "here": {
             "dpsum/noise.py": "Noise.multiplier Noise.standard Gaussian",
-            "dpsum/private_sum.py": "add_rows double PrivateSum",
-            "dpsum/norms.py": "clip",
+            "dpsum/private_sum.py": "add_rows clip double PrivateSum",
         },
         "jax_privacy": {
             JAX_NOISE: (

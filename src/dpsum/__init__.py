@@ -20,6 +20,18 @@
 A budget finds the noise: `noise=dpsum.Gaussian(None), budget=dpsum.Budget(epsilon=2.0)`
 and `(update_sum,) = dpsum.calibrated([update_sum], rounds)` before the mechanism.
 
+Six files show how a Gaussian sum over Poisson cohorts is released and accounted for:
+
+1. `dpsum/mechanism.py`: a round (`begin_round`, `Accumulator.add`, `finish`, `write`)
+2. `dpsum/private_sum.py`: each contribution is clipped and added; noise of deviation z C
+3. `dpsum/noise.py`: the draw of the noise
+4. `dpsum/ledger.py`: the line of a release, written and read
+5. `dpsum/accounting/accountant.py`: from lines to z and q of each round (`read`)
+6. `dpsum/accounting/analyses/poisson.py`: from these to epsilon at delta (`ends`)
+
+`dpsum.account` asks an accountant for each profile in this way; the composition of
+losses that `ends` calls is in `dploss`.
+
 The package needs only numpy and scipy. Names are loaded on first use. `dpwatch` has
 audits of any mechanism and adapters for other libraries.
 """
@@ -52,7 +64,7 @@ _NAMES = {
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": ("CoordinateGroups",),
     "ledger": ("Ledger", "Release", "read_ledger"),
-    "mechanism": ("Mechanism",),
+    "mechanism": ("Accumulator", "Mechanism"),
     "noise": ("Decaying", "Gaussian", "Noise"),
     "parameters": ("parameter",),
     "participation": (
@@ -72,7 +84,6 @@ _NAMES = {
     "sampling": ("Sampling",),
     "skellam_noise": ("Skellam",),
     "sums": ("SumSpec",),
-    "accumulator": ("Accumulator",),
 }
 """Public names, by the module that defines them."""
 

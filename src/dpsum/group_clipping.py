@@ -26,9 +26,8 @@ from typing import Any
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
-from dpsum.norms import clip, l2_norm
 from dpsum.parameters import check_range
-from dpsum.private_sum import PrivateSum, add_rows, double
+from dpsum.private_sum import PrivateSum, add_rows, clip, double, l2_norm
 
 NOISE_BY_GROUP = ("joint", "per-group", "equal-shares")
 """Readings of a noise multiplier for groups of coordinates; see `CoordinateGroups`."""

@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
-from dpsum.norms import clip, l2_norm
-from dpsum.private_sum import PrivateSum, double, rows_of
+from dpsum.private_sum import PrivateSum, clip, double, l2_norm, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -43,10 +43,10 @@ from dpfedbench.training.distributed import Stream
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.rounds import Rounds
 from dpsum.accounting.analyses import find
-from dpsum.accumulator import Observer
 from dpsum.audit.ideal import Drawn
 from dpsum.clipping import Extra
 from dpsum.ledger import Release
+from dpsum.mechanism import Observer
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import SumSpec

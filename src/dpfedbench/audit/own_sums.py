@@ -31,11 +31,10 @@ from dpfedbench.training.client_updates.within_task import Turn
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.accounting.analyses import find
-from dpsum.accumulator import Accumulator
 from dpsum.audit.ideal import gaussian, secret
 from dpsum.composition import Composition
 from dpsum.ledger import Release
-from dpsum.mechanism import Mechanism
+from dpsum.mechanism import Accumulator, Mechanism
 
 Show = Callable[[Mechanism, Accumulator, np.ndarray], None]
 """Callback with a mechanism, one client's total, and the client's release."""

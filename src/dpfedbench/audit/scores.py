@@ -16,9 +16,9 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from dpfedbench.audit.units import Coordinates
-from dpsum.accumulator import Outcome
 from dpsum.audit.ideal import Tally, gaussian
 from dpsum.ledger import Release
+from dpsum.mechanism import Outcome
 
 _CLEARLY_LESS = 0.65
 """Ratio of measured to stated noise deviation below which the ledger is wrong.

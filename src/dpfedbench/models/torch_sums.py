@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from dpfedbench.models.kernels import add_rows
-from dpsum.accumulator import Arithmetic
 from dpsum.group_clipping import CoordinateGroups
+from dpsum.mechanism import Arithmetic
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:

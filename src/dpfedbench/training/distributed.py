@@ -220,7 +220,7 @@ class Processes:
         """Add the contributions of a cohort to sums, with the bits of a single process.
 
         Args:
-            totals: one sum (`dpsum.accumulator.Accumulator`) for each message of a
+            totals: one sum (`dpsum.mechanism.Accumulator`) for each message of a
                 client, of every process; those of the main process have all
                 contributions in the end.
             stream_of: returns the contributions and losses of given clients, in their

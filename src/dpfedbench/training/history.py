@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.run import Run
-    from dpsum.accumulator import Accumulator
-    from dpsum.mechanism import Mechanism
+    from dpsum.mechanism import Accumulator, Mechanism
 
 Row = dict[str, Any]
 """A row of history.csv."""

@@ -26,10 +26,10 @@ from dpfedbench.audit.canaries import BudgetSpent, Coordinates, audit_seed
 from dpfedbench.config.kinds import modules_in
 from dpfedbench.errors import BenchError
 from dpfedbench.run import Run
-from dpsum.accumulator import Outcome
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.clipping import ClippingRule
 from dpsum.ledger import Release
+from dpsum.mechanism import Outcome
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 

@@ -82,9 +82,8 @@ from dploss.groups import (
     squares_of_hypergeometrics,
 )
 from dploss.round_loss import RoundLoss, normal_tail
-from dpsum.accounting.accountant import EPSILONS, Curve, Events
+from dpsum.accounting.accountant import EPSILONS, ComposedAccountant, Curve, Events
 from dpsum.accounting.analyses import poisson
-from dpsum.accounting.composed_accountant import ComposedAccountant
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 

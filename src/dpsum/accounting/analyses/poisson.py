@@ -37,8 +37,13 @@ from dploss.grid_sums import WindowTooWide
 from dploss.groups import known_draws_epsilon, squares_of_binomials
 from dploss.renyi import renyi
 from dploss.round_loss import RoundLoss
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.composed_accountant import ComposedAccountant
+from dpsum.accounting.accountant import (
+    EPSILONS,
+    Accountant,
+    ComposedAccountant,
+    Curve,
+    Events,
+)
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release

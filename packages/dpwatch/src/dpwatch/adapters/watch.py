@@ -35,8 +35,8 @@ from dpsum.accounting.claims import Claim
 from dpsum.accounting.context import AccountContext
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
-from dpsum.norms import usual_scale
 from dpsum.parameters import LARGEST, check_range
+from dpsum.private_sum import usual_scale
 from dpsum.sampling import Sampling
 from dpwatch.audit.anything import Audited, audited
 
