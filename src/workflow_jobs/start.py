@@ -5,7 +5,7 @@ is complete by then.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpfedbench.errors import BenchError
@@ -38,6 +38,47 @@ def show_progress(
         is_public[number] = descriptions.is_public(job.rule.name, job.wildcards_dict)
     slots = max(1, workflow.cores or 1)
     handler.begin(descriptions.label, JobTimes(estimates, is_public, slots))
+
+
+def order_jobs(
+    workflow: Any, descriptions: JobDescriptions, milestones: Sequence[str]
+) -> None:
+    """Give the jobs priorities: those of the first paper come first, and so on.
+
+    Among the jobs for one paper, those that most work waits for come first.
+
+    Args:
+        workflow: Snakemake's workflow.
+        descriptions: estimates the times of the jobs.
+        milestones: a file for each of the first papers, in the order in which the
+            papers are finished.
+    """
+    dag = workflow.dag
+    waiting = list(dag.needrun_jobs())
+    made_by = {str(path): job for job in waiting for path in job.output}
+    stages = dict.fromkeys(waiting, len(milestones))
+    for stage, milestone in reversed(list(enumerate(milestones))):
+        pending = [made_by[milestone]] if milestone in made_by else []
+        while pending:
+            job = pending.pop()
+            if stages.get(job, stage) > stage:
+                stages[job] = stage
+                pending.extend(dag.dependencies[job])
+    seconds_to_end: dict[Any, float] = {}
+    for level in reversed(list(dag.toposorted(set(waiting)))):
+        for job in level:
+            following = (
+                seconds_to_end[later]
+                for later in dag.depending[job]
+                if later in seconds_to_end
+            )
+            seconds_to_end[job] = max(following, default=0.0) + descriptions.seconds(
+                job.rule.name, job.wildcards_dict
+            )
+    waiting.sort(key=lambda job: (-stages[job], seconds_to_end[job]))
+    for priority, job in enumerate(waiting, start=1):
+        if dag.priority(job) < job.HIGHEST_PRIORITY:  # --prioritize of the user
+            dag._priority[job] = priority
 
 
 def remove_default_rate_limit(workflow: Any) -> None:

@@ -313,6 +313,17 @@ def is_no_file_notice(record: logging.LogRecord) -> bool:
     return "is extended by additional config" not in str(record.msg)
 
 
+def is_no_page_warning(record: logging.LogRecord) -> bool:
+    """Return False for Snakemake's warning that the page of results exists already.
+
+    A page of the papers that are finished lies there until all are.
+    """
+    text = str(record.msg)
+    return "were not present when the DAG was created" not in text.replace(
+        "\n", " "
+    ) or not text.rstrip("}'").endswith("index.html")
+
+
 def install(logger: logging.Logger, stream: TextIO) -> TerminalHandler | None:
     """Replace the handler that writes Snakemake's messages to the terminal.
 

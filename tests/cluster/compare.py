@@ -16,7 +16,14 @@ CLOCK = {
 # Logs and costs, provenance, the state of a training under way, and the page and the
 # frame that show all three; audits as one job made them, whose copies in the runs'
 # folders are compared; and checksums, which are of a clock's values too.
-LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html"}
+LEFT_OUT = {
+    "logs",
+    "benchmark",
+    "checkpoint",
+    "provenance.json",
+    "index.html",
+    "so-far",
+}
 LEFT_OUT |= {"runs.parquet", "runs.csv", "audits", "manifest", "results.zip"}
 
 

@@ -156,3 +156,18 @@ def test_notices_of_extended_configuration_files_are_left_out():
     notice = "Config file config/config.yaml is extended by additional config."
     records = [logging.makeLogRecord({"msg": text}) for text in (notice, "other")]
     assert list(map(terminal.is_no_file_notice, records)) == [False, True]
+
+
+def test_warning_of_the_page_so_far_is_left_out():
+    """Snakemake warns of any output that was not there when it planned its jobs."""
+    warning = (
+        "Warning: the following output files of rule page were not present when the DAG"
+        " was created:\n{'results/%s'}"
+    )
+    texts = [warning % "index.html", warning % "tables/answer.csv", "other"]
+    records = [logging.makeLogRecord({"msg": text}) for text in texts]
+    assert [terminal.is_no_page_warning(record) for record in records] == [
+        False,
+        True,
+        True,
+    ]

@@ -54,6 +54,7 @@ try:
         REFERENCE_RATES,
         JobDescriptions,
     )
+    from dpfedbench.experiments.paper_order import order_papers
     from dpfedbench.experiments.planned import Planned
     from dpfedbench.experiments.targets import own_command
     from dpfedbench.papers import METHODS
@@ -84,16 +85,21 @@ except Exception:
 config.update(explicit_values(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
-PLANNED = Planned(CONFIGURATION, PLAN)
+TITLES = {
+    name: paper.title
+    for name, paper in CONFIGURATION.experiments.items()
+    if paper is not None
+}
+# The reference's times, not this machine's: `cost` must not change the order, and with it the pages so far.
+ORDER = order_papers(PLAN, JobDescriptions(PLAN, TITLES, (REFERENCE_RATES,)).seconds)
+PLANNED = Planned(CONFIGURATION, PLAN, ORDER)
 REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
 # Returns a hash of the packages, script and further files that a cheap rule depends on.
 code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 # Texts and times of jobs, for the line of progress.
 DESCRIPTIONS = JobDescriptions(
-    PLAN,
-    {name: CONFIGURATION.experiments[name].title for name in PAPERS},
-    (Path(REPORT, "cost_rates.csv"), REFERENCE_RATES),
+    PLAN, TITLES, (Path(REPORT, "cost_rates.csv"), REFERENCE_RATES)
 )
 
 
@@ -106,6 +112,7 @@ wildcard_constraints:
     test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query(-[a-z0-9.-]+)?",
     seed=r"\d+",
     paper="|".join(PAPERS),
+    finished=r"\d+",
     item="|".join({name: None for _, name in PLAN.items}),
     of="(%s)?" % "|".join(f"{paper}/" for paper in PAPERS),
     batch=r"\d+|[0-9a-f]{10}-seed\d+",

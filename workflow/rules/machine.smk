@@ -16,6 +16,7 @@ except BenchError as error:
 onstart:
     if TERMINAL is not None:
         start.show_progress(workflow, TERMINAL, DESCRIPTIONS)
+    start.order_jobs(workflow, DESCRIPTIONS, PLANNED.milestones())
     start.remove_default_rate_limit(workflow)
     start.continue_after_failed_library(workflow)
     if WARM_ALLOWED:

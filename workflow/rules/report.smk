@@ -1,7 +1,8 @@
 """Report: from finished runs to tables, figures, their provenance, and the page that shows them.
 
 Requires metrics, accounts and histories of the runs that are shown. Makes tables/, figures/, provenance.json and
-index.html below results/ or results/PRESET/. The page of one paper is PAPER.html.
+index.html below results/ or results/PRESET/. The page of one paper is PAPER.html. While papers are missing, index.html
+shows those that are finished, and so-far/N/ says which.
 """
 
 
@@ -165,16 +166,34 @@ use rule provenance as provenance_of_paper with:
         f"{REPORT}/tables/{{paper}}/logs/provenance.log",
 
 
+use rule provenance as provenance_so_far with:
+    input:
+        PLANNED.targets_so_far,
+    output:
+        f"{REPORT}/so-far/{{finished}}/provenance.json",
+    log:
+        f"{REPORT}/so-far/{{finished}}/logs/provenance.log",
+    params:
+        preset=CONFIGURATION.preset,
+        stand_ins=lambda wildcards: PLANNED.stand_ins(
+            PLANNED.finished_papers(wildcards)
+        ),
+
+
 rule page:
-    """Make the page of results, one HTML file that needs no server."""
+    """Make the page of results, one HTML file that needs no server.
+
+    The page so far stays until this one is complete (`update`).
+    """
     input:
         PLANNED.targets(),
         PLANNED.files_for_page(),
+        PLANNED.milestones(),
         provenance=rules.provenance.output,
         published=ROOT / "config/published.csv",
         datasets=DATASETS_TABLE,
     output:
-        f"{REPORT}/index.html",
+        update(f"{REPORT}/index.html"),
     log:
         f"{REPORT}/logs/page.log",
     conda:
@@ -208,4 +227,25 @@ use rule page as page_of_paper with:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
         cells=lambda wildcards: PLANNED.cell_records(wildcards.paper),
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
+        code=code_of("page"),
+
+
+use rule page as page_so_far with:
+    input:
+        PLANNED.targets_so_far,
+        PLANNED.files_so_far,
+        provenance=rules.provenance_so_far.output,
+        published=ROOT / "config/published.csv",
+        datasets=DATASETS_TABLE,
+    output:
+        f"{REPORT}/so-far/{{finished}}/page.json",
+    log:
+        f"{REPORT}/so-far/{{finished}}/logs/page.log",
+    params:
+        shown=PLANNED.items_so_far,
+        cells=PLANNED.cells_so_far,
+        papers=lambda wildcards: PLANNED.page_papers(
+            *PLANNED.finished_papers(wildcards)
+        ),
+        missing=PLANNED.missing_titles,
         code=code_of("page"),

@@ -13,6 +13,7 @@ if TERMINAL_CHOSEN not in ("progress", "snakemake"):
     sys.exit(
         f"configuration: terminal is {TERMINAL_CHOSEN}: expected progress or snakemake"
     )
+logger.addFilter(terminal.is_no_page_warning)
 if TERMINAL_CHOSEN == "progress":
     logger.addFilter(terminal.is_no_file_notice)
 # Not in a job that runs Snakemake itself, and not where Snakemake's text is the answer: a dry run, --verbose or --quiet.

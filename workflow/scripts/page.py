@@ -1,4 +1,4 @@
-"""Write the page of results."""
+"""Write the page of results, of all papers or of those that are finished so far."""
 
 import csv
 import time
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpfedbench.files import write_text
 from workflow_jobs.manifests import rule_job
+from workflow_jobs.page_so_far import write_page_so_far
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
@@ -15,7 +16,10 @@ if __name__ == "__main__":
 
         with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:
             datasets = list(csv.DictReader(handle, delimiter="\t"))
-        folder = Path(snakemake.output[0]).parent
+        output = Path(snakemake.output[0])
+        missing = snakemake.params.get("missing", ())
+        # The output of a page so far is so-far/N/page.json below the folder of the page.
+        folder = output.parents[2] if missing else output.parent
         command = snakemake.config["command"]
         products = [
             Product(
@@ -37,5 +41,16 @@ if __name__ == "__main__":
             papers=snakemake.params.papers,
             datasets=datasets,
             made=time.strftime("%Y-%m-%d %H:%M %Z"),
+            missing=missing,
         )
-        write_text(snakemake.output[0], text)
+        if missing:
+            write_page_so_far(
+                text,
+                folder / "index.html",
+                output,
+                inputs=snakemake.input,
+                finished=[paper["title"] for paper in snakemake.params.papers.values()],
+                missing=missing,
+            )
+        else:
+            write_text(output, text)

@@ -24,6 +24,7 @@ _SECONDS = {
     "audited": 0.3,
     "figure": 2.0,
     "page": 6.0,
+    "page_so_far": 6.0,
     "collect": 3.0,
 }
 """Typical seconds of a job on the reference machine, by rule."""

@@ -2,7 +2,7 @@
 of scripts, labels for the report.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,13 @@ class Planned:
     Args:
         configuration: the whole configuration.
         plan: its plan.
+        order: names of the papers in the order in which their results are made; by
+            default that of the plan.
 
     Attributes:
         report: folder of tables and figures.
         papers: names of the papers that have a table or figure.
+        order: the same names in the order in which their results are made.
         audited_runs: for each private run of a paper, the run whose audit represents
             it, by paper; under "" those of all papers.
         partitions: one run for each partition, by the partition's folder.
@@ -43,13 +46,16 @@ class Planned:
             paper's target waits for another paper's runs.
     """
 
-    def __init__(self, configuration: Configuration, plan: Plan) -> None:
+    def __init__(
+        self, configuration: Configuration, plan: Plan, order: Sequence[str] = ()
+    ) -> None:
         self.configuration = configuration
         self.plan = plan
         self.report = (
             f"results/{configuration.preset}" if configuration.preset else "results"
         )
         self.papers = list(dict.fromkeys(paper for paper, _ in plan.items))
+        self.order = list(order) or self.papers
         self.audited_runs = {
             paper: plan.audited_runs(paper or None) for paper in ("", *self.papers)
         }
@@ -141,6 +147,57 @@ class Planned:
         audits = self._audits_of(self.audited_runs[paper or ""])
         return _files_of(sorted(runs), *names) + audits
 
+    # Pages of the papers that are finished so far
+
+    def milestones(self) -> list[str]:
+        """Return a file for each page that is made before all papers are finished."""
+        return [self._milestone(count) for count in range(1, len(self.order))]
+
+    def _milestone(self, count: int) -> str:
+        return f"{self.report}/so-far/{count}/page.json"
+
+    def finished_papers(self, wildcards: Wildcards) -> list[str]:
+        """Return the papers that are finished at the wildcards' milestone.
+
+        They are in the order of the configuration.
+        """
+        finished = self.order[: int(wildcards.finished)]
+        return [paper for paper in self.papers if paper in finished]
+
+    def missing_titles(self, wildcards: Wildcards) -> list[str]:
+        """Return the titles of the papers that are not finished, in their order."""
+        missing = self.order[int(wildcards.finished) :]
+        papers = self.page_papers(*missing)
+        return [papers[name]["title"] for name in missing]
+
+    def targets_so_far(self, wildcards: Wildcards) -> list[str]:
+        """Return the tables and figures of the papers that are finished."""
+        finished = self.finished_papers(wildcards)
+        return [target for paper in finished for target in self.targets(paper)]
+
+    def files_so_far(self, wildcards: Wildcards) -> list[str]:
+        """Return the files of runs that a page of the finished papers shows.
+
+        The page waits for the one before it, which lies in the same place.
+        """
+        finished = self.finished_papers(wildcards)
+        files = [file for paper in finished for file in self.files_for_page(paper)]
+        if len(finished) > 1:
+            files.append(self._milestone(len(finished) - 1))
+        return list(dict.fromkeys(files))
+
+    def items_so_far(self, wildcards: Wildcards) -> list[dict[str, Any]]:
+        """Return `page_items` of the finished papers."""
+        finished = self.finished_papers(wildcards)
+        return [item for paper in finished for item in self.page_items(paper)]
+
+    def cells_so_far(self, wildcards: Wildcards) -> list[dict[str, Any]]:
+        """Return the records of the cells of the finished papers."""
+        finished = self.finished_papers(wildcards)
+        return [record for paper in finished for record in self.cell_records(paper)]
+
+    # Frames
+
     def files_to_collect(self) -> list[str]:
         """Return the files that the frame of all runs is read from."""
         return [
@@ -166,11 +223,16 @@ class Planned:
             if name in names and paper
         }
 
-    def stand_ins(self) -> dict[str, str]:
-        """Return the measured data set for each published data set that is replaced."""
+    def stand_ins(self, papers: Sequence[str] = ()) -> dict[str, str]:
+        """Return the measured data set for each published data set that is replaced.
+
+        Args:
+            papers: papers whose data sets count; by default all.
+        """
         return {
             cell.published_dataset: cell.runs[0].dataset
             for item in self.plan.items.values()
+            if item.paper in (papers or self.papers)
             for cell in item.cells
             if cell.published_dataset != cell.runs[0].dataset
         }

@@ -74,6 +74,16 @@ class Product:
         return self.item.title
 
     @property
+    def is_of_all(self) -> bool:
+        """Whether it is a table or figure of all papers."""
+        return len(Path(self.path).parts) == 2
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is the table of answers, of all papers or of one."""
+        return Path(self.path).name == "answer.csv"
+
+    @property
     def csv(self) -> str:
         """The file of its numbers."""
         return Path(self.path).with_suffix(".csv").as_posix()
@@ -90,6 +100,7 @@ def make(
     datasets: Sequence[Mapping[str, str]],
     made: str,
     provenance: str | Path,
+    missing: Sequence[str] = (),
 ) -> str:
     """Return the page's HTML.
 
@@ -103,6 +114,8 @@ def make(
         datasets: the rows of `data.DATASETS_TABLE`.
         made: when the page was made, for readers.
         provenance: the file of what made the results.
+        missing: titles of the papers that are still being made, in the order in which
+            they will be finished.
 
     Raises:
         BenchError: a file that the page shows is missing or damaged.
@@ -116,11 +129,15 @@ def make(
     rows = mark_rows(configurations, audit_count)
     rows["is_first"] = ~rows.duplicated("folder")
     shown_tables = []
+    answers = pd.DataFrame()
+    if any(product.is_answer for product in products):
+        answers = answer.read(privacy.explain(configurations, results, published))
     for product in products:
-        if product.path == "tables/answer.csv":
-            answers = answer.read(privacy.explain(configurations, results, published))
-            titles = {name: paper["title"] for name, paper in papers.items()}
-            shown_tables.append((product, answer.listing(answers, titles)))
+        if product.is_answer:
+            listing = _answer(product, answers, papers)
+            # That a single paper claims nothing needs no table.
+            if listing.rows or product.is_of_all:
+                shown_tables.append((product, listing))
         elif product.item is not None and product.item.kind == "table":
             table = tables.read(
                 product.item,
@@ -153,8 +170,20 @@ def make(
         datasets=datasets,
         provenance=read_json(provenance),
         made=made,
+        missing=missing,
         products=products,
     )
+
+
+def _answer(
+    product: Product, answers: pd.DataFrame, papers: Mapping[str, Mapping[str, str]]
+) -> Listing:
+    """Return the table of answers of all papers, or of the one in the product's path."""
+    paper = Path(product.path).parent.name
+    if paper in papers:
+        answers = answers[answers["of_paper"] == paper]
+    titles = {name: paper["title"] for name, paper in papers.items()}
+    return answer.listing(answers, titles)
 
 
 def _configurations(rows: pd.DataFrame) -> Listing:

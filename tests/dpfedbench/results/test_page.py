@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
+from dpfedbench.results import page
 from dpfedbench.results.configurations import rank, read_configurations
 
 
@@ -71,6 +72,31 @@ def test_rows_have_what_the_ranking_needs(site):
     assert {("private", "1.51"), ("private", "")} <= rows
     groups = {group for group, _ in rows}
     assert groups == {"private", "not private", "no private data"}
+
+
+def test_page_so_far_names_the_missing_papers(site):
+    """A page of all papers says nothing of the kind."""
+    text = page.make(
+        site.products, **site.arguments | {"missing": ["DP-FNAS", "DP-MAML"]}
+    )
+    (notice,) = re.findall(r'<section class="missing".*?</section>', text, re.DOTALL)
+    assert "This page is not complete." in notice
+    assert "DP-FNAS, DP-MAML are still being made" in notice
+    assert "<code>snakemake all</code> continues it" in notice
+    assert 'class="missing"' not in site.text
+
+
+def test_answer_of_a_paper_is_shown_by_its_file(site):
+    """The page of one paper shows its answer, and no table where it claims nothing."""
+    paths = ("tables/dp-fedmeta/answer.csv", "tables/dp-maml/answer.csv")
+    products = [page.Product(path=path, command="it", item=None) for path in paths]
+    text = page.make([*site.products, *products], **site.arguments)
+    shown = [
+        text.partition(f'id="{product.anchor}"')[2].partition("</section>")[0]
+        for product in products
+    ]
+    assert "DP-AGR" in shown[0]
+    assert shown[1] == ""
 
 
 # In a browser
