@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Long are the tests that call the workflow, and those that compile kernels. torch is
     imported only if a test needs a GPU.
     """
-    ranks = {"workflow": 0, "tests": 0, "models": 1}
+    ranks = {"workflow": 0, "tests": 0, "dpfedbench": 0, "models": 1, "audit": 1}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, 2))
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:

@@ -18,7 +18,12 @@ def jobs(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in rows}
 
 
-@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+# The two small ones guard the rules; of the large ones, tests/dpfedbench/test_planned_cells.py
+# guards the cells.
+LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("real", "paper")]
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", *LARGE])
 def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan, preset):
     """A job makes several audits; smoke has few runs of a method."""
     path = ROOT / "config" / "presets" / f"{preset}.yaml"

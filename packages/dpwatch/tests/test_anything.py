@@ -84,6 +84,8 @@ def test_audit_refutes_a_row_that_is_not_clipped(place, adjacency, rows):
     assert (audit.refuted, audit.worst.name) == (True, "alone")
 
 
+# Faster: test_audit_with_a_fixed_number_of_rows_passes_right_noise, of few canaries.
+@pytest.mark.slow
 def test_audit_with_canaries_in_all_places_passes_right_code():
     """One false alarm in a thousand audits: none in 30, with probability 0.97. Chances
     are uniform or larger: 8 or more of 30 below 0.05 have a probability of 1e-4.
@@ -159,6 +161,8 @@ def test_audit_refutes_noise_that_repeats(dimension, period):
     assert audit_at_z_1(release, dimension, calls=200).refuted
 
 
+# Faster: test_audit_with_a_fixed_number_of_rows_passes_right_noise, of one seed a kind.
+@pytest.mark.slow
 def test_audit_passes_right_code_on_twenty_seeds():
     """With one false alarm in a thousand, all twenty pass in 98 of 100 sets of seeds.
 

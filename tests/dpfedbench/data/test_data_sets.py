@@ -118,7 +118,11 @@ def test_registry_has_a_row_for_each_reader():
 @pytest.mark.skipif(
     not os.environ.get(ENVIRONMENT), reason="real data sets: set DPFEDBENCH_DATA"
 )
-@pytest.mark.parametrize("name", ["fashion-mnist", "omniglot"])
+# Reading 32,460 pictures takes long. Faster: test_published_sets.py, of small archives
+# in the published format.
+@pytest.mark.parametrize(
+    "name", ["fashion-mnist", pytest.param("omniglot", marks=pytest.mark.slow)]
+)
 def test_real_data_set_has_its_recorded_checksum(tmp_path, name):
     registry.prepare(name, tmp_path)
     load = load_dataset if name == "omniglot" else load_records

@@ -216,6 +216,9 @@ def members_of(job, run_dir):
     return {int(rank): child for child, rank in ranks.items() if rank}
 
 
+# Faster: test_killed_processes_are_followed_by_others_to_the_same_bits, by forks, and
+# test_train_script_passes_the_machines_settings, by torchrun.
+@pytest.mark.slow
 def test_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
     """torchrun starts the processes. A killed job ends all of them."""
     config = lots_config({"participation": {"rounds": 200}, "validation": {"every": 0}})
