@@ -1,4 +1,4 @@
-"""The command line: python -m dpwatch account | plan | compare | audit.
+"""The command line: python -m dpwatch account | plan | compare | audit | check.
 
 `shell` has the commands.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dpsum.errors import DpsumError
 from dpsum.terminal import write_utf8, written
@@ -17,7 +17,8 @@ from dpwatch import shell
 _EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard
 error; 2, the command was not understood, or a
 number is out of its range; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
-mechanisms, or the audit refutes what was declared."""
+mechanisms, the audit refutes what was declared, or a check's verdict is other than "proven"; 4, a check watched
+nothing; 5, the checked command itself failed, and the report is of what ran before."""
 
 
 def _number(
@@ -285,7 +286,59 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--seed", type=_SEED, default=0)
     ended(sub, "the lower bound")
+    _add_check(command, ended)
     return parser
+
+
+def _add_check(command: Callable[..., Any], ended: Callable[..., None]) -> None:
+    sub = command(
+        "check",
+        "run a training script unedited, and report what is proven of it",
+    )
+    sub.usage = "python -m dpwatch check [options] -- python train.py ..."
+    sub.add_argument(
+        "--delta",
+        type=_DELTA,
+        help="delta of the account; default: the script's own, else 1e-5",
+    )
+    sub.add_argument(
+        "--units-public",
+        action="store_true",
+        help="the number of records or clients is public",
+    )
+    sub.add_argument(
+        "--metrics",
+        choices=("released", "kept"),
+        default="released",
+        help="kept: only the server sees clients' metrics; default %(default)s",
+    )
+    sub.add_argument(
+        "--cohorts",
+        choices=("secret", "known"),
+        default="secret",
+        help="known: who sees the models may know the cohorts; default %(default)s",
+    )
+    sub.add_argument(
+        "--audit-calls",
+        type=_number(0, 1e9, whole=True),
+        default=200,
+        metavar="N",
+        help="largest number of calls of each attack; 0: no audit; default %(default)s",
+    )
+    sub.add_argument(
+        "--audit-any-size",
+        action="store_true",
+        help="audit a release of more than 20,000 coordinates too",
+    )
+    sub.add_argument(
+        "--keep",
+        metavar="FOLDER",
+        help="new folder for the ledgers and observations; default: none is kept",
+    )
+    ended(sub, "the proven epsilon", exported=False)
+    sub.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

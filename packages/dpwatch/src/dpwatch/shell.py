@@ -34,9 +34,18 @@ from dpsum.ledger import Release, check_same_mechanism, read_ledger
 from dpsum.progress import Progress
 from dpwatch import export
 from dpwatch.audit.anything import Audited, audited
+from dpwatch.check.command import check as run_checked
+from dpwatch.check.command import default_settings
+from dpwatch.check.report import NOTHING_WATCHED, PROVEN, lines_of
 
 NO = 3
 """Exit code of a command whose answer is no."""
+
+UNWATCHED = 4
+"""Exit code of a check that watched nothing."""
+
+FAILED = 5
+"""Exit code of a check whose command failed."""
 
 _WIDTH = 110
 
@@ -422,6 +431,34 @@ def _audit_lines(audit: Audited) -> list[str]:
         f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}, for"
         f" {audit.adjacency}: {audit.status}",
     ]
+
+
+# check
+
+
+def check(given: argparse.Namespace) -> int:
+    """Run a command under watch, and print what is proven of its training."""
+    words = list(given.words)
+    if words[:1] == ["--"]:
+        words = words[1:]
+    settings = {
+        name: getattr(given, name) for name in default_settings() if hasattr(given, name)
+    }
+    content = run_checked(words, folder=given.keep, settings=settings)
+    _show(given, content, lines_of(content))
+    if content["exit_code"]:
+        return FAILED
+    if content["verdict"] == NOTHING_WATCHED:
+        return UNWATCHED
+    if content["verdict"] != PROVEN:
+        return NO
+    return _kept(
+        given,
+        [
+            float(item["account"]["profiles"]["proven"]["epsilon_high"])
+            for item in content["watched"]
+        ],
+    )
 
 
 # Tables, files, exits

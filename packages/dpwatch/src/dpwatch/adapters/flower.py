@@ -55,6 +55,7 @@ from dpwatch.adapters.watch import (
 )
 
 _MEND = "or metrics='kept', if only the server sees them"
+_MANY_ROUNDS = 10**6  # more than any run has, where the number is not known
 Arrays = list[np.ndarray]
 
 
@@ -424,9 +425,14 @@ class ModWatch:
     Args:
         mod: the mod, as for `ClientApp(mods=[...])`.
         folder: folder of the ledgers, `node-ID.jsonl` each.
-        rounds: largest number of rounds in which a client may take part.
+        rounds: largest number of rounds in which a client may take part. None: it is
+            not known, and the account is of the rounds that ran.
         metrics: "released" or "kept". The server sees everything that a client sends
             besides its arrays.
+
+    Attributes:
+        call_mod: the mod's own call; `dpwatch check` replaces the mod's class's.
+        on_client: called with the watch of each new client.
 
     Raises:
         DpsumError: the mod is not a `LocalDpMod`.
@@ -437,7 +443,7 @@ class ModWatch:
         mod: LocalDpMod,
         folder: Path | str,
         *,
-        rounds: int,
+        rounds: int | None,
         metrics: str = "released",
     ) -> None:
         if type(mod) is not LocalDpMod:
@@ -448,6 +454,8 @@ class ModWatch:
         self._rounds = rounds
         self._metrics = metrics
         self._clients: dict[int, LocalWatch] = {}
+        self.call_mod: Callable[..., Any] = mod
+        self.on_client: Callable[[LocalWatch], None] | None = None
 
     def of(self, node: int) -> LocalWatch:
         """Return the watch of one client."""
@@ -456,6 +464,8 @@ class ModWatch:
             self._clients[node] = LocalWatch(
                 self._mod, path, self._rounds, self._metrics
             )
+            if self.on_client is not None:
+                self.on_client(self._clients[node])
         return self._clients[node]
 
     def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
@@ -470,7 +480,7 @@ class ModWatch:
                 )
             return reply
 
-        reply = self._mod(message, context, trained)
+        reply = self.call_mod(message, context, trained)
         if not reply.has_error():
             before = next(
                 iter(message.content.array_records.values())
@@ -501,10 +511,13 @@ class LocalWatch(Watch):
     claimed_adjacency = "zero-out"
     follows_number = ""
 
-    def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
+    def __init__(
+        self, mod: LocalDpMod, path: Path, rounds: int | None, metrics: str
+    ) -> None:
         super().__init__(path, metrics, go_on=True)
         self._mod = mod
-        self._rounds = rounds
+        self._rounds = _MANY_ROUNDS if rounds is None else rounds
+        self.open_ended = rounds is None
 
     def sent(
         self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]

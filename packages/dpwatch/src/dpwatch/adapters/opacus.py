@@ -91,6 +91,7 @@ _WINDOW = 32  # earlier draws of noise whose correlation is tested
 _KEPT = 512  # coordinates of a tensor that are compared with earlier noise
 _GRADIENTS = ("grad", "grad_sample", "summed_grad")
 _NORM_SLACK = 1 + 1e-4  # sums of float32
+_MANY_EPOCHS = 10**6  # more than any training makes, where the number is not known
 
 _ADAPTIVE = (
     "the clipping norm follows the number of unclipped gradients over the batch's own"
@@ -131,7 +132,8 @@ class TrainingWatch(Watch):
         engine: engine whose accountant gives the claimed epsilon.
         module, optimizer, loader: results of `make_private`. The training iterates over
             this loader, directly or within `BatchMemoryManager`.
-        epochs: number of passes over the loader; further steps are refused.
+        epochs: number of passes over the loader; further steps are refused. None: it is
+            not known, and the account is of the steps that ran.
         ledger: path of the ledger; the file must not exist.
         criterion: the loss, whose `reduction` is compared with `loss_reduction`; None:
             it is not checked.
@@ -156,10 +158,12 @@ class TrainingWatch(Watch):
         optimizer: DPOptimizer,
         loader: DataLoader[Any],
         *,
-        epochs: int,
+        epochs: int | None,
         ledger: Path | str,
         criterion: Any = None,
     ) -> None:
+        open_ended = epochs is None
+        epochs = _MANY_EPOCHS if epochs is None else epochs
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         for refused, why in (
             (
@@ -218,9 +222,10 @@ class TrainingWatch(Watch):
         clipping_norm = float(optimizer.max_grad_norm)
         check_scale(clipping_norm, _multiplier(optimizer) * clipping_norm)
         super().__init__(ledger)
+        self.open_ended = open_ended
         self._engine = engine
         self._module = module
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._public = optimizer.expected_batch_size
         self._draws = Draws(loader, epochs, UniformWithReplacementSampler)
         self._states = States()
@@ -258,7 +263,7 @@ class TrainingWatch(Watch):
 
     def _clipped(self, method: Any) -> None:
         """Count the records of a physical batch, and record their clipping norm."""
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         if not self.silent:
             self._check_tensors()
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
@@ -284,7 +289,7 @@ class TrainingWatch(Watch):
 
     def _check_tensors(self) -> None:
         """Note a change of the optimiser's tensors within a step."""
-        tensors = list(self._optimizer.params)
+        tensors = list(self.optimizer.params)
         before = self._clipped_tensors or tensors
         if list(map(id, before)) != list(map(id, tensors)):
             self._reasons.append(_CHANGED_IN_STEP)
@@ -295,7 +300,7 @@ class TrainingWatch(Watch):
         if self.silent:
             method()
             return
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         if self._states.again(optimizer.generator, optimizer.params[0].device):
             self._reasons.append(_SAME_NOISE)
         norm = float(optimizer.max_grad_norm)
@@ -310,7 +315,7 @@ class TrainingWatch(Watch):
             norm: norm to which gradients were clipped.
             deviation: deviation of the noise.
         """
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         sampler, why = self._draws.take(self._records)
         if self.round >= sampler["rounds"]:
             raise DpsumError(
@@ -362,7 +367,7 @@ class TrainingWatch(Watch):
         Torch's optimisers also apply the gradient of a parameter that was frozen after
         the backward pass. Gradients of earlier releases, and zeros, reveal nothing more.
         """
-        released = set(map(id, self._optimizer.params))
+        released = set(map(id, self.optimizer.params))
         for parameter in self._applied():
             gradient = parameter.grad
             if gradient is None or id(parameter) in released:
@@ -376,7 +381,7 @@ class TrainingWatch(Watch):
 
     def _applied(self) -> list[torch.Tensor]:
         """Return the parameters that the optimiser updates where they have a gradient."""
-        groups = self._optimizer.param_groups
+        groups = self.optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"]]
 
     def _groups(self) -> dict[str, Any] | None:
@@ -384,13 +389,13 @@ class TrainingWatch(Watch):
         if not self._layers:
             return None
         boundaries = [0]
-        for parameter in self._optimizer.params:
+        for parameter in self.optimizer.params:
             boundaries.append(boundaries[-1] + parameter.numel())
         groups: dict[str, Any] = {
             "boundaries": boundaries,
             "thresholds": self._layers,
         }
-        names = _parameter_names(self._module, self._optimizer)
+        names = _parameter_names(self._module, self.optimizer)
         if names:
             groups["names"] = names
         return groups
@@ -400,7 +405,7 @@ class TrainingWatch(Watch):
         lengths = []
         squares = []
         pieces = []
-        params = self._optimizer.params
+        params = self.optimizer.params
         for parameter in params:
             summed = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
             noise = parameter.grad.double().reshape(-1) - summed  # type: ignore[union-attr]
@@ -438,14 +443,17 @@ class TrainingWatch(Watch):
 
     def _before_step(self, *_: Any) -> None:
         if not self._released:
-            raise DpsumError(
+            error = DpsumError(
                 "the model was about to be updated with gradients that the watched"
                 " optimiser did not release: step the optimiser that make_private"
                 " returned, not the one that it wraps"
             )
+            if self.on_fault is None:
+                raise error
+            self.on_fault(error)
         self._released = False
         # The gradients as they are applied, to recognise those that stay.
-        for parameter in self._optimizer.params:
+        for parameter in self.optimizer.params:
             gradient = parameter.grad
             if gradient is not None:
                 state = weakref.ref(gradient), gradient._version
@@ -516,7 +524,7 @@ class TrainingWatch(Watch):
         return super().compute_account(delta)
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
-        return release_of(self._optimizer)
+        return release_of(self.optimizer)
 
     def declared(self, last: Release) -> dict[str, Any]:
         return {"dimension": last.dimension}

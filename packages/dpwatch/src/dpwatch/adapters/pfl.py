@@ -49,6 +49,7 @@ from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import (
     CentrallyAppliedPrivacyMechanism,
+    NoPrivacy,
     PrivacyMechanism,
 )
 from pfl.stats import MappedVectorStatistics
@@ -124,6 +125,7 @@ class BackendWatch(Watch):
             postprocessor
             for postprocessor in backend._postprocessors
             if isinstance(postprocessor, PrivacyMechanism)
+            and not isinstance(postprocessor, NoPrivacy)
         ]
         if len(mechanisms) != 1:
             raise DpsumError(
@@ -161,7 +163,7 @@ class BackendWatch(Watch):
         check_scale(bound, bound * float(gaussian.relative_noise_stddev))
         super().__init__(ledger, metrics)
         self._users = int(users or known or 0)
-        self._gaussian = gaussian
+        self.gaussian = gaussian
         self._mechanism = mechanism
         self._rounds = rounds
         self._local = isinstance(mechanism, GaussianMechanism)
@@ -198,7 +200,7 @@ class BackendWatch(Watch):
         self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any
     ) -> Any:
         before = [array.copy() for array in _numpy(statistics.get_weights()[1])]
-        self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
+        self._now.bound = float(get_param_value(self.gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
         self._now.draws.append(differences(_numpy(noisy.get_weights()[1]), before))
         if self._local:
@@ -220,7 +222,7 @@ class BackendWatch(Watch):
         )
         if central_context.population == Population.TRAIN:
             if self._approximated:
-                self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
+                self._now.bound = float(get_param_value(self.gaussian.clipping_bound))
                 self._now.draws = [differences(_numpy(stats.get_weights()[1]), before)]
             self._write()
             self.round += 1
@@ -228,7 +230,7 @@ class BackendWatch(Watch):
 
     def _write(self) -> None:
         now = self._now
-        gaussian = self._gaussian
+        gaussian = self.gaussian
         self._cohort = self._cohort or len(now.users)
         factor = 1.0
         combines = None
@@ -318,7 +320,7 @@ class BackendWatch(Watch):
         return release_of(self._mechanism)
 
     def claim(self) -> Claim | None:
-        accountant = getattr(self._gaussian, "privacy_accountant", None)
+        accountant = getattr(self.gaussian, "privacy_accountant", None)
         if accountant is None:
             return None
 

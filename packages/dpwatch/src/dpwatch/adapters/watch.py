@@ -226,6 +226,10 @@ class Watch:
 
     Attributes:
         adaptive: whether the noise follows earlier releases; see `AccountContext`.
+        open_ended: whether the number of rounds was unknown when the watch began, so
+            that the account is of the rounds that ran.
+        on_fault: called with an error of the watch, instead of an end of the run; None:
+            the error is raised.
         unit: whose contribution is protected.
         claimed_adjacency: adjacency of the library's own epsilon.
         follows_number: what depends on the number of units, as a clause; "": nothing.
@@ -265,6 +269,8 @@ class Watch:
             )
         self._undo: list[Callable[[], object]] = []
         self._noise: dict[str, NoiseSeen] = {}
+        self.open_ended = False
+        self.on_fault: Callable[[Exception], None] | None = None
 
     def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         """Replace a method of `owner` until `stop`.
@@ -275,7 +281,13 @@ class Watch:
             by: called instead, with the original method before the arguments.
         """
         method = getattr(owner, name)
-        self.put(owner, name, lambda *args, **kwargs: by(method, *args, **kwargs))
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.on_fault is None:
+                return by(method, *args, **kwargs)
+            return guarded(by, method, self.on_fault, *args, **kwargs)
+
+        self.put(owner, name, watched)
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of `owner` until `stop`, past its class's `__setattr__`."""
@@ -386,7 +398,7 @@ class Watch:
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
             raise DpsumError("nothing was released yet: train at least one round first")
-        return releases
+        return rounds_that_ran(releases) if self.open_ended else releases
 
     def claim(self) -> Claim | None:
         """Return the library's own epsilon as a claim; None if it has none."""
@@ -474,6 +486,43 @@ class Watch:
         return audited(self.release_of(), delta=delta, **declared | how)
 
 
+def guarded(
+    by: Callable[..., Any],
+    method: Callable[..., Any],
+    on_fault: Callable[[Exception], None],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Return `by(method, ...)`, or what `method` alone returns where `by` fails.
+
+    An error of `method` itself is raised. `method` is called once.
+
+    Args:
+        by: function that watches; it takes the method before the arguments.
+        method: the library's own.
+        on_fault: called with an error of `by`.
+    """
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def original(*args: Any, **kwargs: Any) -> Any:
+        try:
+            results.append(method(*args, **kwargs))
+        except BaseException as error:
+            errors.append(error)
+            raise
+        return results[-1]
+
+    try:
+        return by(original, *args, **kwargs)
+    except Exception as error:
+        if errors:
+            raise
+        on_fault(error)
+    return results[-1] if results else method(*args, **kwargs)
+
+
 def _with_claim(account: Account, *, adjacency: str, private: str = "") -> Account:
     """Return the account with the adjacency of its claim.
 
@@ -499,6 +548,24 @@ def _with_claim(account: Account, *, adjacency: str, private: str = "") -> Accou
         )
     named = dataclasses.replace(claimed, **changes)
     return dataclasses.replace(account, profiles={**account.profiles, "claimed": named})
+
+
+def rounds_that_ran(releases: Sequence[Release]) -> list[Release]:
+    """Return the lines with the number of rounds that ran as the planned number.
+
+    The account then assumes that the number of rounds did not follow the data.
+    """
+    rounds = releases[-1].round + 1
+    lines = []
+    for release in releases:
+        participations = release.sampler.participations
+        if participations is not None:
+            participations = -(-rounds // (release.sampler.separation or 1))
+        sampler = dataclasses.replace(
+            release.sampler, rounds=rounds, participations=participations
+        )
+        lines.append(dataclasses.replace(release, sampler=sampler))
+    return lines
 
 
 def check_cohorts(cohorts: str) -> None:

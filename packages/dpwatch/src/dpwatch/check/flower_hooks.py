@@ -1,0 +1,129 @@
+"""Hooks in Flower: watches of its private strategies and of its local mod."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from types import ModuleType
+from typing import Any
+
+from dpwatch.check.hooks import Session
+
+
+def install(module: ModuleType, session: Session) -> None:
+    """Watch the strategies or the mod of one of Flower's modules."""
+    if module.__name__.endswith("strategy.strategy"):
+        _watch_strategies(module.Strategy, session)
+    elif module.__name__.endswith("localdp_mod"):
+        _watch_mods(module.LocalDpMod, session)
+    else:
+        _refuse_former(module, session)
+
+
+def _watch_strategies(strategy: Any, session: Session) -> None:
+    start = strategy.start
+    seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @functools.wraps(start)
+    def watched(
+        self: Any,
+        grid: Any,
+        initial_arrays: Any,
+        num_rounds: int = 3,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if self not in seen:
+            seen.add(self)
+            session.attempt("flwr", _begin, session, self, num_rounds)
+        result = start(self, grid, initial_arrays, num_rounds, *args, **kwargs)
+        session.attempt("flwr", _claim, session, self)
+        return result
+
+    strategy.start = watched
+
+
+def _begin(session: Session, strategy: Any, rounds: int) -> None:
+    from dpwatch.adapters.flower import StrategyWatch
+
+    watch = StrategyWatch(
+        strategy,
+        session.ledger("flwr"),
+        rounds=rounds,
+        cohorts=session.settings["cohorts"],
+        metrics=session.settings["metrics"],
+    )
+    session.add("flwr", watch)
+
+
+def _claim(session: Session, strategy: Any) -> None:
+    accountant = getattr(strategy, "accountant", None)
+    if accountant is not None:
+        delta = float(accountant.config.target_delta)
+        session.claim("flwr", accountant.get_epsilon(delta), delta)
+
+
+def _watch_mods(mod: Any, session: Session) -> None:
+    call = mod.__call__
+    watches: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def begin(self: Any) -> None:
+        from dpwatch.adapters.flower import ModWatch
+
+        folder = session.ledger("flwr-local").with_suffix("")
+        folder.mkdir()
+        watches[self] = ModWatch(
+            self, folder, rounds=None, metrics=session.settings["metrics"]
+        )
+        watches[self].on_client = functools.partial(session.add, "flwr")
+        session.claim("flwr", float(self.epsilon), float(self.delta))
+
+    @functools.wraps(call)
+    def watched(self: Any, message: Any, context: Any, call_next: Any) -> Any:
+        from dpwatch.adapters.watch import guarded
+
+        if self not in watches:
+            watches[self] = None
+            session.attempt("flwr", begin, self)
+        watch = watches[self]
+        if watch is None:
+            return call(self, message, context, call_next)
+
+        def observe(method: Any, message: Any, context: Any, call_next: Any) -> Any:
+            watch.call_mod = method
+            return watch(message, context, call_next)
+
+        def fault(error: Exception) -> None:
+            session.say("fault", library="flwr", ledger="", text=str(error))
+
+        original = functools.partial(call, self)
+        return guarded(observe, original, fault, message, context, call_next)
+
+    mod.__call__ = watched
+
+
+def _refuse_former(module: ModuleType, session: Session) -> None:
+    """Name each strategy of Flower's former interface, which no watch knows."""
+
+    def refuse(kind: Any) -> None:
+        create = kind.__init__
+
+        @functools.wraps(create)
+        def created(self: Any, *args: Any, **kwargs: Any) -> None:
+            create(self, *args, **kwargs)
+            if type(self) is kind:
+                session.say(
+                    "refused",
+                    library="flwr",
+                    text=(
+                        f"{kind.__name__} is of flwr.server.strategy, Flower's former"
+                        " interface, which no watch knows: use the strategy of the same"
+                        " name in flwr.serverapp.strategy"
+                    ),
+                )
+
+        kind.__init__ = created
+
+    for kind in list(vars(module).values()):
+        if isinstance(kind, type) and kind.__module__ == module.__name__:
+            refuse(kind)
