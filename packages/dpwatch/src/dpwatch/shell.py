@@ -442,7 +442,9 @@ def check(given: argparse.Namespace) -> int:
     if words[:1] == ["--"]:
         words = words[1:]
     settings = {
-        name: getattr(given, name) for name in default_settings() if hasattr(given, name)
+        name: getattr(given, name)
+        for name in default_settings()
+        if hasattr(given, name)
     }
     content = run_checked(words, folder=given.keep, settings=settings)
     _show(given, content, lines_of(content))

@@ -14,19 +14,20 @@ LARGEST_AUDIT = 20_000
 
 
 def account_of_watch(
-    watch: Any, delta: float, settings: Mapping[str, Any]
+    watch: Any, delta: float, delta_reason: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the account and the audit of a watch, as values for JSON.
 
     Args:
         watch: an adapter's watch; see `adapters.watch.Watch`.
         delta: delta of both.
+        delta_reason: where delta is from, as a sentence.
         settings: see `hooks.Session`.
 
     Returns:
-        `account`, or `no_account` with the reason; `audit`, or `not_audited`; `reasons`,
-        the distinct reasons in the ledger's lines, with the number of lines of each;
-        `releases`, `assumes_rounds`.
+        `account` and its `statement`, or `no_account` with the reason; `audit`, or
+        `not_audited`; `reasons`, the distinct reasons in the ledger's lines, with the
+        number of lines of each; `releases`, `assumes_rounds`.
     """
     values: dict[str, Any] = {
         "delta": delta,
@@ -38,26 +39,32 @@ def account_of_watch(
     try:
         lines = watch.releases()
     except DpsumError as error:
-        return values | {"no_account": str(error), "not_audited": "nothing was released"}
+        return values | {
+            "no_account": str(error),
+            "not_audited": "nothing was released",
+        }
     values["releases"] = len(lines)
     for line in lines:
         if line.reason:
             values["reasons"][line.reason] = values["reasons"].get(line.reason, 0) + 1
     if watch.open_ended:
         _rewrite(watch, lines)
+    values |= _audit(watch, lines[-1], delta, settings)
     try:
         account = watch.account(delta, units_public=settings["units_public"])
-        values["account"] = plain(account.to_json())
-        values |= _words(account)
     except DpsumError as error:
-        values["no_account"] = str(error)
-    return values | _audit(watch, lines[-1], delta, settings)
+        return values | {"no_account": str(error)}
+    values["account"] = plain(account.to_json())
+    values["statement"] = account.statement(
+        delta_reason=delta_reason, audit=_audit_sentence(values)
+    )
+    return values
 
 
-def _words(account: Any) -> dict[str, str]:
-    """Return the account's own statement, where dpsum writes one."""
-    statement = getattr(account, "statement", None)
-    return {} if statement is None else {"statement": str(statement())}
+def _audit_sentence(values: Mapping[str, Any]) -> str:
+    if "audit" not in values:
+        return f"It was not audited: {values['not_audited']}."
+    return f"An audit of the code that ran says: {values['audit']['status']}."
 
 
 def _rewrite(watch: Any, lines: Any) -> None:

@@ -18,14 +18,13 @@ object a line. Its `kind` is:
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import importlib.util
 import json
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -46,6 +45,8 @@ HOOKS = {
 }
 """Module of a library, and the module here that puts hooks into it."""
 
+_OWN = ("dpwatch", "dpsum", "dploss", "sitecustomize")
+
 
 class Session:
     """Observations of this process.
@@ -65,6 +66,7 @@ class Session:
         self.watches: list[tuple[str, str, Any]] = []
         self.at_end: list[Callable[[], None]] = []
         self._process = os.getpid()
+        self._script = _existing(sys.argv[0] if sys.argv else None)
         self._deltas: list[float] = []
         self._count = 0
         self.say("started", command=sys.argv or [sys.executable])
@@ -95,73 +97,78 @@ class Session:
             "fault", library=library, ledger=name, text=_message(error)
         )
         self.watches.append((library, name, watch))
-        self.say(
-            "watched", library=library, version=_version(library), ledger=name
-        )
+        self.say("watched", library=library, version=_version(library), ledger=name)
 
     def claim(self, library: str, epsilon: float, delta: float) -> None:
         """Note an epsilon that the script got from its library."""
         self._deltas.append(float(delta))
         self.say("claim", library=library, epsilon=float(epsilon), delta=float(delta))
 
-    @property
-    def delta(self) -> float:
-        """Delta of the accounts: the command's, else the script's last, else 1e-5."""
+    def delta(self) -> tuple[float, str]:
+        """Return delta of the accounts, and a sentence that says where it is from."""
         if self.settings["delta"] is not None:
-            return float(self.settings["delta"])
-        return self._deltas[-1] if self._deltas else 1e-5
+            return float(self.settings["delta"]), "Delta was given to the check."
+        if self._deltas:
+            return self._deltas[-1], "Delta is the script's own."
+        return 1e-5, "The script states no delta: this one is the check's default."
 
-    def finish(self) -> None:
-        """Write the accounts, at the end of the process."""
+    def finish(self, files: Iterable[Path] | None = None) -> None:
+        """Write the accounts, at the end of the process.
+
+        Args:
+            files: the script's own files; None: see `own_files`.
+        """
         if os.getpid() != self._process:
             return
         for end in self.at_end:
             self.attempt("dpwatch", end)
         for library, name, watch in self.watches:
             self.attempt(library, self._finish_watch, library, name, watch)
-        for path in own_files():
+        for path in own_files(self._script) if files is None else files:
             self.say("source", path=str(path))
 
     def _finish_watch(self, library: str, name: str, watch: Any) -> None:
         from dpwatch.check.accounts import account_of_watch
 
-        values = account_of_watch(watch, self.delta, self.settings)
+        values = account_of_watch(watch, *self.delta(), self.settings)
         self.say("account", library=library, ledger=name, **values)
 
 
-def own_files() -> list[Path]:
+def own_files(script: Path | None = None) -> list[Path]:
     """Return the files of imported modules that belong to the script itself.
 
-    These are the main module, and the modules below its folder or the working folder
-    that are not installed packages.
+    These are the script, and the modules below its folder or the working folder that are
+    not of an installed package.
+
+    Args:
+        script: the file that Python runs; None: a module or a text. Python forgets it
+            before the end of the process.
     """
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    script = script or _existing(getattr(main, "origin", None))
     roots = {Path.cwd().resolve()}
-    if main:
-        roots.add(Path(main).resolve().parent)
-    installed = [Path(path).resolve() for path in sysconfig.get_paths().values()]
     files = set()
+    if script is not None:
+        roots.add(script.parent)
+        files.add(script)
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
+        path = _existing(getattr(module, "__file__", None))
+        if path is None or name.partition(".")[0] in _OWN:
             continue
-        path = Path(file).resolve()
-        is_main = name == "__main__"
-        is_installed = "site-packages" in path.parts or any(
-            path.is_relative_to(folder) for folder in installed
-        )
-        is_below = any(path.is_relative_to(root) for root in roots)
-        if is_main or (is_below and not is_installed and not _is_own(name)):
+        is_library = any(path.is_relative_to(Path(root)) for root in libraries)
+        if not is_library and any(path.is_relative_to(root) for root in roots):
             files.add(path)
-    return sorted(path for path in files if path.exists() and not _is_console(path))
+    return sorted(files)
 
 
-def _is_own(name: str) -> bool:
-    return name.partition(".")[0] in ("dpwatch", "dpsum", "dploss", "sitecustomize")
-
-
-def _is_console(path: Path) -> bool:
-    return path.suffix != ".py" or "site-packages" in path.parts
+def _existing(file: Any) -> Path | None:
+    """Return the path of a Python file that exists."""
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    is_installed = "site-packages" in path.parts or not path.is_file()
+    return None if is_installed else path
 
 
 class _Finder(MetaPathFinder):
@@ -187,23 +194,29 @@ class _Finder(MetaPathFinder):
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
-        session = self._session
 
         def execute_and_hook(module: ModuleType) -> None:
             execute(module)
-            hooks = importlib.import_module(f"dpwatch.check.{HOOKS[fullname]}")
-            library = fullname.partition(".")[0]
-            session.attempt(library, hooks.install, module, session)
+            _hook(module, self._session)
 
         spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
         return spec
 
 
-def install(folder: Path | str) -> None:
+def _hook(module: ModuleType, session: Session) -> None:
+    name = module.__name__
+    hooks = importlib.import_module(f"dpwatch.check.{HOOKS[name]}")
+    session.attempt(name.partition(".")[0], hooks.install, module, session)
+
+
+def install(folder: Path | str) -> Session:
     """Install the hooks in this process; what they see is written to the folder."""
     session = Session(folder)
+    for name in HOOKS:
+        if name in sys.modules:
+            _hook(sys.modules[name], session)
     sys.meta_path.insert(0, _Finder(session))
-    atexit.register(session.finish)
+    return session
 
 
 def _message(error: BaseException) -> str:

@@ -26,7 +26,7 @@ def records_mixed(
         args, kwargs: arguments of its call. Tensors [n, ...] have the records.
     """
     tensors = [value for value in (*args, *kwargs.values()) if _has_records(value)]
-    if not tensors or len(tensors[0]) < 2:  # noqa: PLR2004
+    if not tensors or len(tensors[0]) < 2:
         return False
     count = len(tensors[0])
     changed_args = [_first_changed(value, count) for value in args]

@@ -23,6 +23,9 @@ NOTHING_WATCHED = "nothing watched"
 _ROUNDING = 1e-3
 """Share by which a claim may be below the proven low end: printed digits."""
 
+_BRACKET = 0.02
+"""Share by which a claim may be below the proven high end: the width of its bracket."""
+
 _LIBRARIES = {"opacus": "Opacus", "flwr": "Flower", "pfl": "pfl-research"}
 
 _NOT_SEEN = {
@@ -161,7 +164,7 @@ def _findings(observations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def _not_seen(
     observations: Sequence[Mapping[str, Any]], watched: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for library in dict.fromkeys(item["library"] for item in watched):
         lines += _NOT_SEEN.get(library, ())
     for item in observations:
@@ -184,7 +187,7 @@ def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
     - "proven": each watched training has a finite proven epsilon, which is not above
       its claim, and no pitfall was found.
     - "look": the same, but something looks like a pitfall, in the text or in the run.
-    - "not as claimed": the claim is below the proven low end, or the audit refutes the
+    - "not as claimed": the claim is below what is proven, or the audit refutes the
       declared noise.
     - "nothing proven": of a watched or refused training no finite epsilon is proven.
     - "nothing watched": no hook saw a private release.
@@ -242,10 +245,16 @@ def _why_not_as_claimed(item: Mapping[str, Any], content: Mapping[str, Any]) -> 
     claimed = _profile(item, "claimed")
     if claimed is not None:
         value = float(claimed["epsilon_high"])
+        high = float(proven["epsilon_high"])
         if value < low * (1 - _ROUNDING):
             return (
-                f"claimed is epsilon {value:.4g}, but proven are {low:.4g} to"
-                f" {float(proven['epsilon_high']):.4g}: {claimed['explanation']}"
+                f"claimed is epsilon {value:.4g}, but the exact one is at least"
+                f" {low:.4g} ({claimed['explanation']})"
+            )
+        if value < high * (1 - _BRACKET):
+            return (
+                f"claimed is epsilon {value:.4g}, but no more than {high:.4g} is proven"
+                f" ({claimed['explanation']})"
             )
     return ""
 
@@ -257,12 +266,6 @@ def paragraph(content: Mapping[str, Any]) -> str:
         sentences.append(_training(item))
     if not content["watched"]:
         sentences.append(content["why"][0].upper() + content["why"][1:] + ".")
-    elif content["delta"]["from"] != "the script" and any(
-        "account" in item for item in content["watched"]
-    ):
-        sentences.append(
-            f"Delta {content['delta']['value']:g} is from {content['delta']['from']}."
-        )
     if content["exit_code"]:
         sentences.append(
             f"The script itself ended with exit code {content['exit_code']}; this is of"
@@ -281,32 +284,7 @@ def _training(item: Mapping[str, Any]) -> str:
         if claimed is not None:
             text += f" Claimed is epsilon {_number(claimed['epsilon_high'])}."
         return text
-    if "statement" in item:
-        text = f"{name} released {count}. {item['statement']}"
-    else:
-        text = f"{name} released {count}. {_guarantee(item)}"
-    audit = item.get("audit")
-    if audit is None:
-        return f"{text} It was not audited: {item['not_audited']}."
-    return f"{text} Audit: {audit['status']}."
-
-
-def _guarantee(item: Mapping[str, Any]) -> str:
-    proven = _profile(item, "proven")
-    assert proven is not None
-    text = (
-        f"Protected is one {proven['unit']} against {proven['observer']}, for"
-        f" {proven['adjacency']} adjacency. Proven: epsilon"
-        f" {_number(proven['epsilon_high'])} at delta {item['delta']:g}, if"
-        f" {proven['explanation']}."
-    )
-    claimed = _profile(item, "claimed")
-    if claimed is None:
-        return f"{text} The library claims no epsilon."
-    return (
-        f"{text} Claimed: epsilon {_number(claimed['epsilon_high'])} for"
-        f" {claimed['adjacency']} ({claimed['explanation']})."
-    )
+    return f"{name} released {count}. {item['statement']}"
 
 
 def assumptions(item: Mapping[str, Any]) -> list[str]:

@@ -126,7 +126,7 @@ def _division(file: _File) -> _Found:
                 if _is_realised_size(divisor) and _uses(value, gradients):
                     yield (
                         "division-by-batch-size",
-                        node.lineno,
+                        value.lineno,
                         "a sum of gradients is divided by the realised size of a batch:"
                         " divide by a public number, after the noise",
                     )
@@ -256,10 +256,11 @@ def _relation(file: _File) -> _Found:
         doubled = "REPLACE_ONE" in relations
         if name == "sensitivity":
             sensitivities.add(doubled)
-        elif "Accountant" in name or "PrivacyConfig" in name:
-            accountants.add(doubled)
-            line = node.lineno
-        elif name == "calibrate_dp_mechanism":
+        elif (
+            "Accountant" in name
+            or "PrivacyConfig" in name
+            or name == "calibrate_dp_mechanism"
+        ):
             accountants.add(doubled)
             line = node.lineno
     if sensitivities and accountants and sensitivities != accountants:
@@ -663,9 +664,12 @@ def _losses(scope: ast.AST) -> set[str]:
     """Return the names of losses that are differentiated in this scope."""
     losses = set()
     for node in _own_nodes(scope):
-        if isinstance(node, ast.Call) and _called(node) == "backward":
-            if isinstance(node.func, ast.Attribute):
-                losses |= _names_used(node.func.value)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "backward"
+        ):
+            losses |= _names_used(node.func.value)
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         if "grad" in _called(node.value).lower():
@@ -681,8 +685,12 @@ def _auxiliary_names(called: str, target: ast.Tuple) -> set[str]:
     `value_and_grad` returns the value first, and `clipped_grad` the gradient.
     """
     outputs = target.elts[:1] if "value_and" in called else target.elts[1:]
-    return {part.id for output in outputs for part in ast.walk(output)
-            if isinstance(part, ast.Name) and not part.id.startswith("_")}
+    return {
+        part.id
+        for output in outputs
+        for part in ast.walk(output)
+        if isinstance(part, ast.Name) and not part.id.startswith("_")
+    }
 
 
 def _returned_positions(function: ast.FunctionDef, losses: set[str]) -> set[int]:

@@ -4,6 +4,7 @@ Python imports this file at its start, since `check` puts its folder first on
 PYTHONPATH. A `sitecustomize` of the environment itself is imported afterwards.
 """
 
+import atexit
 import importlib
 import json
 import os
@@ -24,7 +25,7 @@ def _start() -> None:
             line = {"kind": "missing", "python": sys.executable, "text": str(error)}
             file.write(json.dumps(line) + "\n")
         return
-    hooks.install(folder)
+    atexit.register(hooks.install(folder).finish)
 
 
 _start()

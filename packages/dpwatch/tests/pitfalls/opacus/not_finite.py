@@ -1,0 +1,30 @@
+"""Opacus, with a record whose gradient is not a number."""
+
+import sys
+
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+
+torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+data = torch.utils.data.TensorDataset(torch.randn(200, 10), torch.randint(0, 2, (200,)))
+data.tensors[0][3] = float("nan")
+loader = torch.utils.data.DataLoader(data, batch_size=20, shuffle=True)
+model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss_function = nn.CrossEntropyLoss()
+engine = PrivacyEngine(accountant="rdp")
+model, optimizer, loader = engine.make_private(
+    module=model,
+    optimizer=optimizer,
+    data_loader=loader,
+    noise_multiplier=1.0,
+    max_grad_norm=1.0,
+)
+for _ in range(2):
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = loss_function(model(images), labels)
+        loss.backward()
+        optimizer.step()
+print(f"epsilon {engine.get_epsilon(1e-5):.2f}")
