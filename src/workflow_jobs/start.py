@@ -5,6 +5,7 @@ is complete by then.
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,37 @@ from workflow_jobs.cluster import check_slurm
 from workflow_jobs.terminal import JobTimes, TerminalHandler
 from workflow_jobs.warm import FEWEST, WARM
 
+NICENESS = 10
+"""By how much the workflow and its jobs stand back for other programs, 0 to 19."""
+
 _DEFAULT_RATE = (100, 1)
 """Snakemake's default limit: so many jobs in so many seconds."""
+
+
+def niceness_of(value: Any) -> int:
+    """Return the niceness that `--config nice=` asks for, or the default for None.
+
+    It ends the process with one line for a value that is no niceness.
+    """
+    if value is None:
+        return NICENESS
+    text = str(value)
+    if not text.isdecimal() or int(text) > 19:
+        sys.exit(f"configuration: nice is {value}: expected a whole number, 0 to 19")
+    return int(text)
+
+
+def lower_priority(niceness: int) -> None:
+    """Let other programs of this machine go before this process and its jobs.
+
+    Jobs on the nodes of a cluster are not affected.
+
+    Args:
+        niceness: the niceness, as of the command `nice`. A process that already has
+            a higher one keeps it.
+    """
+    if hasattr(os, "nice"):
+        os.nice(max(0, niceness - os.nice(0)))
 
 
 def show_progress(

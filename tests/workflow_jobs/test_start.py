@@ -1,10 +1,13 @@
 """What the workflow does before its first job."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from workflow_jobs.start import order_jobs
+from workflow_jobs.start import niceness_of, order_jobs
 
 SECONDS = {"train": 10.0, "table": 1.0, "page_so_far": 1.0, "page": 1.0}
 
@@ -112,3 +115,29 @@ def test_order_of_jobs_keeps_what_the_user_prioritizes(planned):
     workflow.dag._priority[jobs["of-second"]] = FakeJob.HIGHEST_PRIORITY
     order_jobs(workflow, descriptions, ["so-far"])
     assert names_in_order(jobs, workflow)[0] == "of-second"
+
+
+def niceness_of_a_job(niceness, outside=0):
+    """Return the niceness of a process that a workflow starts, above its caller's."""
+    code = (
+        f"import os, sys; os.nice({outside});"
+        " from workflow_jobs.start import lower_priority;"
+        f" lower_priority({niceness}); os.execvp('nice', ['nice'])"
+    )
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
+    return int(shown)
+
+
+def test_jobs_stand_back_for_other_programs():
+    here = os.nice(0)
+    assert niceness_of_a_job(niceness_of(None)) == max(10, here)
+    assert niceness_of_a_job(0) == here
+    # Whoever calls the workflow by `nice -n 15` keeps that.
+    assert niceness_of_a_job(niceness_of(None), outside=15 - here) == max(15, here)
+
+
+@pytest.mark.parametrize("value", [-5, 20, "low", 2.5, True])
+def test_niceness_of_another_value_is_refused(value):
+    with pytest.raises(SystemExit, match=f"configuration: nice is {value}"):
+        niceness_of(value)
+    assert niceness_of("0") == 0

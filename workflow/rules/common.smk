@@ -28,7 +28,9 @@ WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 LIBRARIES = {
     path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))
 }
-config.pop("terminal", None)  # of terminal.smk; each configfile brings it back
+# These are of terminal.smk and machine.smk; each configfile brings them back.
+config.pop("terminal", None)
+NICE = config.pop("nice", None)
 LIBRARIES_CHOSEN = str(config.pop("libraries", ",".join(LIBRARIES))).split(",")
 if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
     sys.exit(

@@ -7,6 +7,7 @@ cost.md.
 from dpfedbench.results_format import check_format, mark_format
 from workflow_jobs import start
 
+NICENESS = start.niceness_of(NICE)
 try:
     check_format("results")
 except BenchError as error:
@@ -14,6 +15,7 @@ except BenchError as error:
 
 
 onstart:
+    start.lower_priority(NICENESS)
     if TERMINAL is not None:
         start.show_progress(workflow, TERMINAL, DESCRIPTIONS)
     start.order_jobs(workflow, DESCRIPTIONS, PLANNED.milestones())
