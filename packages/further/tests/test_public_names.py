@@ -9,14 +9,17 @@ SOURCES = Path(__file__).resolve().parents[1] / "src" / "further"
 PUBLIC = {
     "dpfedbench.config.part": {"setting"},
     "dpfedbench.config.rules": {"Rule"},
-    "dpfedbench.lazy": {"torch"},
+    "dpfedbench.lazy": {"np", "torch"},
     "dpfedbench.papers.dp_fedmeta": {"DpAgr"},
-    "dpfedbench.papers.federated_averaging": {"DpFedAvg"},
+    "dpfedbench.papers.federated_averaging": {"DpFedAvg", "FedAvg"},
     "dpfedbench.parts.budget": {"BudgetSettings"},
     "dpfedbench.parts.optimizers.optimizer": {"Sgd"},
     "dpfedbench.parts.server.server_step": {"Step"},
     "dpfedbench.training.client_updates.local_model": {"LocalClient", "LocalModel"},
-    "dpfedbench.training.client_updates.model_difference": {"ModelDifference"},
+    "dpfedbench.training.client_updates.model_difference": {
+        "DifferenceUpdate",
+        "ModelDifference",
+    },
     "dpsum.accounting.claims": {"Claim", "one_release"},
     "dpsum.clipping": {"Constant", "PercentileOfReleases"},
     "dpsum.correlated_noise": {"Factorised"},
@@ -30,9 +33,11 @@ PUBLIC = {
     },
     "dpsum.skellam_noise": {"Skellam"},
     "dpsum.sums": {"SumSpec"},
+    "torch": {"", "nn"},
+    "torch.nn": {"functional"},
 }
 """Names that the package may import: methods and parts, what they are settings of, and
-the sums that they declare. docs/your-method.md explains them. A name that a plugin needs
+the sums that they declare; and torch, for a network. docs/your-method.md explains them. A name that a plugin needs
 and cannot import from here is a fault of the interface.
 """
 STANDARD = {"__future__", "collections.abc", "dataclasses", "typing"}

@@ -239,10 +239,7 @@ class Gradients:
         """
         self._check_records(theta, x, y)
         fitting(room, (max(len(room), 1), self.net.dimension), self.dtype)
-        total = np.zeros(self.net.dimension)
-        for _, rows in self._pieces(theta, x, y, room, ""):
-            total += tensor_of(rows, "cpu").numpy().sum(axis=0)
-        return total
+        return self._summed_record_gradients(theta, x, y, room)
 
     def add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
@@ -287,6 +284,20 @@ class Gradients:
         return int(coordinates.stop - coordinates.start)
 
     # Computation by torch, which hand-written passes override
+
+    def _summed_record_gradients(
+        self, theta: Array, x: Array, y: Array, room: Array
+    ) -> np.ndarray:
+        """Differentiate the mean loss of many records at once, without `room`."""
+        weights = self._theta(theta)[None]
+        gradient = torch.empty_like(weights)
+        total = np.zeros(self.net.dimension)
+        for start in range(0, len(x), self._together()):
+            records = slice(start, start + self._together())
+            labels = y[records]
+            self.task_gradients(weights, x[records][None], labels[None], gradient)
+            total += len(labels) * gradient[0].cpu().numpy().astype(np.float64)
+        return total
 
     def _add_record_gradients(
         self, theta: Array, x: Array, y: Array, total: Total
