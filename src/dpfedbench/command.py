@@ -4,6 +4,9 @@ dpfedbench run [--preset NAME] [targets and options of Snakemake]
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
 dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
 dpfedbench compare A B      prints what differs between two archives or results folders
+dpfedbench methods          prints a table of all methods: unit, data, messages, state
+dpfedbench data             prints the real data sets: folders, licences, sources
+dpfedbench data --check [PRESET]                      names the files that it lacks
 dpfedbench where            prints the path of the Snakefile, for `module` in another
 """
 
@@ -23,7 +26,8 @@ USAGE = (
     " --dry-run. dpfedbench where prints the place of its Snakefile; dpfedbench"
     " histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS]"
     " log finished runs; compare A B prints what differs between two results.zip or"
-    " results folders"
+    " results folders; methods lists the methods; data the real data sets; and data"
+    " --check PRESET the files that a preset lacks"
 )
 
 
@@ -107,6 +111,15 @@ def _run(given: Sequence[str]) -> int:
             return _histories(given[1:])
         if given[:1] == ["compare"]:
             return _compare(given[1:])
+        if list(given) == ["methods"]:
+            from dpfedbench.methods_table import print_methods
+
+            print_methods(workflow_folder() / "config")
+            return 0
+        if given[:1] == ["data"]:
+            from dpfedbench import data_command
+
+            return data_command.main(given[1:], workflow_folder() / "config")
         words = snakemake_words(given)
     except BenchError as error:
         print(error, file=sys.stderr)

@@ -1,5 +1,6 @@
 """Data sets, simulated clients and few-shot tasks."""
 
+import csv
 from pathlib import Path
 
 DATASETS_TABLE = Path(__file__).with_name("datasets.tsv")
@@ -17,3 +18,9 @@ DATASETS_TABLE = Path(__file__).with_name("datasets.tsv")
 
 The `READERS` of the modules in this package make the data sets.
 """
+
+
+def read_table() -> dict[str, dict[str, str]]:
+    """Return the rows of `DATASETS_TABLE` by the name of the data set."""
+    with open(DATASETS_TABLE, newline="", encoding="utf-8") as handle:
+        return {row["name"]: row for row in csv.DictReader(handle, delimiter="\t")}

@@ -19,7 +19,7 @@ import PIL
 
 from dpfedbench.data.images import Progress, RawImages
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Source, by_class, utils
+from dpfedbench.data.sources import Place, Source, by_class, utils
 from dpfedbench.errors import BenchError
 
 SIZE = 32
@@ -43,6 +43,29 @@ JPEG_FOLDER = "cifar-10-images"
 
 _CIFAR_10 = Source(name="CIFAR-10", folders=("cifar-10", "CIFAR10", "cifar10"))
 _CIFAR_100 = Source(name="CIFAR-100", folders=("cifar-100", "cifar-fs"))
+
+_RELEASED = "published MD5 of the archive, or of each extracted file"
+PLACES = {
+    "cifar-10": Place(
+        source=_CIFAR_10,
+        parts={"the release": ("cifar-10-python.tar.gz", "cifar-10-batches-py")},
+        check=_RELEASED,
+        downloaded=True,
+    ),
+    "cifar-10-jpeg": Place(
+        source=_CIFAR_10,
+        parts={"the pictures": (JPEG, JPEG_FOLDER)},
+        check="6,000 pictures of 32x32 in each class, by train and test",
+        downloaded=False,
+        copy_bytes=63_273_525,
+    ),
+    "cifar-fs": Place(
+        source=_CIFAR_100,
+        parts={"CIFAR-100": ("cifar-100-python.tar.gz", "cifar-100-python")},
+        check=_RELEASED,
+        downloaded=True,
+    ),
+}
 
 _SPLIT_TEXT = {
     "train": (
@@ -85,7 +108,7 @@ def read_cifar_10(
         BenchError: there is no copy and no network, or the copy is not the published
             one.
     """
-    train, test = _read_release(_CIFAR_10, local, download_dir)
+    train, test = _read_release(PLACES["cifar-10"], local, download_dir)
     return RawRecords(
         train_images=train.data,
         train_labels=np.array(train.targets, np.int64),
@@ -110,7 +133,7 @@ def read_cifar_fs(
         BenchError: there is no copy and no network, or the copy is not the published
             one.
     """
-    train, test = _read_release(_CIFAR_100, local, download_dir)
+    train, test = _read_release(PLACES["cifar-fs"], local, download_dir)
     images = np.concatenate([train.data, test.data])
     labels = np.array(train.targets + test.targets)
     order = np.argsort(labels, kind="stable").reshape(len(train.classes), -1)
@@ -171,16 +194,17 @@ def read_cifar_10_jpeg(
 
 
 def _read_release(
-    source: Source, local: Path | None, download_dir: Path
+    place: Place, local: Path | None, download_dir: Path
 ) -> tuple[Any, Any]:
     """Return torchvision's training and test part of a release.
 
     torchvision compares the checksum of each file with the published one.
     """
-    published = source.published
-    copy = source.find(local, published.filename, published.base_folder)
+    published = place.source.published
+    (names,) = place.parts.values()
+    copy = place.source.find(local, *names)
     if copy is None:
-        copy = source.fetch(published.url, published.tgz_md5, download_dir)
+        copy = place.source.fetch(published.url, published.tgz_md5, download_dir)
     with tempfile.TemporaryDirectory() as unpacked, copy.judged():
         folder = copy.path.parent
         if copy.path.is_file():

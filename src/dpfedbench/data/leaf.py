@@ -20,11 +20,21 @@ from dpfedbench.data.folder_files import data_files, folder_of
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.owners import check_names, count_held_out
 from dpfedbench.data.records import RawRecords
+from dpfedbench.data.sources import Place, Source
 from dpfedbench.errors import BenchError
 from drawnsets.writers import CHARACTERS
 
 FEMNIST_FOLDER = "femnist"
 FEMNIST_SOURCE = "https://github.com/TalwalkarLab/leaf"
+PLACES = {
+    "femnist": Place(
+        source=Source(name="FEMNIST", folders=(FEMNIST_FOLDER,)),
+        parts={"train": ("train", "all_data"), "test": ("test", "all_data")},
+        check="sizes of every user; no user twice, cut or empty",
+        downloaded=False,
+        in_root=False,
+    )
+}
 _HEAD = re.compile(r'"user_data"\s*:')
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import PIL
 
 from dpfedbench.data.images import Progress, RawImages
-from dpfedbench.data.sources import Copy, Source, by_class, read_pickle
+from dpfedbench.data.sources import Copy, Place, Source, by_class, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
@@ -49,6 +49,25 @@ _SPLIT_TEXT = {
 }
 SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 """Ravi and Larochelle's split into 64, 16 and 20 classes, by WordNet id."""
+
+
+def _parts() -> dict[str, tuple[str, ...]]:
+    """Return the possible names of each split: a pickle, a folder, or class folders."""
+    parts = {}
+    for split, spellings in _SPELLINGS.items():
+        pickles = [f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings]
+        parts[split] = (*pickles, *spellings, *SPLIT_CLASSES[split])
+    return parts
+
+
+PLACES = {
+    "mini-imagenet": Place(
+        source=_SOURCE,
+        parts=_parts(),
+        check="100 classes by WordNet id, 600 images each",
+        downloaded=False,
+    )
+}
 
 
 def read_mini_imagenet(
@@ -92,11 +111,7 @@ def read_mini_imagenet(
 
 def _find(local: Path | None) -> dict[str, Copy]:
     """Return each split's pickle or folder, or the folder of all classes."""
-    parts = {}
-    for split, spellings in _SPELLINGS.items():
-        pickles = [f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings]
-        parts[split] = (*pickles, *spellings, *SPLIT_CLASSES[split])
-    copies = _SOURCE.find_parts(local, parts)
+    copies = _SOURCE.find_parts(local, _parts())
     if not copies:
         raise BenchError(
             "mini-imagenet-cache-train.pkl is missing, and is not downloaded"

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Copy, Source
+from dpfedbench.data.sources import Copy, Place, Source
 from dpfedbench.errors import BenchError
 
 SIZE = 28
@@ -25,6 +25,8 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
+SPELLINGS = {name: (f"{name}.gz", name) for name in FILES.values()}
+"""Names of each file, compressed or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,24 @@ _FASHION_MNIST = _Set(
         "test_labels": "15d484375f8d13e6eb1aabb0c3f46965",
     },
 )
+
+_CHECK = "published MD5 of each uncompressed file"
+PLACES = {
+    "mnist": Place(
+        source=_MNIST,
+        parts=SPELLINGS,
+        check=_CHECK,
+        downloaded=True,
+        copy_bytes=11_594_728,
+    ),
+    "fashion-mnist": Place(
+        source=_FASHION_MNIST,
+        parts=SPELLINGS,
+        check=_CHECK,
+        downloaded=True,
+        copy_bytes=30_878_551,
+    ),
+}
 
 
 def read_mnist(
@@ -109,8 +129,7 @@ def read_idx(content: bytes) -> np.ndarray:
 def _read(
     wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None
 ) -> RawRecords:
-    spellings = {name: (f"{name}.gz", name) for name in FILES.values()}
-    copies = wanted.find_parts(local, spellings)
+    copies = wanted.find_parts(local, SPELLINGS)
     arrays: dict[str, Any] = {}
     for field, name in with_progress(FILES.items(), progress, f"reading {wanted.name}"):
         copy = copies.get(name) or _download(wanted, f"{name}.gz", download_dir)

@@ -5,7 +5,6 @@ this package's modules make them. The configuration (`datasets`) may define furt
 ones: their facts, and a module of this package or of a plugin whose `read` makes them.
 """
 
-import csv
 import importlib
 import pkgutil
 import types
@@ -49,17 +48,16 @@ def _shipped() -> Iterator[DatasetEntry]:
     for info in pkgutil.iter_modules(data.__path__, f"{data.__name__}."):
         if info.name != __name__:
             readers |= getattr(importlib.import_module(info.name), "READERS", {})
-    with open(data.DATASETS_TABLE, newline="", encoding="utf-8") as handle:
-        for row in csv.DictReader(handle, delimiter="\t"):
-            yield DatasetEntry(
-                name=row["name"],
-                version=row["version"],
-                source=row["source"],
-                licence=row["licence"],
-                read=readers[row["name"]],
-                stands_in_for=_stated_or_none(row["stands_in_for"]),
-                recorded_sha256=_stated_or_none(row["sha256"]),
-            )
+    for row in data.read_table().values():
+        yield DatasetEntry(
+            name=row["name"],
+            version=row["version"],
+            source=row["source"],
+            licence=row["licence"],
+            read=readers[row["name"]],
+            stands_in_for=_stated_or_none(row["stands_in_for"]),
+            recorded_sha256=_stated_or_none(row["sha256"]),
+        )
 
 
 def _stated_or_none(cell: str) -> str | None:

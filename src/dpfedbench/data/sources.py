@@ -166,6 +166,50 @@ class Source:
         return getattr(datasets, self.name.replace("-", ""))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Files of a real data set in the local data folder, and how they are checked.
+
+    Attributes:
+        source: the data set and its subfolders.
+        parts: possible names of each part, by the part's name for messages. One of
+            them must exist for each part, and all parts lie in one folder.
+        check: checksum or content that a reading compares.
+        downloaded: whether missing files are downloaded from the publisher.
+        copy_bytes: size of the archives of a copy that was at hand, in bytes; None: not
+            recorded.
+    """
+
+    source: Source
+    parts: Mapping[str, Sequence[str]]
+    check: str
+    downloaded: bool
+    copy_bytes: int | None = None
+    in_root: bool = True
+    """Whether the files may lie in the local data folder itself, too."""
+
+    def find(self, local: Path | None) -> dict[str, Copy]:
+        """Return a copy of each part; see `Source.find_parts`."""
+        return self.source.find_parts(local, self.parts)
+
+    def missing(self, local: Path | None) -> tuple[str, ...]:
+        """Return the parts that the folder with the most parts of a copy lacks."""
+        if local is None:
+            return tuple(self.parts)
+        lacking = []
+        folders = [local / name for name in self.source.folders]
+        if self.in_root:
+            folders.append(local)
+        for folder in folders:
+            absent = [
+                part
+                for part, names in self.parts.items()
+                if not any((folder / name).exists() for name in names)
+            ]
+            lacking.append(tuple(absent))
+        return min(lacking, key=len)
+
+
 @dataclasses.dataclass(frozen=True)
 class Copy:
     """Local copy of a data set: a folder, a zip or tar archive, or one file."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import PIL
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import Copy, Source, by_class
+from dpfedbench.data.sources import Copy, Place, Source, by_class
 from dpfedbench.errors import BenchError
 
 RELEASE = "tiny-imagenet-200"
@@ -30,6 +30,24 @@ COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 _RELEASE = Source(name="Tiny-ImageNet", folders=("tiny-imagenet", RELEASE))
 _SUBSET = Source(name="Tiny-ImageNet", folders=(SUBSET,))
 _ANNOTATIONS = "val/val_annotations.txt"
+
+_SUBSET_PLACE = Place(
+    source=_SUBSET,
+    parts={"the subset": (f"{SUBSET}.zip", SUBSET)},
+    check="100 classes, 200 images each",
+    downloaded=False,
+    copy_bytes=42_446_337,
+)
+PLACES = {
+    "tiny-imagenet": Place(
+        source=_RELEASE,
+        parts={"the release": (f"{RELEASE}.zip", RELEASE)},
+        check="download: published MD5; local copy: 200 classes, 550 images each",
+        downloaded=True,
+    ),
+    "tiny-imagenet-100": _SUBSET_PLACE,
+    "tiny-imagenet-100-32": _SUBSET_PLACE,
+}
 
 
 def read_tiny_imagenet(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedbench.data.images import Progress, with_progress
-from dpfedbench.data.sources import Source
+from dpfedbench.data.sources import Place, Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
@@ -21,6 +21,14 @@ SOURCE = (
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
 _ARTICLES = Source(name="Wiki-3029", folders=("wiki-3029",))
+PLACES = {
+    "wiki-1600": Place(
+        source=_ARTICLES,
+        parts={"the articles": _NAMES},
+        check="UTF-8; enough articles of 1,600 words",
+        downloaded=False,
+    )
+}
 
 
 def read_wiki(
