@@ -1079,7 +1079,8 @@ def _make_result_tables(paper: str) -> Iterable[str]:
     """
     numbers = read_published()
     rows: dict[str, list[str]] = {head: [] for head in _RESULT_HEADS}
-    above: dict[str, str] = {}
+    above: dict[tuple[str, str], str] = {}
+    last: dict[str, str] = {}
     for result in read_results(paper):
         if result.status in WITHOUT_ROW:
             continue
@@ -1096,8 +1097,15 @@ def _make_result_tables(paper: str) -> Iterable[str]:
         else:
             cells = [f"**{result.status}**"]
             head = _WITHOUT_NUMBER
-        evidence = _add_links(_describe_evidence(result, above.get(head, "")))
-        above[head] = result.explanation
+        evidence = _describe_evidence(result)
+        explanation = result.explanation
+        if len(explanation.split()) >= _LONG and (head, explanation) in above:
+            first = above[head, explanation]
+            short = "As above." if last[head] == explanation else f"As {first} above."
+            evidence = evidence.replace(explanation, short)
+        above.setdefault((head, explanation), result.location)
+        last[head] = explanation
+        evidence = _add_links(evidence)
         rows[head].append(_make_row(location, result.claim, printed, *cells, evidence))
     for head, lines in rows.items():
         if lines:
@@ -1121,6 +1129,9 @@ _NOT_DECIDED = (
 _RESULT_HEADS = (_MEASURED, _WITHOUT_NUMBER, _NOT_DECIDED)
 """Title and columns of the tables of a paper's results."""
 
+_LONG = 7
+"""Words of an explanation that a table has once."""
+
 
 def _make_lists(paper: str) -> Iterable[str]:
     """Yield a list for each status whose results have no row, with each explanation."""
@@ -1139,13 +1150,8 @@ def _make_lists(paper: str) -> Iterable[str]:
             yield "\n".join(lines)
 
 
-def _describe_evidence(result: Result, explanation_above: str) -> str:
-    """Return the baseline, the cause, the cost and the explanation of a result.
-
-    Args:
-        result: the result.
-        explanation_above: the explanation in the row above, which is not repeated.
-    """
+def _describe_evidence(result: Result) -> str:
+    """Return the baseline, the cause, the cost and the explanation of a result."""
     parts = []
     if result.baseline:
         parts.append(f"Beside: {_remove_brackets(result.baseline)}.")
@@ -1153,8 +1159,7 @@ def _describe_evidence(result: Result, explanation_above: str) -> str:
         before = _remove_brackets(result.from_)
         after = _remove_brackets(result.to)
         parts.append(f"Cause: {result.cause}; from {before} to {after}.")
-    repeated = result.explanation and result.explanation == explanation_above
-    parts.append("As above." if repeated else result.explanation)
+    parts.append(result.explanation)
     if result.cost:
         parts.append(f"Cost: {result.cost}.")
     return " ".join(part for part in parts if part)
@@ -1193,6 +1198,7 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
     """Yield a paper's settings: a list of those that are equal, a table of the others."""
     equal = []
     others = []
+    reason_above = ""
     for setting in read_settings():
         if setting.paper != paper:
             continue
@@ -1201,6 +1207,10 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
             equal.append(f"{setting.setting}: {compared.ours or setting.text}")
             continue
         key = f" (`{setting.key}`)" if setting.key else ""
+        reason = setting.reason
+        if len(reason.split()) >= _LONG and reason == reason_above:
+            reason = "As above."
+        reason_above = setting.reason
         others.append(
             _make_row(
                 setting.location,
@@ -1208,7 +1218,7 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
                 setting.text,
                 compared.ours,
                 f"**{compared.verdict}**",
-                _add_links(setting.reason),
+                _add_links(reason),
             )
         )
     yield (
@@ -1273,7 +1283,7 @@ def make_page(plan: Plan) -> str:
         used_runs = {result.run for result in read_results(paper)}
         parts += [
             f"## {title}",
-            f"[Findings](findings/{findings}.md) has the readings and the experiments.",
+            f"[Findings](findings/{findings}.md)",
             "### Results",
             *_make_result_tables(paper),
             *_make_lists(paper),
@@ -1295,33 +1305,31 @@ def make_page(plan: Plan) -> str:
 
 _INTRODUCTION = """# Fidelity: the papers' results and settings beside ours
 
-This page lists every table, figure, algorithm and quantitative claim of the five papers: what is printed, what we measured, whether
-our settings are the text's, and what explains a difference. Numbers that the papers quote from other work are left out. An equation
-has a row if it is a result, a bound or a rule whose reading matters; equations that only define a method stand in one row with their
-algorithm.
+Every table, figure, algorithm and quantitative claim of the five papers: what is printed, what we measured, whether our settings are
+the text's, and what explains a difference. Numbers that the papers quote from other work are left out. Equations that only define a
+method stand in one row with their algorithm.
 
 - *published*: the printed number, from `config/published.csv` where it has it.
-- *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md), which has the command.
+- *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md).
 - *our runs*: the settings of these runs; each paper has a list of how they differ from its text.
 - *difference*: ours less the printed number.
 
 ## Rules
 
-A status is earned, not given. `tools/fidelity.py` refuses a row that breaks one of the rules below where a program can see it.
+`tools/fidelity.py` refuses a row that breaks one of these rules where a program can see it.
 
 1. **reproduced** needs the paper's own quantity, data set and stated settings, and a number that training or an independent
    computation produced. A number is no reproduction if a free value was solved from the printed one, if training ends where the
-   printed number is reached, if the algorithm is not in the paper, if a stated setting differs, or if the agreement is chance. Such a
-   row is *fitted*, *agrees, other settings* or *not decided*. Runs that say that they have the stated settings name their cells of a
-   preset, where the tool compares them.
+   printed number is reached, if the algorithm is not in the paper, if a stated setting differs, or if the agreement is chance: such a
+   row is *fitted*, *agrees, other settings* or *not decided*.
 2. **explained** needs a second number in which one named cause is changed, on the same data set and task, and which is nearer to the
-   printed one: *partly* if it does not reach it. The two intervals do not overlap. A run of another data set explains nothing, and
-   neither does the difference between our size and the paper's as long as the larger run is missing.
+   printed one: *partly* if it does not reach it. The two intervals do not overlap. The difference between our size and the paper's
+   explains nothing as long as the larger run is missing.
 3. **effect found** and **effect not found** need the statement's quantity, baseline, data set and settings. An account decides no
-   statement on accuracy. A grid that cannot contain the optimum decides nothing. At another scale the effect is *seen* or *not seen*,
-   and stays open.
+   statement on accuracy, and a grid that cannot contain the optimum decides nothing. At another scale the effect is *seen* or *not
+   seen*, and stays open.
 4. **One number for each thing.** Where two tests give two values, all rows use the one that the paper's test asks for, and name the
-   other. Each measured number stands in its row of [measurements](measurements.md).
+   other.
 5. Everything else is **not decided**, with its cost in hours (of one core, unless a GPU is named) or the data that it needs."""
 
 _BADGE = """## What is missing for the badge
