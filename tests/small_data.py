@@ -18,14 +18,18 @@ def noisy_images(patterns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def draw_glyphs(
-    rng: np.random.Generator, shape: tuple[int, int, int] = (16, 16, 1)
+    rng: np.random.Generator,
+    shape: tuple[int, int, int] = (16, 16, 1),
+    train: int = 6,
+    held_out: int = 3,
 ) -> RawImages:
-    """Draw 12 classes of ten images."""
-    patterns = rng.random((12, 1, *shape)) > 0.6
+    """Draw classes of ten images, as many for validation as for tests."""
+    classes = train + 2 * held_out
+    patterns = rng.random((classes, 1, *shape)) > 0.6
     return RawImages(
         images=noisy_images(np.repeat(patterns, 10, axis=1), rng),
-        class_names=tuple(f"class{i}" for i in range(12)),
-        splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
+        class_names=tuple(f"class{i}" for i in range(classes)),
+        splits=("train",) * train + ("validation",) * held_out + ("test",) * held_out,
         versions={},
     )
 

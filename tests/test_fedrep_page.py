@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import dpfedbench
 from tests.calls import ROOT, call_snakemake
 from tests.pages import code_blocks, files_of_page, read_page
+from tests.shipped import without_others
 
 PAGE = "your-method.md"
 FILES = files_of_page(PAGE)
@@ -58,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw_pictures(folder / "pictures")
     for name in ("fedrep.py", "fedrep.yaml"):
         (folder / name).write_text(FILES[name], encoding="utf-8")
-    (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
+    (folder / "small.yaml").write_text(without_others(SMALL), encoding="utf-8")
     (command,) = re.findall(
         r"`uv run snakemake --cores all (fed_rep .*?)`", read_page(PAGE)
     )

@@ -10,6 +10,7 @@ import pytest
 
 from tests.calls import ROOT, call_snakemake
 from tests.pages import code_blocks, rows_of
+from tests.shipped import without_others
 
 # Laid over the page's sizes, for its recipe for pictures with the real preset.
 TINY = """
@@ -42,7 +43,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif block.language == "python":
             command = [sys.executable, "-c", block.text]
             subprocess.run(command, env=os.environ | environment, check=True)
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (folder / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
     preset = str(ROOT / "config/presets/real.yaml")
     options = ["--snakefile", str(ROOT / "Snakefile")]
     options += ["--configfile", preset, "mine.yaml", "tiny.yaml", "--"]

@@ -84,7 +84,6 @@ RUN = """
 import sys
 from pathlib import Path
 from dpfedbench.papers import read_run
-from dpfedbench.training.engine import train
 run = read_run({
     "method": "dp-anil", "seed": 0, "dataset": "glyphs", "task": {"ways": 3, "shots": 1},
     "clients": {"count": 48, "examples_per_class": 4, "support_per_class": 1, "query_per_class": 2},
@@ -98,6 +97,7 @@ run = read_run({
 """
 PRINT_IDENTITY = RUN + "print(run.made_by, run.key)"
 TRAIN = f"""{RUN}
+from dpfedbench.training.engine import train
 data, clients, folder = map(Path, sys.argv[1:])
 train(run, data_dir=data, clients_dir=clients, run_dir=folder)
 """
@@ -264,13 +264,15 @@ def score(run, rule, *, records, first):
     return records
 """
 USE_THEM = """
+from dpfedbench import plugins
+plugins.load()
+from dpsum.accounting.analyses import find
+print(type(find("mine", "one-pass")).__module__)
 import numpy as np
 from types import SimpleNamespace
-from dpsum.accounting.analyses import find
 from dpfedbench.audit.attacks import score_of
 from dpsum.clipping import Constant
 from tests.dpfedbench.training.conftest import DIFFERENCE, make_config
-print(type(find("mine", "one-pass")).__module__)
 print(score_of(None, Constant(threshold=1.0), records=7, first=1.0))
 clients = {"partition": "halving", "ratio": 3.0}
 run = make_config({"method": "dp-fedavg", "clients": clients}, general=DIFFERENCE)

@@ -29,11 +29,16 @@ def planned_rules(output):
     return re.findall(pattern, output, flags=re.MULTILINE)
 
 
+def seal_glyphs(folder):
+    """Seal a folder of images, so that the workflow takes it as the rule's."""
+    names = ("images.npy", "classes.csv", "summary.json")
+    seal("prepare", [folder / name for name in names])
+    return folder
+
+
 @pytest.fixture
 def drawn(federation, tmp_path):
     """Save the small federation's data as `glyphs`: drawing letters takes longer."""
     folder = tmp_path / "results" / "data" / "glyphs"
     shutil.copytree(federation[0], folder)
-    names = ("images.npy", "classes.csv", "summary.json")
-    seal("prepare", [folder / name for name in names])
-    return folder
+    return seal_glyphs(folder)

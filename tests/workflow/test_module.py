@@ -59,7 +59,7 @@ def git_host(tmp_path_factory):
     """
     host = tmp_path_factory.mktemp("host")
     repository = host / "someone" / "dpfedbench"
-    copy_checkout(repository)
+    copy_checkout(repository, bytecode=False)
     git = ["git", "-c", "user.name=someone", "-c", "user.email=someone@example.org"]
     for words in ("init -q", "add -A -f", "commit -q -m all", "tag v1"):
         subprocess.run([*git, *words.split()], cwd=repository, check=True)
