@@ -50,18 +50,21 @@ def sampled_gaussian_epsilon(z, q, delta):
         return float(epsilon)
 
 
+@functools.cache
+def _law(z, rounds, rate, pessimistic):
+    """Return dp-accounting's law of the rounds, which several tests compose."""
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        z,
+        sampling_prob=rate,
+        pessimistic_estimate=pessimistic,
+        use_connect_dots=pessimistic,
+        value_discretization_interval=1e-4,
+    ).self_compose(rounds)
+
+
 def dp_accounting_epsilon(stages, delta, pessimistic=True):
     """Return dp-accounting's epsilon of stages (z, rounds, rate), by a grid of 1e-4."""
-    laws = [
-        privacy_loss_distribution.from_gaussian_mechanism(
-            z,
-            sampling_prob=rate,
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
-            value_discretization_interval=1e-4,
-        ).self_compose(rounds)
-        for z, rounds, rate in stages
-    ]
+    laws = [_law(*stage, pessimistic) for stage in stages]
     composed = functools.reduce(lambda law, next_law: law.compose(next_law), laws)
     return composed.get_epsilon_for_delta(delta)
 
