@@ -92,6 +92,9 @@ def test_five_papers_plan_every_table_without_dpwatch_and_further(copy):
     assert int(counts[0]) > 50
 
 
+# Faster: the test above, of the plan, and of a training without dpkernels
+# test_dpfedbench_imports_and_trains_without_dpkernels.
+@pytest.mark.slow
 def test_table_is_made_without_dpwatch_and_further_then_without_dpkernels(copy):
     """The second call trains the same runs again, by torch's automatic gradients. No
     letters are drawn.
