@@ -1074,8 +1074,8 @@ def _make_row(*cells: str) -> str:
 
 
 def _make_result_tables(paper: str) -> Iterable[str]:
-    """Yield a paper's results: those that we measured, those decided without a number
-    of ours, and those that no run decides. A table has the columns that its rows fill.
+    """Yield a paper's results: those that are decided and those that no run decides,
+    with a number of ours and without. A table has the columns that its rows fill.
     """
     numbers = read_published()
     rows: dict[str, list[str]] = {head: [] for head in _RESULT_HEADS}
@@ -1089,8 +1089,11 @@ def _make_result_tables(paper: str) -> Iterable[str]:
         if result.ours:
             ours = f"[{result.ours}]({result.page}) {_add_links(result.measurement)}"
             difference = _format_difference(result, paper, numbers)
-            cells = [ours, difference, f"`{result.run}`", f"**{result.status}**"]
-            head = _MEASURED
+            cells = [ours, difference, f"`{result.run}`"]
+            head = _MEASURED_NOT_DECIDED
+            if result.status != "not decided":
+                cells.append(f"**{result.status}**")
+                head = _MEASURED
         elif result.status == "not decided":
             cells = []
             head = _NOT_DECIDED
@@ -1116,17 +1119,22 @@ def _make_result_tables(paper: str) -> Iterable[str]:
 
 
 _MEASURED = (
-    "With a number of ours: where (our item) | what | published | ours | difference"
+    "Judged, with a number of ours: where (our item) | what | published | ours | difference"
     " | our runs | status | evidence and explanation"
 )
+_MEASURED_NOT_DECIDED = (
+    "**not decided**, with a number of ours: where (our item) | what | published | ours"
+    " | difference | our runs | what is known, and the cost"
+)
 _WITHOUT_NUMBER = (
-    "Without a number of ours: where (our item) | what | published | status"
+    "Judged, without a number of ours: where (our item) | what | published | status"
     " | evidence and explanation"
 )
 _NOT_DECIDED = (
-    "**not decided**: where (our item) | what | published | what is known, and the cost"
+    "**not decided**, without a number of ours: where (our item) | what | published"
+    " | what is known, and the cost"
 )
-_RESULT_HEADS = (_MEASURED, _WITHOUT_NUMBER, _NOT_DECIDED)
+_RESULT_HEADS = (_MEASURED, _MEASURED_NOT_DECIDED, _WITHOUT_NUMBER, _NOT_DECIDED)
 """Title and columns of the tables of a paper's results."""
 
 _LONG = 7
