@@ -229,7 +229,11 @@ def _describe_methods() -> Iterator[str]:
     for family, kinds in families.items():
         yield f"- *{family}*: {kinds}"
     yield "\n| method | parts | defaults |\n|---|---|---|"
+    owners: dict[str, str] = {}
     for name, method, parts in rows:
+        owner = owners.setdefault(parts, name)
+        if parts and owner != name:
+            parts = f"as `{owner}`"
         defaults = yaml.safe_dump(
             _find_chosen_defaults(method), default_flow_style=True, width=10**6
         ).strip()
