@@ -162,7 +162,10 @@ def test_run_that_rests_on_a_filter_has_its_budget_and_its_own_divergence():
     assert rho > 1e-4
 
 
-@pytest.mark.parametrize("multipliers", [CONSTANT, FALLING])
+# Faster than noise that falls: noise that stays, of one stage in place of many.
+@pytest.mark.parametrize(
+    "multipliers", [CONSTANT, pytest.param(FALLING, marks=pytest.mark.slow)]
+)
 def test_run_that_rests_on_noise_without_a_proof_is_as_run(multipliers):
     """Both runs' lots, composed by dp_accounting."""
     first = lines_of(multipliers, follows_loss=True)
