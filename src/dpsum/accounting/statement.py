@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from dpsum.accounting import analyses
 from dpsum.accounting.profiles import Entry
@@ -75,6 +75,9 @@ class StatedAccount(Protocol):
     def also(self) -> Sequence[Self]: ...
 
 
+AnyAccount = TypeVar("AnyAccount", bound=StatedAccount)
+
+
 class StatementPart(NamedTuple):
     """One part of a statement.
 
@@ -99,7 +102,7 @@ def statement(account: StatedAccount, **remarks: str | None) -> str:
     return "\n\n".join(paragraphs)
 
 
-def all_accounts(account: StatedAccount) -> list[StatedAccount]:
+def all_accounts(account: AnyAccount) -> list[AnyAccount]:
     """Return an account and those of its other units and observers."""
     accounts = [account]
     for further in account.also:

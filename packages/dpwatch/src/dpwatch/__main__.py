@@ -1,4 +1,4 @@
-"""The command line: python -m dpwatch account | plan | compare | audit | check.
+"""The command line of dpwatch: python -m dpwatch COMMAND.
 
 `shell` has the commands.
 """
@@ -193,6 +193,28 @@ def _parser() -> argparse.ArgumentParser:
         help="kind of participation; may be repeated; default: all kinds",
     )
     ended(sub, "epsilon of any participation that is planned", exported=False)
+
+    sub = command(
+        "statement", "the guarantee of a ledger in plain English, as text or a page"
+    )
+    sub.add_argument("ledger", metavar="LEDGER")
+    delta(sub)
+    sub.add_argument("--html", metavar="FILE", help="write a page with curves")
+    sub.add_argument(
+        "--tuning", metavar="SENTENCE", help="what was tuned, and on which data"
+    )
+    sub.add_argument(
+        "--delta-reason", metavar="SENTENCE", help="why this delta was chosen"
+    )
+
+    sub = command("calculator", "a page of proven epsilons with sliders, for a browser")
+    sub.add_argument("--output", metavar="FILE", required=True)
+    sub.add_argument(
+        "--processes",
+        type=_number(1, 1024, whole=True),
+        default=1,
+        help="number of processes that compute its grid; default %(default)s",
+    )
 
     sub = command("compare", "two ledgers side by side")
     sub.add_argument("ledger", metavar="LEDGER")

@@ -34,9 +34,11 @@ from dpsum.ledger import Release, check_same_mechanism, read_ledger
 from dpsum.progress import Progress
 from dpwatch import export
 from dpwatch.audit.anything import Audited, audited
+from dpwatch.calculator import Grid, calculator_page, compute_tables
 from dpwatch.check.command import check as run_checked
 from dpwatch.check.command import default_settings
 from dpwatch.check.report import NOTHING_WATCHED, PROVEN, lines_of
+from dpwatch.statement_page import statement_page
 
 NO = 3
 """Exit code of a command whose answer is no."""
@@ -254,6 +256,41 @@ def _pair(text: str) -> tuple[str, Any]:
         return key, _whole(float(value))
     except (ValueError, OverflowError):
         return key, value
+
+
+# statement, calculator
+
+
+def statement(given: argparse.Namespace) -> int:
+    """Print the statement of a ledger's account; write it as a page."""
+    releases = _releases(given.ledger)
+    result = account_of(releases, delta=given.delta)
+    remarks = {"tuning": given.tuning, "delta_reason": given.delta_reason}
+    text = result.statement(**remarks)
+    report = {"statement": text, "account": result.to_json()}
+    paragraphs = [textwrap.fill(part, _WIDTH) for part in text.split("\n\n")]
+    _show(given, report, ["\n\n".join(paragraphs)])
+    if given.html is not None:
+        _write(given.html, statement_page(result, releases=releases, **remarks))
+    return 0
+
+
+def calculator(given: argparse.Namespace) -> int:
+    """Compute a grid of ends of epsilon, and write the page that shows them."""
+    data = compute_tables(Grid(), processes=given.processes)
+    _write(given.output, calculator_page(data))
+    numbers = {key: data[key] for key in ("size", "seconds", "processes")}
+    line = f"{given.output}: {data['size']:,} points in {data['seconds']:g} s"
+    _show(given, numbers, [line])
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    temporary = Path(f"{path}.part")
+    with writing(path, temporary):
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
 
 
 # compare
@@ -488,11 +525,7 @@ def _show(
         return
     print("\n".join(lines))
     if given.json is not None:
-        temporary = Path(f"{given.json}.part")
-        with writing(given.json, temporary):
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(given.json)
+        _write(given.json, text)
 
 
 def _export(given: argparse.Namespace, report: dict[str, Any]) -> None:
