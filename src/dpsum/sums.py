@@ -71,11 +71,14 @@ class SumSpec:
             the participation.
         part: for a sum over records, the part of a client's records that it reads,
             where each record is in one part alone; "": all records.
+        shape: shape of a contribution that is no vector of the caller's `dimension`,
+            such as (1,) for a number; None: it is one.
         added: whether the clients' releases are added up, so that all but the observer
             see only their own release and the total.
 
     Raises:
-        DpsumError: a sum over clients names a part of their records.
+        DpsumError: a sum over clients names a part of their records, or a shape is
+            empty.
     """
 
     name: str
@@ -94,10 +97,29 @@ class SumSpec:
     denominator: float | None = None
     part: str = ""
     added: bool = False
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a part of the records where the unit is not the record."""
+        """Refuse a part of the records where the unit is not the record, and a shape
+        without coordinates.
+        """
         part_of(self)
+        sizes = self.shape or (1,)
+        if self.shape == () or any(type(size) is not int or size < 1 for size in sizes):
+            raise DpsumError(
+                f"the shape of {self.name} is {self.shape}: give positive whole numbers,"
+                " such as (1,) for a number"
+            )
+
+    def dimension_of(self, dimension: int) -> int:
+        """Return the number of coordinates of the sum.
+
+        Args:
+            dimension: the number where the sum has no shape of its own.
+        """
+        if self.shape is None:
+            return dimension
+        return math.prod(self.shape)
 
     @property
     def private(self) -> bool:

@@ -198,7 +198,7 @@ def test_scaffold_budget_that_counts_one_sum_is_noticed(silos, tmp_path):
 def test_method_that_forgets_a_message_or_its_noise_is_refused(monkeypatch):
     _, model = scaffold_config().sums()
     monkeypatch.setattr(DpScaffold, "sums", lambda self: [model])
-    message = f"also send {CONTROL}, but dp-scaffold takes further sums of nothing"
+    message = f"also sends {CONTROL}, but dp-scaffold has no such sum: give its sums"
     with pytest.raises(BenchError, match=message):
         scaffold_config()
     bare = SumSpec(name=CONTROL, unit="client", observer="everyone")

@@ -378,13 +378,39 @@ def _group_of_a_client_sum(server: SumSpec, run: Run) -> SumSpec | None:
     return None
 
 
-def _other_messages(server: SumSpec, run: Run) -> tuple[str, str] | None:
-    """Return the names of the messages and of the sums, if they differ."""
+def _sum_without_message(server: SumSpec, run: Run) -> str | None:
+    """Return the further sums that clients send nothing to."""
     sent = run.client_update.sends_too
+    taken = [spec.name for spec in run.further_sums]
+    return ", ".join(name for name in taken if name not in sent) or None
+
+
+def _message_without_sum(server: SumSpec, run: Run) -> str | None:
+    """Return the further messages that no sum takes."""
+    taken = [spec.name for spec in run.further_sums]
+    sent = run.client_update.sends_too
+    return ", ".join(name for name in sent if name not in taken) or None
+
+
+def _messages_in_another_order(server: SumSpec, run: Run) -> str | None:
+    """Return the order of the further sums, if it is not that of the messages."""
     taken = tuple(spec.name for spec in run.further_sums)
-    if taken == sent:
+    sent = run.client_update.sends_too
+    if taken == sent or sorted(taken) != sorted(sent):
         return None
-    return ", ".join(sent), ", ".join(taken) or "nothing"
+    return ", ".join(taken)
+
+
+def _own_sum_with_a_shape(server: SumSpec, run: Run) -> bool:
+    return server.shape is not None
+
+
+def _shape_of_groups(server: SumSpec, run: Run) -> SumSpec | None:
+    for spec in run.all_sums:
+        rule = spec.clipping
+        if spec.shape is not None and rule is not None and rule.groups != "all":
+            return spec
+    return None
 
 
 def _further_sum_of_other_privacy(server: SumSpec, run: Run) -> SumSpec | None:
@@ -459,10 +485,33 @@ SUM_RULES = (
         " server sums alone",
     ),
     Rule(
-        _other_messages,
-        "the clients of client_update.kind {run.client_update.kind} also send"
-        " {fault[0]}, but {run.name} takes further sums of {fault[1]}: take a method of"
-        " these clients",
+        _sum_without_message,
+        "{run.name} takes the sum {fault}, but client_update.kind"
+        " {run.client_update.kind} sends nothing to it: name it in the sends_too of the"
+        " client update, whose contributions then yield a message for it, or take"
+        " another client update",
+    ),
+    Rule(
+        _message_without_sum,
+        "client_update.kind {run.client_update.kind} also sends {fault}, but {run.name}"
+        " has no such sum: give its sums() a SumSpec of that name before the last, or"
+        " take a method of these clients",
+    ),
+    Rule(
+        _messages_in_another_order,
+        "the further sums of {run.name} are {fault}, in another order than the sends_too"
+        " of client_update.kind {run.client_update.kind}: give both one order",
+    ),
+    Rule(
+        _own_sum_with_a_shape,
+        "{part.name} is the last sum of {run.name}, along which the server steps, but it"
+        " has the shape {part.shape}: put a sum of the model's weights last",
+    ),
+    Rule(
+        _shape_of_groups,
+        "{fault.name} has a shape of its own, but its clipping.groups is"
+        " {fault.clipping.groups}, which are groups of the model's weights: set it to"
+        " all",
     ),
     Rule(
         _further_sum_of_other_privacy,

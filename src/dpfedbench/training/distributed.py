@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-Stream = Iterator[tuple["torch.Tensor", "np.ndarray"]]
+Stream = Iterator[tuple[Any, "np.ndarray"]]
 """Contributions float32 [n x contributions, d] and losses [n] of some clients, in the
-cohort's order. Clients that send more than one message have contributions
-[messages, n x contributions, d]; the message to the server's own sum is the first.
+cohort's order. Clients that send more than one message have a sequence of such
+contributions, one for each message and of its sum's dimension; the message to the
+server's own sum is the first.
 
 Memory grows with the chunk, never with the cohort. A yielded tensor is overwritten
 later.

@@ -24,6 +24,7 @@ from dpfedbench.breaches import unaccounted_releases, unaccounted_units
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.personal_test import client_accuracies, merge_accuracies
 from dpfedbench.models.shared_coordinates import SharedCoordinates
+from dpfedbench.parts.server.server_step import RoundReleases
 from dpfedbench.run import Run
 from dpfedbench.training import history, proof_assumptions
 from dpfedbench.training.clients import Clients, Setup
@@ -34,6 +35,7 @@ from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.composition import Composition
 from dpsum.mechanism import Observer, ReleaseLog
 from dpsum.randomness import stream
+from dpsum.sums import SumSpec
 
 
 class Rounds:
@@ -87,6 +89,8 @@ class Rounds:
         self.processes = processes or Processes()
         self.plan = plan or run.plan
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
+        # In an audit every sum has the coordinates of the audit's model.
+        self._has_shapes = shared is None
         self.ledger = ledger
         self.theta = torch.from_numpy(weights.copy())
         self._elsewhere = 0
@@ -143,12 +147,12 @@ class Rounds:
         self.server = mechanisms.create_calibrated(
             server_spec,
             participation=self.plan,
-            dimension=self.shared.count,
+            dimension=self._dimension_of(server_spec),
             plain_sum=self.step.plain_sum,
         )
         self.further = [
             mechanisms.create_calibrated(
-                spec, participation=self.plan, dimension=self.shared.count
+                spec, participation=self.plan, dimension=self._dimension_of(spec)
             )
             for spec in further_specs
         ]
@@ -166,15 +170,21 @@ class Rounds:
         cohort = self.plan.sample_cohort(index)
         (total, *further_totals), losses = self._add_contributions(index, cohort)
         released = torch.from_numpy(self.server.release(total))
+        further = [
+            mechanism.release(further_total)
+            for mechanism, further_total in zip(
+                self.further, further_totals, strict=True
+            )
+        ]
         if self.further:
-            self._receive_broadcast(self._release_further(further_totals))
+            self._receive_broadcast(self._further_means(further))
         row = self.clients.row()
         if row is None:
             clients = self.plan.denominator if self.run.private else len(cohort)
             row = history.server_row(self.run, total, released, clients, losses)
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client_update.kind)
-        self._make_step(released, total.deviation, index)
+        self._make_step(released, further, total.deviation, index)
         self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         return row, self._work(cohort)
 
@@ -225,35 +235,83 @@ class Rounds:
         rows = 0
         stream = self.clients.contributions(self.theta.numpy(), clients, index)
         for contributions, losses in stream:
-            rows += contributions.shape[-2]
+            messages = [contributions] if not self.further else contributions
+            rows += messages[0].shape[0]
             if one_each and rows > len(clients):
                 raise BenchError(
                     f"clients made more contributions to {spec.name} than the cohort"
                     " has clients, but its account covers one contribution for each"
                     " client: yield one row for each client"
                 )
-            yield self.shared.select(contributions), losses
+            selected = [
+                self._select(mechanism.spec, message)
+                for mechanism, message in zip(
+                    (self.server, *self.further), messages, strict=True
+                )
+            ]
+            yield (selected if self.further else selected[0]), losses
 
-    def _release_further(self, totals: Sequence[Any]) -> list[np.ndarray]:
-        """Return the further releases over the number of all clients, float64 [d]."""
-        return [
-            self.shared.expanded(mechanism.release(total) / mechanism.denominator)
-            for mechanism, total in zip(self.further, totals, strict=True)
-        ]
+    def _dimension_of(self, spec: SumSpec) -> int:
+        """Return the number of coordinates of a sum of the server."""
+        if not self._has_shapes:
+            return self.shared.count
+        return spec.dimension_of(self.shared.count)
+
+    def _select(self, spec: SumSpec, message: torch.Tensor) -> torch.Tensor:
+        """Return the coordinates of messages [n, d] that a sum adds up."""
+        if spec.shape is not None and self._has_shapes:
+            return message
+        return self.shared.select(message)
+
+    def _shaped(self, spec: SumSpec, released: np.ndarray) -> np.ndarray:
+        """Return a release in the shape of its sum.
+
+        In an audit only the first coordinates have a place there.
+        """
+        if spec.shape is None:
+            return released
+        return released[: math.prod(spec.shape)].reshape(spec.shape)
+
+    def _further_means(self, further: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the further releases over the number of all clients.
+
+        They are float64 [d], or have the shapes of their sums.
+        """
+        means = []
+        for mechanism, released in zip(self.further, further, strict=True):
+            mean = released / mechanism.denominator
+            if mechanism.spec.shape is None:
+                means.append(self.shared.expanded(mean))
+            else:
+                means.append(self._shaped(mechanism.spec, mean))
+        return means
 
     @in_all_processes
     def _receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
         self.clients.receive_broadcast(means)
 
-    def _make_step(self, released: torch.Tensor, deviation: Any, index: int) -> None:
-        """Move the shared coordinates of the model along a released sum."""
+    def _make_step(
+        self,
+        released: torch.Tensor,
+        further: Sequence[np.ndarray],
+        deviation: Any,
+        index: int,
+    ) -> None:
+        """Move the shared coordinates of the model by the releases of a round."""
+        sums = {self.server.spec.name: released}
+        for mechanism, further_release in zip(self.further, further, strict=True):
+            shaped = self._shaped(mechanism.spec, further_release)
+            sums[mechanism.spec.name] = torch.from_numpy(shaped)
         denominator = self.server.denominator
         self.step.set_noise_deviation(self._step_state, deviation / denominator)
-        mean = self.step.mean(released, denominator)
-        weights = self.shared.select(self.theta)
-        self.step.step(
-            weights, mean, self._step_state, index=index, rounds=self.planned
+        releases = RoundReleases(
+            mean=self.step.mean(released, denominator),
+            sums=sums,
+            index=index,
+            rounds=self.planned,
         )
+        weights = self.shared.select(self.theta)
+        self.step.step(weights, releases, self._step_state)
         self.shared.put(self.theta, weights)
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:

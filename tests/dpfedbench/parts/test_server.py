@@ -9,7 +9,7 @@ import torch
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
 from dpfedbench.parts.schedules import schedule as schedules
-from dpfedbench.parts.server.server_step import Step
+from dpfedbench.parts.server.server_step import RoundReleases, Step
 from tests.dpfedbench.training.conftest import fixed_rounds, make_config
 
 
@@ -103,5 +103,6 @@ def test_server_step_goes_down_the_mean_at_the_schedules_rate():
         theta = torch.ones(1)
         mean = server.mean(torch.tensor([8.0], dtype=torch.float64), 4.0)
         assert mean.item() == 2.0
-        server.step(theta, mean, server.begin(theta), index=index, rounds=4)
+        releases = RoundReleases(mean=mean, sums={}, index=index, rounds=4)
+        server.step(theta, releases, server.begin(theta))
         assert theta.item() == pytest.approx(expected, abs=1e-7)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part, setting
+from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, State
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
@@ -12,6 +15,40 @@ from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:
     from dpfedbench.models.shared_coordinates import SharedCoordinates
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundReleases:
+    """All releases of the server's sums in one round.
+
+    `releases["NAME"]` is the release of the sum of that name: float64, not divided, in
+    the shape of the sum (`SumSpec.shape`; without one, [d] as `mean`).
+
+    Attributes:
+        mean: release of the server's own sum, divided by its public denominator,
+            float64 [d].
+        sums: the releases by the names of their sums.
+        index: number of the round, from 0.
+        rounds: number of planned rounds.
+    """
+
+    mean: torch.Tensor
+    sums: Mapping[str, torch.Tensor]
+    index: int
+    rounds: int
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Return the release of a sum.
+
+        Raises:
+            BenchError: the method takes no sum of this name.
+        """
+        if name not in self.sums:
+            raise BenchError(
+                f"server.kind reads the release of {name}, but the sums of this method"
+                f" are {', '.join(self.sums)}: add a SumSpec of that name to its sums()"
+            )
+        return self.sums[name]
 
 
 class ServerStep(Part):
@@ -37,7 +74,8 @@ class ServerStep(Part):
         for index in range(rounds):
             unit = torch.zeros(rounds, dtype=torch.float64)
             unit[index] = 1.0
-            self.step(model, unit, state, index=index, rounds=rounds)
+            releases = RoundReleases(mean=unit, sums={}, index=index, rounds=rounds)
+            self.step(model, releases, state)
             moved[index] = -model.numpy()
         return moved
 
@@ -46,7 +84,8 @@ class ServerStep(Part):
         return {}
 
     def receive_layout(self, state: State, layout: SharedCoordinates) -> None:
-        """Receive the tensors that the coordinates [d] of `theta` and `mean` belong to.
+        """Receive the tensors that the coordinates [d] of `weights` and
+        `releases.mean` belong to.
 
         The loop calls this once, after `begin`. An override keeps what it needs in
         `state`: `layout.head`, for instance, is bool [d].
@@ -72,22 +111,14 @@ class ServerStep(Part):
         """
 
     def step(
-        self,
-        theta: torch.Tensor,
-        mean: torch.Tensor,
-        state: State,
-        *,
-        index: int,
-        rounds: int,
+        self, weights: torch.Tensor, releases: RoundReleases, state: State
     ) -> None:
         """Move the model in place.
 
         Args:
-            theta: weights that clients share, float32 [d].
-            mean: release divided by the public denominator, float64 [d].
+            weights: weights that clients share, float32 [d].
+            releases: all releases of the round.
             state: state of the steps before.
-            index: number of the round, from 0.
-            rounds: number of planned rounds.
         """
         raise NotImplementedError
 
@@ -113,16 +144,11 @@ class Step(ServerStep):
         self.optimizer.set_noise_deviation(state["optimizer"], deviation)
 
     def step(
-        self,
-        theta: torch.Tensor,
-        mean: torch.Tensor,
-        state: State,
-        *,
-        index: int,
-        rounds: int,
+        self, weights: torch.Tensor, releases: RoundReleases, state: State
     ) -> None:
-        rate = self.schedule.rate(self.rate, index, rounds)
-        self.optimizer.step(theta, mean.to(theta.dtype).cpu(), state["optimizer"], rate)
+        rate = self.schedule.rate(self.rate, releases.index, releases.rounds)
+        gradient = releases.mean.to(weights.dtype).cpu()
+        self.optimizer.step(weights, gradient, state["optimizer"], rate)
 
 
 class Average(ServerStep):
@@ -141,15 +167,9 @@ class Average(ServerStep):
         return released
 
     def step(
-        self,
-        theta: torch.Tensor,
-        mean: torch.Tensor,
-        state: State,
-        *,
-        index: int,
-        rounds: int,
+        self, weights: torch.Tensor, releases: RoundReleases, state: State
     ) -> None:
-        theta.copy_(mean)
+        weights.copy_(releases.mean)
 
 
 class _Models:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
 
 
+_ADD = (
+    "name it in sends_too, and give the method's sums() a SumSpec of that name before"
+    " the last"
+)
+"""Advice where a message has no sum."""
+
+
+def _shapes_of(setup: Setup) -> list[tuple[int, ...]]:
+    """Return the shape of each message of a client, that of the server's sum first."""
+    specs = (setup.run.server_sum, *setup.run.further_sums)
+    return [spec.shape or (setup.net.dimension,) for spec in specs]
+
+
 class CohortClients(Clients):
     """Clients of an update that defines `contributions`.
 
@@ -39,13 +53,17 @@ class CohortClients(Clients):
         self._setup = setup
         self._processes = setup.processes
         self._dimension = setup.net.dimension
-        self._message_count = 1 + len(update.sends_too)
-        self.divides = self.keeps_state or self._message_count > 1
+        self._names = (update.sends, *update.sends_too)
+        self._shapes = _shapes_of(setup)
+        self._sizes = [math.prod(shape) for shape in self._shapes]
+        self.divides = self.keeps_state or len(self._names) > 1
         self.has_personal_models = update.has_personal_model
         self._states: dict[int, dict[str, Any]] = {}
         self._public_state: dict[str, Any] = {}
         self._shared = torch.from_numpy(setup.shared.mask.copy())
-        self._thresholds = constant_thresholds(setup.run.sums())
+        sums = setup.run.all_sums
+        self._thresholds = constant_thresholds(sums)
+        self._shaped_sums = {spec.name for spec in sums if spec.shape is not None}
         self._workers = setup.workers(self._worker)
 
     @property
@@ -68,7 +86,7 @@ class CohortClients(Clients):
                     for position, client in enumerate(ids)
                     if self._is_here(client)
                 ]
-                rows = torch.zeros((len(ids), self._message_count, self._dimension))
+                rows = [torch.zeros((len(ids), size)) for size in self._sizes]
                 losses = np.full(len(ids), np.nan)
                 compute = functools.partial(
                     self._compute, theta, ids, index, rows, losses
@@ -76,10 +94,7 @@ class CohortClients(Clients):
                 list(pool.map(compute, self._pieces(positions)))
                 if self.divides:
                     self._gather(positions, rows, losses)
-                messages = rows.movedim(1, 0)
-                if self._message_count == 1:
-                    messages = messages[0]
-                yield messages, losses
+                yield (rows if len(rows) > 1 else rows[0]), losses
 
     def _is_here(self, client: int) -> bool:
         """Return whether this process computes a client."""
@@ -92,12 +107,17 @@ class CohortClients(Clients):
         return [list(positions[i : i + size]) for i in range(0, len(positions), size)]
 
     def _gather(
-        self, positions: Sequence[int], rows: torch.Tensor, losses: np.ndarray
+        self, positions: Sequence[int], rows: Sequence[torch.Tensor], losses: np.ndarray
     ) -> None:
         """Write the results of all processes to the first process's arrays."""
-        here = (positions, rows[positions], losses[positions])
+        here = (
+            positions,
+            [messages[positions] for messages in rows],
+            losses[positions],
+        )
         for their_positions, their_rows, their_losses in self._processes.gather(here):
-            rows[their_positions] = their_rows
+            for messages, their_messages in zip(rows, their_rows, strict=True):
+                messages[their_positions] = their_messages
             losses[their_positions] = their_losses
 
     def _compute(
@@ -105,7 +125,7 @@ class CohortClients(Clients):
         theta: np.ndarray,
         ids: np.ndarray,
         index: int,
-        rows: torch.Tensor,
+        rows: Sequence[torch.Tensor],
         losses: np.ndarray,
         positions: Sequence[int],
     ) -> None:
@@ -115,7 +135,7 @@ class CohortClients(Clients):
             theta: weights [d].
             ids: clients of a chunk [n].
             index: number of the round.
-            rows: receives their messages [n, messages, d].
+            rows: for each message, receives those of the clients [n, size].
             losses: receives each client's loss [n].
             positions: positions of the clients of this thread.
         """
@@ -124,9 +144,10 @@ class CohortClients(Clients):
             clients = self._clients(ids[positions])
             stream = self._update.contributions(model, clients, index)
             for position, message in zip(positions, stream, strict=True):
-                rows[position] = self._checked(message)
+                for messages, part in zip(rows, self._checked(message), strict=True):
+                    messages[position] = part
             for position, client in zip(positions, clients, strict=True):
-                self._keep(client, rows[position])
+                self._keep(client, [messages[position] for messages in rows])
                 if not self._setup.run.private:
                     # A private run publishes no losses.
                     examples = client.query or client.records
@@ -144,6 +165,7 @@ class CohortClients(Clients):
             shared=self._shared,
             thresholds=self._thresholds,
             public_state=self._public_state,
+            shaped_sums=self._shaped_sums,
             seed=self._setup.run.stream_seed,
         )
 
@@ -178,25 +200,80 @@ class CohortClients(Clients):
             for name, value in self._states.get(number, {}).items()
         }
 
-    def _checked(self, message: Any) -> torch.Tensor:
-        """Return a client's messages, [messages, d], after a check of their shape."""
-        if self._message_count > 1 and not isinstance(message, torch.Tensor):
-            message = torch.stack(list(message))
-        message = torch.as_tensor(message)
-        if self._message_count == 1:
-            message = message[None]
-        expected = (self._message_count, self._dimension)
-        if tuple(message.shape) != expected:
-            shape = list(expected if self._message_count > 1 else expected[1:])
-            raise BenchError(
-                f"contributions of client_update.kind {self._update.kind} yields an"
-                f" array {list(message.shape[-len(shape) :])} for a client, not"
-                f" {shape}: yield the weights of the whole model; the loop selects"
-                " the shared ones"
-            )
-        return message
+    def _checked(self, message: Any) -> list[torch.Tensor]:
+        """Return a client's messages, each [size], after a check of their shapes.
 
-    def _keep(self, client: LocalClient, messages: torch.Tensor) -> None:
+        Raises:
+            BenchError: the client sends other messages than its class declares.
+        """
+        messages = []
+        for name, shape, part in zip(
+            self._names, self._shapes, self._parts(message), strict=True
+        ):
+            array = torch.as_tensor(part)
+            if tuple(array.shape) != shape:
+                advice = "yield the shape that its SumSpec states"
+                if name not in self._shaped_sums:
+                    advice = (
+                        "yield the weights of the whole model; the loop selects the"
+                        " shared ones"
+                    )
+                raise BenchError(
+                    f"{self._source} yields an array {list(array.shape)} for {name}, not"
+                    f" {list(shape)}: {advice}"
+                )
+            messages.append(array.reshape(-1))
+        return messages
+
+    def _parts(self, message: Any) -> Sequence[Any]:
+        """Return the messages of a client in the order of their sums.
+
+        Args:
+            message: an array; for several sums a mapping by their names, or a sequence
+                in their order.
+
+        Raises:
+            BenchError: a message is missing, or has no sum.
+        """
+        declared = ", ".join(self._names)
+        if isinstance(message, Mapping):
+            missing = [name for name in self._names if name not in message]
+            if missing:
+                raise BenchError(
+                    f"{self._source} yields no {', '.join(missing)}, which its class"
+                    f" declares: yield {declared} for each client, or take the name out"
+                    " of sends_too and out of the method's sums()"
+                )
+            surplus = [str(name) for name in message if name not in self._names]
+            if surplus:
+                raise BenchError(
+                    f"{self._source} yields {', '.join(surplus)}, which its class does"
+                    f" not declare ({declared}): {_ADD}"
+                )
+            return [message[name] for name in self._names]
+        if len(self._names) == 1:
+            if isinstance(message, (tuple, list)):
+                raise BenchError(
+                    f"{self._source} yields {len(message)} messages for a client, but"
+                    f" its class declares one, {declared}: {_ADD}"
+                )
+            return [message]
+        is_array = not isinstance(message, (tuple, list))
+        count = 1 if is_array and message.ndim < 2 else len(message)
+        if count != len(self._names):
+            raise BenchError(
+                f"{self._source} yields {count} message{'s' * (count > 1)} for a client,"
+                f" but its class declares {len(self._names)}, {declared}: yield one for"
+                " each, as a tuple or by name; those of sends_too that are not sent have"
+                " no sum"
+            )
+        return list(message)
+
+    @property
+    def _source(self) -> str:
+        return f"contributions of client_update.kind {self._update.kind}"
+
+    def _keep(self, client: LocalClient, messages: Sequence[torch.Tensor]) -> None:
         """Keep a client's state, unless its message is not finite.
 
         Such a message counts as zero.
@@ -208,7 +285,8 @@ class CohortClients(Clients):
                 " its class has keeps_state = False: set it to True"
             )
         self._check_state(client.state)
-        if not self.keeps_state or not bool(torch.isfinite(messages).all()):
+        is_finite = all(bool(torch.isfinite(message).all()) for message in messages)
+        if not self.keeps_state or not is_finite:
             return
         # Copies: a view would be saved with the whole tensor behind it.
         self._states[client.number] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
@@ -67,6 +67,7 @@ class LocalModel:
         thresholds: Mapping[str, float],
         public_state: Mapping[str, Any],
         seed: int,
+        shaped_sums: Collection[str] = (),
     ) -> None:
         self._theta = theta
         self._net = net
@@ -74,6 +75,7 @@ class LocalModel:
         self._room = room
         self._thresholds = thresholds
         self._seed = seed
+        self._shaped_sums = shaped_sums
         self.shared = shared
         self.public_state = public_state
 
@@ -121,7 +123,7 @@ class LocalModel:
         to the sum's threshold.
 
         Args:
-            message: float32 [d].
+            message: float32 [d], or in the shape of the sum.
             name: name of the sum, which has a constant threshold or is not private.
 
         Raises:
@@ -133,7 +135,9 @@ class LocalModel:
                 " clip to it in advance: take clipping.kind constant"
             )
         threshold = self._thresholds[name]
-        counted = torch.where(self.shared, message, 0.0)
+        counted = message.clone()
+        if name not in self._shaped_sums:
+            counted = torch.where(self.shared, message, 0.0)
         norm = float(np.sqrt(np.square(counted.numpy(), dtype=np.float64).sum()))
         if threshold < norm < math.inf:
             counted *= threshold / norm
