@@ -141,6 +141,22 @@ class FinishedRun:
         return ledger_of(self.settings, self.folder)
 
     @functools.cached_property
+    def releases(self) -> pd.DataFrame:
+        """The ledger as a frame, one row for each line, for a merge with the history.
+
+        It has the fields of `ledger`, with `round` counted from 1 as in the history
+        (a line of the file counts from 0), and `step` (from 1): the local step of the
+        round, where clients make several releases in it.
+        """
+        frame = pd.DataFrame([dataclasses.asdict(line) for line in self.ledger])
+        if not len(frame):
+            return frame
+        rounds = int(self.training["rounds_run"])
+        steps = frame.groupby("name")["round"].transform("size") // rounds
+        numbers = frame["round"]
+        return frame.assign(round=numbers // steps + 1, step=numbers % steps + 1)
+
+    @functools.cached_property
     def account(self) -> Account:
         """Account that the workflow computed.
 

@@ -1,5 +1,6 @@
 """The Python interface for finished runs, and the examples of docs/python.md."""
 
+import dataclasses
 import re
 import shutil
 
@@ -239,6 +240,34 @@ def test_cohorts_of_one_pass_have_every_client_once(results):
     assert sorted(np.concatenate(cohorts)) == list(range(run.settings.clients.count))
     for number in (0, rounds + 1):
         assert f"no round {number}: the run has rounds" in refusal(run.cohort, number)
+
+
+def test_history_and_releases_have_the_same_rounds(results):
+    """The threshold moves in each round, so that a shift by one would be seen."""
+    run = opened(results, "dp-agr")
+    names = ["round", "threshold", "noise_multiplier"]
+    merged = run.history[names].merge(run.releases, on="round", suffixes=("", "_made"))
+    assert len(merged) == len(run.history) == len(run.ledger)
+    assert run.history["threshold"].nunique() > 1
+    assert merged["threshold"].tolist() == merged["threshold_made"].tolist()
+    assert (
+        merged["noise_multiplier"].tolist() == merged["noise_multiplier_made"].tolist()
+    )
+    assert (run.releases["step"] == 1).all()
+    clients = [len(run.cohort(number)) for number in run.releases["round"]]
+    assert clients == run.history["clients"].tolist()
+
+
+def test_releases_of_local_steps_have_the_round_of_the_history(results):
+    """Two rounds of three local steps are lines 0 to 5 of the ledger."""
+    run = opened(results, "dp-agr")
+    line = run.ledger[0]
+    lines = [dataclasses.replace(line, round=number) for number in range(6)]
+    finished = dataclasses.replace(run)
+    finished.__dict__["ledger"] = lines
+    finished.__dict__["training"] = {"rounds_run": 2}
+    assert finished.releases["round"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert finished.releases["step"].tolist() == [1, 2, 3, 1, 2, 3]
 
 
 def test_experiment_trackers_get_the_histories_and_results_of_finished_runs(tmp_path):
