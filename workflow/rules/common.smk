@@ -68,7 +68,7 @@ try:
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(DATASETS_TABLE),
+        holdings=read_holdings(DATASETS_TABLE, CONFIGURATION),
         files=[DEFAULTS, *SHIPPED, *GIVEN],
         owned=read_owned(DATASETS_TABLE, CONFIGURATION),
     )

@@ -179,6 +179,34 @@ def tells_owners(
     return owner is not None or owners is not None
 
 
+def holds(
+    local: Path | None,
+    *,
+    folder: str,
+    split_classes: Mapping[str, int] | None = None,
+    test_images: int | None = None,
+    images_per_class: int | None = None,
+    **_: Any,
+) -> str:
+    """Return the contents as in `data.DATASETS_TABLE`. No picture is opened.
+
+    Arguments as for `read`. Without the folder there are no counts.
+    """
+    kind = "records" if split_classes is None else "classes"
+    root = folder_of(folder, local)
+    if not root.is_dir():
+        return kind
+    files = _list(root, images_per_class)
+    counts = [len(pictures) for pictures in files.values()]
+    if not counts:
+        return kind
+    if split_classes is not None:
+        train, validation, test = (split_classes[split] for split in SPLITS)
+        return f"classes {train}/{validation}/{test} x {min(counts)}"
+    tested = test_images or 0
+    return f"records {sum(counts) - tested * len(counts)}/{tested * len(counts)}"
+
+
 def owner_counts(
     local: Path | None,
     *,
@@ -380,7 +408,17 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
 
     The picture is uint8 [size, size, channels].
     """
-    picture = ImageOps.exif_transpose(decoded_image(path))
+    return square_pixels(decoded_image(path), size, channels)
+
+
+def square_pixels(
+    decoded: "Image.Image", size: int, channels: int
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return the middle square of a picture, resized, and its width and height.
+
+    The square is uint8 [size, size, channels].
+    """
+    picture = ImageOps.exif_transpose(decoded)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(

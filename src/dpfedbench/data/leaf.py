@@ -102,6 +102,11 @@ def read(
     )
 
 
+def holds(local: Path | None, **_: Any) -> str:
+    """Return the contents as in `data.DATASETS_TABLE`."""
+    return "records"
+
+
 def owner_counts(local: Path | None, *, folder: str, **_: Any) -> np.ndarray:
     """Return the number of training records of each user, int64 [users, 1].
 

@@ -6,7 +6,8 @@ those of the cell alone (`TableCell._overlays`).
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.config.merge import (
@@ -30,6 +31,7 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import (
     check_holdings,
+    check_shared_budget,
     known_name,
     owner_counts,
     with_natural_count,
@@ -54,6 +56,22 @@ to several cells.
 
 
 @dataclasses.dataclass(frozen=True)
+class CellFault:
+    """Fault of one cell.
+
+    Attributes:
+        message: the message, without its place.
+        location: name of the cell; "" if the message has it.
+        keys: dotted keys in the configuration that may have the fault, the most likely
+            first.
+    """
+
+    message: str
+    location: str
+    keys: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Known:
     """Inputs of the expansion of all items.
 
@@ -65,6 +83,7 @@ class Known:
         shared_values: values that cells share, by paper, task and method
             (`_shared_values`), each laid once.
         owner_counts: results of `count_owners`, each counted once.
+        faults: faults of the cells that were planned.
     """
 
     configuration: Configuration
@@ -77,6 +96,18 @@ class Known:
     owner_counts: "dict[str, np.ndarray | None]" = dataclasses.field(
         default_factory=dict
     )
+
+    faults: list[CellFault] = dataclasses.field(default_factory=list)
+
+    def planned(self, cells: "Sequence[TableCell]") -> list[PlannedCell]:
+        """Return cells with their runs, without those that have a fault (`faults`)."""
+        planned = []
+        for cell in cells:
+            try:
+                planned.append(cell.plan())
+            except BenchError as error:
+                self.faults.append(cell.fault_of(error))
+        return planned
 
     def count_owners(self, name: str) -> "np.ndarray | None":
         """Return how many training examples each owner of a data set has."""
@@ -180,6 +211,7 @@ class TableCell:
             tests = self._tests_of(runs)
             for run in (runs[0], *tests[:1]):
                 check_holdings(run, item.known.holdings.get(run.dataset, ""))
+            check_shared_budget(runs[0])
         except BenchError as error:
             raise BenchError(f"{error} [in {self._location}]") from error
         if self.series.repairs:
@@ -199,6 +231,45 @@ class TableCell:
             mismatch=self._mismatch(first, published_dataset),
             tests=() if tests == runs else tests,
         )
+
+    def fault_of(self, error: BenchError) -> CellFault:
+        """Return the fault of this cell, with the keys that may have it.
+
+        They are the keys that the message names, in the overlays of the cell that
+        override others first, and then the series.
+        """
+        message = str(error).removesuffix(f" [in {self._location}]")
+        location = self._location if len(message) < len(str(error)) else ""
+        keys = [error.key] if isinstance(error, KeyFault) else []
+        for key in re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+\b", message):
+            keys += [f"{overlay}.{key}" for overlay in self._overlay_keys()]
+        keys += [*self._stand_in_keys(), self._where, self.item.where]
+        return CellFault(message, location, tuple(dict.fromkeys(keys)))
+
+    def _stand_in_keys(self) -> list[str]:
+        """Return the key that replaces the data set of the cell; none without one."""
+        try:
+            published = self._values(self._check_names()).get("dataset", "")
+        except BenchError:
+            return []
+        is_replaced = self.item.known.configuration.stand_ins.get(published)
+        return [f"stand_ins.{published}"] if is_replaced else []
+
+    def _overlay_keys(self) -> list[str]:
+        """Return the dotted keys of the overlays of the cell, the last laid first."""
+        paper = f"experiments.{self.item.paper}"
+        method = self.item.known.methods.get(self.series.method)
+        groups = list(method.groups())[::-1] if method is not None else []
+        return [
+            f"{self._where}.run",
+            *(f"{paper}.variants.{name}" for name in reversed(self._variants)),
+            *(f"{paper}.methods.{group}" for group in groups),
+            *(f"methods.{group}" for group in groups),
+            f"{paper}.tasks.{self.task}",
+            f"{paper}.run",
+            "run",
+            *(f"small.{group}" for group in groups),
+        ]
 
     @property
     def _where(self) -> str:

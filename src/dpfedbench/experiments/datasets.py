@@ -33,11 +33,34 @@ def read_datasets(path: str | Path) -> dict[str, str]:
     return {row["name"]: row["version"] for row in _rows(path)}
 
 
-def read_holdings(path: str | Path) -> dict[str, str]:
-    """Return the contents of the data sets of the same file as text
-    (`data.DATASETS_TABLE`).
+def read_holdings(
+    path: str | Path, configuration: Configuration | None = None
+) -> dict[str, str]:
+    """Return the contents of data sets as text, as far as they are known beforehand.
+
+    Those of the configuration are told by the function `holds` of their reader, which
+    takes the local data folder and the options. It looks at names of files alone, and
+    leaves out what it cannot find.
+
+    Args:
+        path: file of `data.DATASETS_TABLE`.
+        configuration: the whole configuration; None: the file's data sets alone.
     """
-    return {row["name"]: row["holds"] or "" for row in _rows(path)}
+    holdings = {row["name"]: row["holds"] or "" for row in _rows(path)}
+    if configuration is None:
+        return holdings
+    # It imports libraries that a plan of shipped data sets does not need.
+    from dpfedbench.data.sources import local_folder
+
+    readers = reader_modules()
+    for name, entry in configuration.datasets.items():
+        if entry is None or entry.reader not in readers:
+            continue
+        holds = getattr(_reader(readers[entry.reader]), "holds", None)
+        if holds is not None:
+            local = local_folder(configuration.data.local_dir)
+            holdings[name] = holds(local, **entry.options)
+    return holdings
 
 
 def _rows(path: str | Path) -> list[dict[str, str]]:
@@ -240,12 +263,62 @@ def check_holdings(run: Run, holds: str) -> None:
         run.clients.check_room(
             run.dataset, ways=run.task.ways, classes=1, each=counts[0]
         )
+        _check_lot(run, counts[0])
         if run.validation.tasks >= counts[1]:
             raise BenchError(
                 f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has"
                 f" {counts[1]:,} test records, and some are needed for the test:"
                 " lower it"
             )
+
+
+def _check_lot(run: Run, records: int) -> None:
+    """Refuse a lot that is larger than the records of a client."""
+    clients = run.clients.count
+    if run.participation.kind != "poisson-lots" or not run.clients.synthetic:
+        return
+    if run.participation.cohort * clients > records:
+        raise BenchError(
+            f"participation.cohort is {run.participation.cohort:,}, the records of a"
+            f" client's lot, but each of the {clients:,} clients holds"
+            f" {records // clients:,} of the {records:,} training records of"
+            f" {run.dataset}: lower it or clients.count"
+        )
+
+
+def check_shared_budget(run: Run) -> None:
+    """Refuse a budget whose fixed multipliers leave nothing for those that it finds.
+
+    Raises:
+        BenchError: names the keys of the fixed multipliers.
+    """
+    sums = [spec for spec in run.all_sums if spec.private and spec.taken_by == "server"]
+    budget = next((spec.budget for spec in sums if spec.budget is not None), None)
+    fixed = [spec for spec in sums if spec.private_noise.multiplier is not None]
+    if budget is None or budget.epsilon is None or len(fixed) in (0, len(sums)):
+        return
+    if any(spec.private_rule.groups != "all" for spec in sums):
+        return
+    # A local import: a plan is read where scipy is not installed.
+    from dpsum.composition import Composition
+
+    try:
+        composition = Composition(claims=run.counted_claims, sums=run.sums())
+        composition.calibrate(sums, run.plan)
+    except BenchError as error:
+        keys = {
+            key: spec.private_noise.multiplier
+            for spec in fixed
+            for key in type(run).model_fields
+            if getattr(run, key) is spec.noise
+        }
+        named = ", ".join(f"{key}.multiplier is {z:g}" for key, z in keys.items())
+        remedy = " and ".join(f"{key}.multiplier" for key in keys)
+        raise BenchError(
+            f"{named}, but budget.epsilon {budget.epsilon:g} is for all sums together"
+            f" ({error}): set {remedy} to null, so that the budget finds"
+            f" {'it' if len(keys) == 1 else 'them'}"
+        ) from None
 
 
 def _check_classes(

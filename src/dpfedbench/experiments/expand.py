@@ -5,14 +5,14 @@ cells (`cells`).
 import dataclasses
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpfedbench.config.merge import KeyFault, set_key
 from dpfedbench.config.yaml_files import place_of
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments.cells import ItemContext, Known, TableCell
+from dpfedbench.experiments.cells import CellFault, ItemContext, Known, TableCell
 from dpfedbench.experiments.configuration import (
     Configuration,
     Experiment,
@@ -54,16 +54,79 @@ def make_plan(
             (`datasets.read_owned`).
 
     Raises:
-        BenchError: a bad key or value, with its full name, file and line; a method, task or data set
-            that does not exist; a run that needs more data than its data set holds.
+        BenchError: a bad key or value, with its full name, file and line; a method,
+            task or data set that does not exist; a run that needs more data than its
+            data set holds. All faults of cells are listed together, each with its
+            experiment, table or figure, task and series.
     """
     known = Known(configuration, methods, datasets, holdings or {})
     try:
-        return _make_plan(known, owned)
+        plan = _make_plan(known, owned)
     except KeyFault as fault:
         file_and_line = place_of(fault.key, files)
         message = f"{fault} ({file_and_line})" if file_and_line else str(fault)
         raise BenchError(message) from None
+    if known.faults:
+        raise PlanFaults(_listed(known, files))
+    return plan
+
+
+class PlanFaults(BenchError):
+    """All faults of a plan, one line each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__(" ".join(faults))
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        """Return the fault, or a heading and a line for each."""
+        if len(self.faults) == 1:
+            return self.faults[0]
+        lines = [f"- {fault}" for fault in self.faults]
+        return "\n".join([f"{len(lines)} faults", *lines])
+
+
+def _place_of(keys: Iterable[str], files: Sequence[Path]) -> str:
+    """Return the file and line of the first of some keys that a file has; "" without."""
+    return next(filter(None, (place_of(key, files) for key in keys)), "")
+
+
+def _listed(known: Known, files: Sequence[Path]) -> list[str]:
+    """Return the messages of the faults of a plan.
+
+    Faults of one key are one fault, in the first cell that has it. So are equal
+    messages; they have the places of all their keys.
+    """
+    stated = explicit_values(known.configuration)
+    by_message: dict[str, list[CellFault]] = {}
+    roots = set[str]()
+    for fault in known.faults:
+        root = next((key for key in fault.keys if _has_key(stated, key)), "")
+        if root in roots:
+            continue
+        if root:
+            roots.add(root)
+        by_message.setdefault(fault.message, []).append(fault)
+    texts = []
+    for message, faults in by_message.items():
+        location = f" [in {faults[0].location}]" if faults[0].location else ""
+        places = [_place_of(fault.keys, files) for fault in faults]
+        stated_places = "; ".join(dict.fromkeys(filter(None, places)))
+        text = f"{message}{location}"
+        texts.append(f"{text} ({stated_places})" if stated_places else text)
+    return texts
+
+
+def _has_key(values: Any, key: str) -> bool:
+    """Return whether nested values have a dotted key; a key may have dots itself."""
+    if not isinstance(values, Mapping):
+        return False
+    if key in values:
+        return True
+    return any(
+        key.startswith(f"{name}.") and _has_key(inner, key[len(name) + 1 :])
+        for name, inner in values.items()
+    )
 
 
 def _make_plan(known: Known, owned: Collection[str]) -> Plan:
@@ -75,6 +138,8 @@ def _make_plan(known: Known, owned: Collection[str]) -> Plan:
         if experiment is not None
         for item in _items_of(known, paper, experiment)
     }
+    if known.faults:
+        return Plan(items=items, runs={})
     runs = _with_references(items.values())
     notices = [
         notice
@@ -135,9 +200,12 @@ def _items_of(
         for name, spec in getattr(experiment, group).items():
             if spec is not None:
                 where = f"experiments.{paper}.{group}.{name}"
-                yield _plan_item(
-                    ItemContext(known, paper, experiment, spec, where), name
-                )
+                context = ItemContext(known, paper, experiment, spec, where)
+                try:
+                    yield _plan_item(context, name)
+                except BenchError as error:
+                    key = error.key if isinstance(error, KeyFault) else where
+                    known.faults.append(CellFault(str(error), "", (key,)))
 
 
 def _plan_item(item: ItemContext, name: str) -> PlannedItem:
@@ -149,7 +217,7 @@ def _plan_item(item: ItemContext, name: str) -> PlannedItem:
     else:
         kind = spec.kind
         cells = _cells_of_figure(item, spec)
-    if not cells:
+    if not cells and not item.known.faults:
         raise BenchError(
             f"{item.where} has no cell left: give it a series that is not null, or set"
             f" {item.where} to null"
@@ -178,13 +246,14 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
         for name, series in item.series.items():
             followed = _searched_cells(followed_tables[name], task, name)
             count = sum(len(cell.runs) for cell in followed)
-            compared = [
+            tried_cells = [
                 TableCell(
                     item, task, name, series, point=point, tried=tried, followed=count
-                ).plan()
+                )
                 for point, tried in _tried(series.search)
             ]
-            if series.search is not None:
+            compared = item.known.planned(tried_cells)
+            if series.search is not None and len(compared) == len(tried_cells):
                 check_search(
                     [cell.runs[0] for cell in (*compared, *followed)],
                     f"{item.where}.series.{name}.search",
@@ -294,9 +363,10 @@ def _cells_of_figure(item: ItemContext, spec: FigureSettings) -> list[PlannedCel
                 TableCell(item, spec.task, name, series, x=x, further=overlay)
                 for x, overlay in zip(values, further, strict=True)
             ]
-        planned += [cell.plan() for cell in cells]
-        if spec.kind != "sweep":
-            _check_columns(spec, series, planned[-1].runs[0], where)
+        of_series = item.known.planned(cells)
+        planned += of_series
+        if of_series and spec.kind != "sweep":
+            _check_columns(spec, series, of_series[-1].runs[0], where)
     return planned
 
 
