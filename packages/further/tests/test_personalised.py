@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.errors import BenchError
 from dpfedbench.papers import METHODS
 from dpfedbench.training.client_updates.local_model import LocalClient, LocalModel
 from dpfedbench.training.client_updates.model_difference import ModelDifference
@@ -237,22 +238,37 @@ def test_personal_models_cost_no_epsilon_beyond_the_sums(name, silos, tmp_path):
     assert epsilons[0] == epsilons[1]
 
 
-def test_head_is_in_no_release_of_fedrep(silos, tmp_path):
-    """Its coordinates stay as they were initialised."""
-    rounds = rounds_of(private_run("fedrep"), silos, tmp_path)
+def check_head_stays(run, silos, folder):
+    """Check that no release has the head, whose coordinates stay as initialised."""
+    rounds = rounds_of(run, silos, folder)
     before = rounds.theta.clone()
     take_rounds(rounds, 3)
     head = torch.from_numpy(rounds.net.mask("head"))
-    assert {line.dimension for line in ledger_in(tmp_path)} == {int((~head).sum())}
+    assert {line.dimension for line in ledger_in(folder)} == {int((~head).sum())}
     assert torch.equal(rounds.theta[head], before[head])
     assert not torch.equal(rounds.theta[~head], before[~head])
 
 
+def test_head_is_in_no_release_of_fedrep(silos, tmp_path):
+    check_head_stays(private_run("fedrep"), silos, tmp_path)
+
+
 def test_head_that_leaks_into_the_sum_is_noticed(silos, tmp_path, monkeypatch):
     """The planted fault: clients share the whole model."""
+    run = private_run("fedrep")
     monkeypatch.setattr(DpFedRep, "shared", "all")
     with pytest.raises(AssertionError):
-        test_head_is_in_no_release_of_fedrep(silos, tmp_path)
+        check_head_stays(run, silos, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("head-then-body", "share all: take the method"), ("no-message", "sends nothing")],
+)
+@pytest.mark.parametrize("method", ["fedavg", "dp-fedavg"])
+def test_update_of_another_method_is_refused(method, kind, message):
+    with pytest.raises(BenchError, match=message):
+        difference_config({"method": method}, {"client_update": {"kind": kind}})
 
 
 def own_weights(rounds):

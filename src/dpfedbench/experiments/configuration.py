@@ -272,11 +272,12 @@ class TableSettings(Settings):
     share_of: str | None = setting(
         None, doc="show accuracies in percent of this series' accuracy, seed by seed"
     )
-    columns: tuple[Literal["weights", "seconds"], ...] = setting(
+    columns: tuple[Literal["weights", "seconds", "personal"], ...] = setting(
         (),
         doc=(
-            "further columns: weights of the model, seconds of training; means over"
-            " seeds"
+            "further columns, means over seeds: weights of the model, seconds of"
+            " training; personal: accuracy of the clients' own models, of their worst"
+            " tenth, and its spread over clients"
         ),
     )
     series: dict[Name, Series | None] = setting(doc="rows by name; null removes a row")
@@ -322,6 +323,13 @@ class YAxis(Settings):
     """Vertical axis of a figure."""
 
     label: str = setting(doc="label of the axis")
+    show: Literal["accuracy", "personal"] = setting(
+        "accuracy",
+        doc=(
+            "for a sweep: accuracy of the server's model; personal: of the clients'"
+            " own models and, dashed, of their worst tenth"
+        ),
+    )
     scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
 
 

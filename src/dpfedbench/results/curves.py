@@ -19,6 +19,9 @@ from dpfedbench.results.summary import each_row
 from dpfedbench.training.accounts import planned_deltas
 from dpfedbench.training.history import read_history
 
+_PERSONAL = {"personal_accuracy": "", "personal_worst_tenth": ", worst tenth"}
+"""Columns of the clients' own models, with what a label adds for each."""
+
 
 def each_curve(points: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the points of each curve."""
@@ -28,28 +31,36 @@ def each_curve(points: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the points of a sweep: accuracy in percent over the swept values, or over
-    an ε.
+    an ε; or the accuracy of the clients' own models, and of their worst tenth.
 
     Over an ε, a series that claims no privacy is a level line. A point without a finite
     proven ε lies at infinity: the CSV has it, and the axis has no place for it.
     """
     columns = {"value": "x", "epsilon_proven": "epsilon_proven_high"}
     shown = item.spec["x"].get("show", "value")
-    points = rows.assign(
-        x=rows[columns.get(shown, shown)],
-        curve="accuracy",
-        value=rows["accuracy"],
-        low=rows["accuracy_low"],
-        high=rows["accuracy_high"],
-    )
-    return _in_order(points.assign(is_dashed=points["x"].isna()))
+    rows = rows.assign(x=rows[columns.get(shown, shown)])
+    curves = _PERSONAL
+    if item.spec["y"].get("show", "accuracy") == "accuracy":
+        curves = {"accuracy": ""}
+    points = [
+        rows.assign(
+            curve=name,
+            label=rows["label"] + addition,
+            value=rows[name],
+            low=rows[f"{name}_low"],
+            high=rows[f"{name}_high"],
+            is_dashed=rows["x"].isna() | bool(addition),
+        )
+        for name, addition in curves.items()
+    ]
+    return _in_order(pd.concat(points))
 
 
 def _in_order(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points of each series from left to right."""
     number = pd.factorize(points["series"])[0]
     points = points.assign(number=number)
-    return points.sort_values(["number", "x"], ignore_index=True)
+    return points.sort_values(["number", "curve", "x"], ignore_index=True)
 
 
 def history_points(item: Item, rows: pd.DataFrame, results: str | Path) -> pd.DataFrame:

@@ -93,6 +93,8 @@ def draw(item: Item, points: pd.DataFrame, printed: pd.DataFrame, notes: str) ->
     has_marks = item.kind == "sweep" or "key" in item.spec["x"]
     for index, curve in enumerate(each_curve(points)):
         first = curve.iloc[0]
+        if item.kind == "sweep":  # the curves of a series have one colour
+            index = int(first["number"])
         marker = ""
         if has_marks:
             marker = MARKERS[index % len(MARKERS)]
@@ -213,6 +215,7 @@ def _epsilon_notes(rows: pd.DataFrame, points: pd.DataFrame) -> Iterator[str]:
     deltas = sorted({f"{delta:g}" for delta in rows["delta"].dropna()})
     if deltas:
         yield f"ε at δ = {', '.join(deltas)}."
+    points = points.drop_duplicates(["series", "x"])  # not of each curve of a series
     for label, curve in points.groupby("label", sort=False):
         if (curve["unit"] == "").all():
             yield f"{label}: claims no privacy."

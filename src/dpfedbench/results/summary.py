@@ -9,6 +9,8 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
 - `test_count`: tested tasks or records of all seeds.
 - `milliseconds`, `validation_accuracy`, each with `_low` and `_high`: intervals over
   seeds; NaN where a seed has no value.
+- `personal_accuracy`, `personal_worst_tenth`, each with `_low` and `_high`: intervals
+  over seeds. `personal_spread`: its mean over seeds.
 - `parameters`, `seconds`: means over seeds; NaN where a seed has no value. `rounds`:
   the mean number of rounds that were run. `cohort`: configured clients or records a
   round.
@@ -36,6 +38,14 @@ from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 _KEY = ["paper", "item", "cell"]
 """Columns that the seeds of one cell share and no other cell has."""
 _COHORT = "participation.cohort"
+_OVER_SEEDS = (
+    "milliseconds",
+    "validation_accuracy",
+    "accuracy",
+    "personal_accuracy",
+    "personal_worst_tenth",
+)
+"""Columns with an interval over seeds."""
 
 
 def read_rows(
@@ -133,6 +143,7 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
         test_count=("test_count", "sum"),
         rounds=("rounds_run", "mean"),
         parameters=("parameters", _mean),
+        personal_spread=("personal_spread", _mean),
         seconds=("seconds", _mean),
         accuracies=("accuracy", tuple),
         notices=("notices", _different_notices),
@@ -152,7 +163,7 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     for name in ("claimed", "proven"):
         rows[f"{name}_status"] = rows[f"{name}_status"].replace("", "none")
         rows[f"{name}_excess"] = ""
-    for name in ("milliseconds", "validation_accuracy", "accuracy"):
+    for name in _OVER_SEEDS:
         intervals = pd.DataFrame(
             [interval_columns(name, values) for _, values in groups[name]], rows.index
         )

@@ -41,6 +41,11 @@ _TIME_NOTE = (
     " validation. It was measured on the machine and with the threads that"
     " training.json names; the papers used other machines."
 )
+_PERSONAL_NOTE = (
+    "Own models are those that the clients use themselves, tested on records of each"
+    " client that training leaves out; spread is the standard deviation over clients."
+    " Only the simulation knows these numbers, and no ε covers them."
+)
 _EPSILON_NOTE = (
     "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range"
     " the CSV has the upper end. An ε is proved unless another word stands beside it;"
@@ -214,6 +219,8 @@ def _notes(table: Table) -> Iterator[str]:
         yield _TIME_NOTE
     else:
         yield from _accuracy_notes(table)
+    if "personal" in table.options:
+        yield _PERSONAL_NOTE
     yield _EPSILON_NOTE
     for row in each_row(rows):
         if row.claimed_explanation:

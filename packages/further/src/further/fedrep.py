@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
+from dpfedbench.config.rules import Rule
 from dpfedbench.papers.federated_averaging import DpFedAvg, FedAvg
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training.client_updates.model_difference import DifferenceUpdate
@@ -40,6 +41,15 @@ class HeadThenBody(DifferenceUpdate):
     sends = "body-difference-sum"
     any_size = True
     keeps_state = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda update, run: run.shared != "body",
+            "client_update.kind {part.kind} trains a head for each client, but the"
+            " clients of {run.name} share {run.shared}: take the method fedrep or"
+            " dp-fedrep",
+        ),
+    )
 
     head_steps: int = setting(10, ge=1, le=100_000, doc="steps of the head in a round")
     head_rate: float = setting(

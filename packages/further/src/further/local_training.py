@@ -9,8 +9,9 @@ records. The initial weights are random, and the same for all clients.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import torch
 from dpfedbench.papers.federated_averaging import FedAvg
 from dpfedbench.parts.server.server_step import Step
@@ -25,6 +26,15 @@ class NoMessage(ModelDifference):
     """Nothing: clients take their steps for themselves, from the initial weights."""
 
     kind: Literal["no-message"] = "no-message"  # type: ignore[assignment]  # each kind has its name
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *ModelDifference.rules,
+        Rule(
+            lambda update, run: run.name != "local-training",
+            "client_update.kind {part.kind} sends nothing to the server of {run.name}:"
+            " take the method local-training",
+        ),
+    )
 
     def contributions(
         self, model: LocalModel, cohort: Sequence[LocalClient], index: int
