@@ -15,6 +15,7 @@ from dpsum.ledger import read_ledger
 from dpwatch.__main__ import main
 from dpwatch.adapters.watch import guarded
 from dpwatch.check.command import check
+from dpwatch.check.pitfalls import PITFALLS as TITLES
 from dpwatch.check.text_search import findings_of
 
 RIGHT = PITFALLS / "right"
@@ -32,25 +33,104 @@ PLANTED = {
     "opacus/noise_used_again": ("nothing proven", "was used before"),
     "opacus/cross_example_operations": ("look", "Cross-example operations"),
     "opacus/auxiliary_information": ("look", "Auxiliary information"),
+    "flower/division_by_batch_size": ("look", "Division by batch size"),
+    "flower/sensitivity_alignment": ("nothing proven", "weighted by"),
+    "flower/not_finite": ("nothing proven", "not finite"),
+    "flower/auxiliary_information": ("nothing proven", "without noise"),
+    "jax/division_by_batch_size": ("nothing proven", "Division by batch size"),
+    "jax/sensitivity_alignment": ("nothing proven", "Sensitivity alignment"),
+    "jax/accounting_mismatch": ("nothing proven", "batch selection mismatch"),
+    "jax/private_metadata": ("nothing proven", "private metadata"),
+    "jax/neighboring_relation": ("nothing proven", "Neighboring relation"),
+    "jax/empty_or_not_finite": ("nothing proven", "non-finite gradients"),
+    "jax/gradient_accumulation": ("nothing proven", "Gradient accumulation"),
+    "jax/cross_example_operations": ("nothing proven", "Cross-example"),
+    "jax/auxiliary_information": ("nothing proven", "Auxiliary information"),
     "torch/sensitivity_alignment": ("nothing watched", "Sensitivity alignment"),
     "torch/division_by_batch_size": ("nothing watched", "Division by batch size"),
     "torch/gradient_accumulation": ("nothing watched", "Gradient accumulation"),
 }
 
 
-def titles(report):
-    from dpwatch.check.pitfalls import PITFALLS as TITLES
+# Scripts whose name is not that of their pitfall.
+OTHER_NAMES = {
+    "loss_reduction": "division-by-batch-size",
+    "half_the_noise": "sensitivity-alignment",
+    "empty_batches": "empty-or-not-finite",
+    "not_finite": "empty-or-not-finite",
+    "noise_used_again": "gradient-accumulation",
+}
+PAGE = Path(__file__).parents[1] / "docs" / "pitfalls.md"
 
+
+def page_row(pitfall):
+    """Return the row of a pitfall in the page: its scripts, and the verdict of each."""
+    cells = [TITLES[pitfall]]
+    for library in ("jax", "opacus", "flower", "torch"):
+        verdicts = [
+            f"`{name.partition('/')[2]}`: {verdict}"
+            for name, (verdict, _) in PLANTED.items()
+            if name.startswith(f"{library}/") and pitfall_of(name) == pitfall
+        ]
+        cells.append("; ".join(verdicts) or "–")
+    return f"| {' | '.join(cells)} |"
+
+
+def pitfall_of(name):
+    stem = name.partition("/")[2]
+    return OTHER_NAMES.get(stem, stem.replace("_", "-"))
+
+
+def test_page_has_what_the_check_says_of_each_pitfall():
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    for pitfall in TITLES:
+        assert page_row(pitfall) in page
+    planted = {pitfall_of(name) for name in PLANTED if name.startswith("jax/")}
+    assert planted == set(TITLES)
+
+
+def titles(report):
     return ", ".join(TITLES[found["pitfall"]] for found in report["findings"])
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize(
+    "name", [name for name in PLANTED if not name.startswith("jax/")]
+)
 def test_check_catches_a_planted_pitfall(name, tmp_path):
+    if name.startswith("flower/"):
+        pytest.importorskip("flwr")
     report = check_script(PITFALLS / f"{name}.py", tmp_path)
     verdict, words = PLANTED[name]
     assert report["exit_code"] == 0, (tmp_path / "output.txt").read_text()
     assert report["verdict"] == verdict, report["why"]
     assert words in f"{report['why']} {titles(report)}"
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if name.startswith("jax/")])
+def test_text_search_finds_each_pitfall_in_jax_privacy(name):
+    """Without the library: each script has one finding, and the right one has none."""
+    (found,) = findings_of(PITFALLS / f"{name}.py")
+    assert TITLES[found.pitfall].endswith(PLANTED[name][1]) or (
+        PLANTED[name][1] in TITLES[found.pitfall]
+    )
+    assert findings_of(PITFALLS / "jax" / "right.py") == []
+
+
+def test_check_refuses_a_jax_privacy_training():
+    """In a process of its own: jax has threads, which do not survive a fork."""
+    pytest.importorskip("jax_privacy")
+    script = PITFALLS / "jax" / "gradient_accumulation.py"
+    report = check([sys.executable, str(script)])
+    assert report["exit_code"] == 0
+    assert report["verdict"] == PLANTED["jax/gradient_accumulation"][0]
+    assert "compiled code" in report["why"]
+    assert "Gradient accumulation" in titles(report)
+
+
+def test_check_raises_no_alarm_for_a_right_flower_server(tmp_path):
+    pytest.importorskip("flwr")
+    report = check_script(PITFALLS / "flower" / "right.py", tmp_path)
+    assert (report["verdict"], report["findings"]) == ("proven", []), report["why"]
 
 
 @pytest.mark.parametrize(

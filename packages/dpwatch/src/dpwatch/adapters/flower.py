@@ -121,7 +121,7 @@ class StrategyWatch(Watch):
             / strategy.num_sampled_clients,
         )
         super().__init__(ledger, metrics)
-        self._strategy = strategy
+        self.strategy = strategy
         self._rounds = rounds
         self._cohorts = cohorts
         self._examples = examples
@@ -179,7 +179,7 @@ class StrategyWatch(Watch):
             and drawn[0][0] == nodes
             and sorted(drawn[0][1]) == sorted(cohort)
         )
-        self._threshold = float(self._strategy.clipping_norm)
+        self._threshold = float(self.strategy.clipping_norm)
         self._mean = None
         self._count = None
         self._before = arrays.to_numpy_ndarrays()
@@ -235,7 +235,7 @@ class StrategyWatch(Watch):
         fraction = float(inner(count, total))
         self._count = (
             fraction * total - count,
-            float(self._strategy.clipped_count_stddev),
+            float(self.strategy.clipped_count_stddev),
         )
         return fraction
 
@@ -254,7 +254,7 @@ class StrategyWatch(Watch):
     def _write(self, after: Arrays, metrics: list[str]) -> None:
         assert self._mean is not None
         updates, weights, mean = self._mean
-        strategy = self._strategy
+        strategy = self.strategy
         threshold = self._threshold
         factor, reasons = self._factor(weights)
         reasons += _norms(updates, self._before, threshold)
@@ -351,10 +351,10 @@ class StrategyWatch(Watch):
         ]
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
-        return release_of(self._strategy)
+        return release_of(self.strategy)
 
     def claim(self) -> Claim | None:
-        accountant = getattr(self._strategy, "accountant", None)
+        accountant = getattr(self.strategy, "accountant", None)
         if accountant is None:
             return None
         sampling = accountant.config.sampling_method.value

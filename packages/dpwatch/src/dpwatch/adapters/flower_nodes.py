@@ -6,6 +6,7 @@ import copy
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,16 @@ class InProcess(Grid):
     Args:
         app: app of the clients, called with its mods as Flower's supernode does.
         nodes: `context.node_config` of each node, by its id.
+        run_config: `context.run_config` of each node.
     """
 
-    def __init__(self, app: ClientApp, nodes: Mapping[int, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        app: ClientApp,
+        nodes: Mapping[int, dict[str, Any]],
+        *,
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
         self._app = app
         _identify()
         self._contexts = {
@@ -45,7 +53,7 @@ class InProcess(Grid):
                 node_id=node,
                 node_config=dict(config),
                 state=RecordDict(),
-                run_config={},
+                run_config=dict(run_config or {}),
             )
             for node, config in nodes.items()
         }
@@ -57,8 +65,8 @@ class InProcess(Grid):
 
     @property
     def run(self) -> Any:
-        """Return None: there is one run, without metadata."""
-        return None
+        """Return the one run, with its id alone."""
+        return SimpleNamespace(run_id=1)
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         """Refuse: strategies create messages themselves."""

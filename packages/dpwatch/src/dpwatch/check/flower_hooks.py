@@ -38,6 +38,7 @@ def _watch_strategies(strategy: Any, session: Session) -> None:
             session.attempt("flwr", _begin, session, self, num_rounds)
         result = start(self, grid, initial_arrays, num_rounds, *args, **kwargs)
         session.attempt("flwr", _claim, session, self)
+        session.attempt("flwr", _compare_noise, session, self)
         return result
 
     strategy.start = watched
@@ -61,6 +62,29 @@ def _claim(session: Session, strategy: Any) -> None:
     if accountant is not None:
         delta = float(accountant.config.target_delta)
         session.claim("flwr", accountant.get_epsilon(delta), delta)
+
+
+def _compare_noise(session: Session, strategy: Any) -> None:
+    """Note noise that is less, over what one client moves, than the strategy states."""
+    for _, _, watch in session.watches:
+        if not hasattr(watch, "strategy") or watch.strategy is not strategy:
+            continue
+        stated = float(strategy.noise_multiplier)
+        multipliers = [
+            line.noise_multiplier for line in watch.releases() if not line.reason
+        ]
+        least = min(multipliers, default=stated)
+        if least < stated * (1 - 1e-6):
+            session.say(
+                "finding",
+                pitfall="division-by-batch-size",
+                place=type(strategy).__name__,
+                text=(
+                    f"the noise is {least:.4g} times what one client moves, and not the"
+                    f" stated {stated:.4g}: num_sampled_clients is not the number of"
+                    " clients in the mean"
+                ),
+            )
 
 
 def _watch_mods(mod: Any, session: Session) -> None:

@@ -32,6 +32,7 @@ from types import ModuleType
 from typing import Any
 
 HOOKS = {
+    "dpsum.ledger": "dpsum_hooks",
     "opacus.privacy_engine": "opacus_hooks",
     "torch.optim.optimizer": "torch_hooks",
     "flwr.serverapp.strategy.strategy": "flower_hooks",
@@ -40,6 +41,7 @@ HOOKS = {
     "flwr.server.strategy.dp_adaptive_clipping": "flower_hooks",
     "flwr.server.strategy.dpfedavg_fixed": "flower_hooks",
     "flwr.server.strategy.dpfedavg_adaptive": "flower_hooks",
+    "jax_privacy.noise_addition": "jax_hooks",
     "pfl.algorithm.base": "pfl_hooks",
     "pfl.data.sampling": "pfl_hooks",
 }

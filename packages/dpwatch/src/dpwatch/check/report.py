@@ -27,8 +27,10 @@ _BRACKET = 0.02
 """Share by which a claim may be below the proven high end: the width of its bracket."""
 
 _LIBRARIES = {"opacus": "Opacus", "flwr": "Flower", "pfl": "pfl-research"}
+"""Names of the libraries, where they are not those of their modules."""
 
 _NOT_SEEN = {
+    "dpsum": ("whether the code does what the lines of its own ledger say",),
     "opacus": (
         "gradients that reach the model without the private optimiser",
         "several copies of a record in the data",
