@@ -37,13 +37,19 @@ for stage in (
 
 
 rule all:
-    """Make every table and figure of every paper, the page that shows them, and their provenance."""
+    """Make every table and figure of every paper, the page that shows them, and their provenance.
+
+    `--config only=NAME,NAME` makes those of some experiments, each with a page of its own.
+    """
     default_target: True
     input:
-        PLANNED.targets(),
-        [
-            f"{REPORT}/{name}"
-            for name in ("runs.parquet", "provenance.json", "index.html")
+        [target for name in ONLY for target in PLANNED.experiment_targets(name)]
+        or [
+            *PLANNED.targets(),
+            *(
+                f"{REPORT}/{name}"
+                for name in ("runs.parquet", "provenance.json", "index.html")
+            ),
         ],
 
 
@@ -59,12 +65,11 @@ rule libraries:
         [f"{REPORT}/tables/libraries.{kind}" for kind in ("csv", "md")],
 
 
-# A target for each paper makes its tables, figures and page: `snakemake dp_fedmeta`.
+# A target for each experiment makes its tables, figures, page, data frames and archive: `snakemake dp_fedmeta`.
 for paper in PAPERS:
 
     rule:
         name:
             paper.replace("-", "_")
         input:
-            PLANNED.targets(paper),
-            f"{REPORT}/{paper}.html",
+            PLANNED.experiment_targets(paper),

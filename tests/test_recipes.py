@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.calls import ROOT, call_snakemake
+from dpfedbench import load_runs
+from dpfedbench.command import snakemake_words
+from dpfedbench.verification import compare
+from tests.calls import call_snakemake
 from tests.pages import code_blocks, rows_of
 from tests.shipped import without_others
 
@@ -44,10 +49,9 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             command = [sys.executable, "-c", block.text]
             subprocess.run(command, env=os.environ | environment, check=True)
     (folder / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
-    preset = str(ROOT / "config/presets/real.yaml")
-    options = ["--snakefile", str(ROOT / "Snakefile")]
-    options += ["--configfile", preset, "mine.yaml", "tiny.yaml", "--"]
-    targets = ["mine", "results/real/export/mine/noise.pdf"]
+    given = "run mine.yaml --preset real --configfile tiny.yaml"
+    options = snakemake_words(given.split())
+    targets = ["all", "results/real/export/mine/noise.pdf"]
     done = call_snakemake(*options, *targets, folder=folder, **environment)
     assert done.returncode == 0, done.stderr
     return folder / "results" / "real"
@@ -89,4 +93,26 @@ def test_recipe_target_has_its_privacy_table_and_page(followed: Path) -> None:
         # One correct audit in twenty is a little above the proven epsilon.
         limit = 1.2 * float(row["epsilon_proven_high"])
         assert 0 <= float(row["epsilon_audited"]) <= limit
-    assert "My pictures" in (followed / "mine.html").read_text(encoding="utf-8")
+
+
+def test_recipe_makes_page_frames_and_archive_of_it_alone(followed: Path) -> None:
+    """No job of another paper has run: the frame has every run that exists, and its runs
+    are those of the file: 4 configurations and one seed.
+    """
+    folder = followed / "experiments" / "mine"
+    runs = load_runs(folder)
+    configurations = (followed.parent / "runs").glob("*/*/*/*/seed*")
+    assert set(runs["folder"]) == set(map(str, configurations))
+    assert sorted(runs["method"]) == ["dp-agr"] * 3 + ["random"]
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "My pictures" in page
+    assert "DP-MAML" not in page
+    links = re.findall(r'<a[^>]* href="([^"#][^"]*)"', page)
+    assert len(links) > 10
+    assert all((folder / link).is_file() for link in links)
+    archive = folder / "results.zip"
+    with zipfile.ZipFile(archive) as packed:
+        names = set(packed.namelist())
+    assert "experiments/mine/index.html" in names
+    assert "tables/mine/accuracy.csv" in names
+    assert list(compare(archive, folder)) == []

@@ -1,6 +1,7 @@
 """The command `dpfedbench`: runs the packaged workflow with the options of Snakemake.
 
-dpfedbench run [--preset NAME] [targets and options of Snakemake]
+dpfedbench run FILE.yaml    makes the experiments of a file, and no other experiment
+dpfedbench run [--preset NAME]    makes every table and figure of all papers
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
 dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
 dpfedbench compare A B      prints what differs between two archives or results folders
@@ -13,7 +14,7 @@ dpfedbench where            prints the path of the Snakefile, for `module` in an
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dpfedbench.errors import BenchError
@@ -21,14 +22,28 @@ from dpsum.terminal import write_utf8, written
 
 PACKAGE = Path(__file__).resolve().parent
 USAGE = (
-    "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results"
-    " go to the folder results/ here. For example: dpfedbench run --preset smoke"
-    " --dry-run. dpfedbench where prints the place of its Snakefile; dpfedbench"
-    " histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS]"
-    " log finished runs; compare A B prints what differs between two results.zip or"
-    " results folders; methods lists the methods; data the real data sets; and data"
-    " --check PRESET the files that a preset lacks"
+    "usage: dpfedbench run [FILE.yaml ...] [--preset NAME] [targets and options of"
+    " Snakemake]; dpfedbench run --help explains it. dpfedbench where prints the place"
+    " of its Snakefile; dpfedbench histories tensorboard FOLDER [RESULTS] and histories"
+    " mlflow EXPERIMENT [RESULTS] log finished runs; compare A B prints what differs"
+    " between two results.zip or results folders; methods lists the methods; data the"
+    " real data sets; and data --check PRESET the files that a preset lacks"
 )
+_RUN_USAGE = (
+    "dpfedbench run [FILE.yaml ...] [--preset NAME] [--configfile FILE ...]"
+    " [--config KEY=VALUE ...] [targets and options of Snakemake]"
+)
+_RUN_HELP = """\
+Run experiments; results go to the folder results/ here.
+
+  dpfedbench run mine.yaml              the experiments that mine.yaml makes, alone: tables,
+                                        figures, and in results/experiments/NAME/ page,
+                                        data frames and archive
+  dpfedbench run mine.yaml --dry-run    the jobs of that, and the hours that they take
+  dpfedbench run mine.yaml cost         the hours of its trainings, timed on this machine
+  dpfedbench run --preset smoke         every table and figure of all papers, at the sizes
+                                        of a preset; without --preset at small sizes
+"""
 
 
 def workflow_folder() -> Path:
@@ -42,29 +57,72 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
 
     Raises:
         BenchError: the command is not `run`.
-        SystemExit: there is no such preset.
+        SystemExit: there is no such preset, or `--help` was printed.
     """
     if not arguments or arguments[0] != "run":
         raise BenchError(USAGE)
     root = workflow_folder()
     presets = {path.stem: path for path in (root / "config/presets").glob("*.yaml")}
-    parser = argparse.ArgumentParser("dpfedbench run", add_help=False)
-    parser.add_argument("--preset", choices=sorted(presets))
-    parser.add_argument(
-        "--configfile", "--configfiles", nargs="+", action="extend", default=[]
-    )
-    known, words = parser.parse_known_args(arguments[1:])
-    files = known.configfile
+    known, words = _run_parser(presets).parse_known_args(arguments[1:])
+    # --config takes every word up to the next option, targets and files too.
+    values = [word for word in known.config if "=" in word]
+    words = [word for word in known.config if "=" not in word] + words
+    experiments = [word for word in words if _is_experiment_file(word)]
+    targets_and_options = [word for word in words if word not in experiments]
+    files = [*experiments, *known.configfile]
     if known.preset:
-        files = [str(presets[known.preset]), *files]
-    # --configfile takes every argument up to the next option, so that it has to stand
-    # before the targets.
+        files.insert(0, str(presets[known.preset]))
+    if experiments:
+        values.append("only=own")
+    # Each of these options takes every word up to the next option.
     return [
         *(["--configfile", *files] if files else []),
+        *(["--config", *values] if values else []),
         "--snakefile",
         str(root / "Snakefile"),
-        *words,
+        *targets_and_options,
     ]
+
+
+def _run_parser(presets: Collection[str]) -> argparse.ArgumentParser:
+    """Return the parser of the options of `dpfedbench run` that are not Snakemake's."""
+    parser = argparse.ArgumentParser(
+        usage=_RUN_USAGE,
+        description=_RUN_HELP,
+        epilog="All other words are Snakemake's: snakemake --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--preset",
+        choices=sorted(presets),
+        help="sizes and data sets of all experiments",
+    )
+    parser.add_argument(
+        "--configfile",
+        "--configfiles",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="further configuration, laid over the files before it",
+    )
+    parser.add_argument(
+        "--config",
+        "-C",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="single values of the configuration, laid over all files",
+    )
+    return parser
+
+
+def _is_experiment_file(word: str) -> bool:
+    """Whether a word is a configuration file, and no target or option of Snakemake."""
+    is_yaml = word.endswith((".yaml", ".yml")) and "=" not in word
+    return is_yaml and not word.startswith(("-", "results/"))
 
 
 def _histories(given: Sequence[str]) -> int:

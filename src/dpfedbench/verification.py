@@ -174,6 +174,18 @@ def compare(first: str | Path, second: str | Path) -> Iterator[str]:
             yield f"only in {path}: {len(alone)} cells of {', '.join(items)}"
 
 
+def _frames_of_archive(path: str | Path) -> zipfile.Path:
+    """Return the folder of the frames in an archive. That of one experiment has them in
+    experiments/NAME/.
+    """
+    root = zipfile.Path(path)
+    experiments = root / "experiments"
+    if (root / RUNS_FILE).exists() or not experiments.exists():
+        return root
+    (folder,) = experiments.iterdir()
+    return folder
+
+
 def _read_cells(path: str | Path) -> pd.DataFrame:
     """Return one row for each cell of an archive or results folder, as
     `summary.summarize`.
@@ -182,7 +194,7 @@ def _read_cells(path: str | Path) -> pd.DataFrame:
         BenchError: it is no archive or results folder.
     """
     try:
-        root = Path(path) if Path(path).is_dir() else zipfile.Path(path)
+        root = Path(path) if Path(path).is_dir() else _frames_of_archive(path)
         runs, cells = (
             pd.read_parquet(io.BytesIO((root / name).read_bytes()))
             for name in (RUNS_FILE, CELLS_FILE)

@@ -4,17 +4,20 @@ Each function takes Snakemake's `workflow` object, whose plan of jobs (`workflow
 is complete by then.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.job_descriptions import JobDescriptions
 from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.run import Run
 from workflow_jobs.cluster import check_slurm
-from workflow_jobs.terminal import JobTimes, TerminalHandler
+from workflow_jobs.terminal import JobTimes, TerminalHandler, duration_text
 from workflow_jobs.warm import FEWEST, WARM
 
 NICENESS = 10
@@ -109,6 +112,45 @@ def order_jobs(
     for priority, job in enumerate(waiting, start=1):
         if dag.priority(job) < job.HIGHEST_PRIORITY:  # --prioritize of the user
             dag._priority[job] = priority
+
+
+class DryRunEstimate(logging.Filter):
+    """Filter of Snakemake's logger that adds the estimated time to the table of jobs.
+
+    Args:
+        workflow: Snakemake's workflow.
+        descriptions: texts and times of the jobs.
+    """
+
+    def __init__(self, workflow: Any, descriptions: JobDescriptions) -> None:
+        super().__init__()
+        self._workflow = workflow
+        self._descriptions = descriptions
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add a line to the record that has the table; pass all records."""
+        if getattr(record, "event", None) == LogEvent.RUN_INFO:
+            record.msg = f"{record.msg}\n{self._line()}\n"
+        return True
+
+    def _line(self) -> str:
+        jobs = list(self._workflow.dag.needrun_jobs())
+        training = 0.0
+        total = 0.0
+        for job in jobs:
+            seconds = self._descriptions.seconds(job.rule.name, job.wildcards_dict)
+            total += seconds
+            if job.rule.name == "train":
+                training += seconds
+        cores = max(1, self._workflow.cores or 1)
+        noun = "core" if cores == 1 else "cores"
+        share = round(100 * training / total) if total else 0
+        return (
+            f"Estimated time: {duration_text(total / cores)} on {cores} {noun}, if they"
+            f" have nothing else to do; {share} % of it is training. Where the target"
+            " `cost` has not timed a kind of work here, a reference machine's rates"
+            " count."
+        )
 
 
 def remove_default_rate_limit(workflow: Any) -> None:

@@ -31,6 +31,9 @@ LIBRARIES = {
 # These are of terminal.smk and machine.smk; each configfile brings them back.
 config.pop("terminal", None)
 NICE = config.pop("nice", None)
+# `--config only=mine,theirs` restricts the default target and `cost` to these experiments; `only=own` to those that the
+# user's files make. It does not belong to the configuration either.
+only = str(config.pop("only", ""))
 LIBRARIES_CHOSEN = str(config.pop("libraries", ",".join(LIBRARIES))).split(",")
 if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
     sys.exit(
@@ -42,6 +45,7 @@ try:
         Configuration,
         check_folder,
         check_names,
+        choose_experiments,
         explicit_values,
     )
     from dpfedbench.data import DATASETS_TABLE
@@ -75,6 +79,7 @@ try:
     if workflow.exec_mode == ExecMode.DEFAULT:
         for notice in PLAN.notices:
             print(f"notice: {notice}", file=sys.stderr)
+    ONLY = choose_experiments(only, GIVEN, [paper for paper, _ in PLAN.items])
 except BenchError as error:
     # One line on stderr and exit code 1. Snakemake would show an exception with its own stack.
     sys.exit(f"configuration: {error}")
@@ -101,7 +106,7 @@ run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
 code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 # Texts and times of jobs, for the line of progress.
 DESCRIPTIONS = JobDescriptions(
-    PLAN, TITLES, (Path(REPORT, "cost_rates.csv"), REFERENCE_RATES)
+    PLAN, TITLES, [*PLANNED.rate_files(), REFERENCE_RATES]
 )
 
 

@@ -1,7 +1,7 @@
 """Export: figures as PDF files, and an archive of all results without models.
 
-Requires the same files as the figures. Makes export/PAPER/NAME.pdf and results.zip below results/ or results/PRESET/.
-Neither is part of the default target.
+Requires the same files as the figures. Makes export/PAPER/NAME.pdf, results.zip and experiments/PAPER/results.zip below
+results/ or results/PRESET/. Only the last is part of a target that has a name, that of the experiment.
 """
 
 
@@ -54,6 +54,19 @@ rule archive:
         runtime=5,
         gpu=0,
     params:
+        folder=REPORT,
         code=code_of("archive"),
     script:
         "../scripts/archive.py"
+
+
+use rule archive as archive_of_paper with:
+    input:
+        lambda wildcards: PLANNED.targets(wildcards.paper),
+        rules.collect_of_paper.output,
+        rules.page_of_paper.output,
+        rules.provenance_of_paper.output,
+    output:
+        f"{REPORT}/experiments/{{paper}}/results.zip",
+    log:
+        f"{REPORT}/experiments/{{paper}}/logs/archive.log",

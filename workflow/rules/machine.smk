@@ -1,7 +1,7 @@
 """Checks before the first job, and two commands about the results folder: `cost` and `verify`.
 
 Requires common.smk. `cost` also needs the data sets and partitions of all runs. Makes results/format.json, cost.csv and
-cost.md.
+cost.md; with `--config only=NAME`, the latter two in experiments/NAME/.
 """
 
 from dpfedbench.results_format import check_format, mark_format
@@ -12,6 +12,11 @@ try:
     check_format("results")
 except BenchError as error:
     sys.exit(f"results: {error}")
+
+
+# A dry run does not call `onstart`.
+if workflow.output_settings.dryrun and workflow.exec_mode == ExecMode.DEFAULT:
+    logger.addFilter(start.DryRunEstimate(workflow, DESCRIPTIONS))
 
 
 onstart:
@@ -37,13 +42,8 @@ onstart:
 rule cost:
     """Estimate the hours that all trainings of the configuration take on this machine, by method."""
     input:
-        images=[
-            f"{DATA.format(dataset=name)}/images.npy"
-            for name in sorted({run.dataset for run in PLAN.runs.values()})
-        ],
-        clients=[
-            f"results/clients/{folder}/clients.npz" for folder in PLANNED.partitions
-        ],
+        images=PLANNED.data_to_time(*ONLY)[0],
+        clients=PLANNED.data_to_time(*ONLY)[1],
     log:
         "results/logs/cost.log",
     localrule: True
@@ -55,8 +55,7 @@ rule cost:
         runtime=60,
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
     params:
-        runs=lambda wildcards: [run.plain() for run in PLAN.runs.values()],
-        report=lambda wildcards: REPORT,
+        reports=lambda wildcards: PLANNED.cost_reports(*ONLY),
         cores=lambda wildcards: workflow.cores,
     script:
         "../scripts/cost.py"

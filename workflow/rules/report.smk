@@ -1,8 +1,8 @@
 """Report: from finished runs to tables, figures, their provenance, and the page that shows them.
 
 Requires metrics, accounts and histories of the runs that are shown. Makes tables/, figures/, provenance.json and
-index.html below results/ or results/PRESET/. The page of one paper is PAPER.html. While papers are missing, index.html
-shows those that are finished, and so-far/N/ says which.
+index.html below results/ or results/PRESET/. What shows one experiment alone lies in experiments/NAME/: its page, data
+frames and provenance. While papers are missing, index.html shows those that are finished, and so-far/N/ says which.
 """
 
 
@@ -135,6 +135,23 @@ rule collect:
         "../scripts/collect.py"
 
 
+use rule collect as collect_of_paper with:
+    input:
+        lambda wildcards: PLANNED.files_to_collect(wildcards.paper),
+    output:
+        runs=f"{REPORT}/experiments/{{paper}}/runs.parquet",
+        csv=f"{REPORT}/experiments/{{paper}}/runs.csv",
+        cells=f"{REPORT}/experiments/{{paper}}/cells.parquet",
+    log:
+        f"{REPORT}/experiments/{{paper}}/logs/collect.log",
+    params:
+        runs=lambda wildcards: sorted(PLAN.runs_of(wildcards.paper)),
+        cells=lambda wildcards: PLANNED.cell_records(wildcards.paper),
+        papers={name: METHODS[name].paper for name in sorted(METHODS)},
+        audited_runs=lambda wildcards: PLANNED.audited_runs[wildcards.paper],
+        code=code_of("collect"),
+
+
 rule provenance:
     """Record the versions, machine and revision that made the tables and figures."""
     input:
@@ -161,9 +178,12 @@ use rule provenance as provenance_of_paper with:
     input:
         lambda wildcards: PLANNED.targets(wildcards.paper),
     output:
-        f"{REPORT}/tables/{{paper}}/provenance.json",
+        f"{REPORT}/experiments/{{paper}}/provenance.json",
     log:
-        f"{REPORT}/tables/{{paper}}/logs/provenance.log",
+        f"{REPORT}/experiments/{{paper}}/logs/provenance.log",
+    params:
+        preset=CONFIGURATION.preset,
+        stand_ins=lambda wildcards: PLANNED.stand_ins([wildcards.paper]),
 
 
 use rule provenance as provenance_so_far with:
@@ -207,6 +227,7 @@ rule page:
         shown=PLANNED.page_items(),
         cells=PLANNED.cell_records(),
         papers=PLANNED.page_papers(*PAPERS),
+        folder=REPORT,
         code=code_of("page"),
     script:
         "../scripts/page.py"
@@ -220,13 +241,14 @@ use rule page as page_of_paper with:
         published=ROOT / "config/published.csv",
         datasets=DATASETS_TABLE,
     output:
-        f"{REPORT}/{{paper}}.html",
+        f"{REPORT}/experiments/{{paper}}/index.html",
     log:
-        f"{REPORT}/logs/page-{{paper}}.log",
+        f"{REPORT}/experiments/{{paper}}/logs/page.log",
     params:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
         cells=lambda wildcards: PLANNED.cell_records(wildcards.paper),
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
+        folder=REPORT,
         code=code_of("page"),
 
 
@@ -248,4 +270,5 @@ use rule page as page_so_far with:
             *PLANNED.finished_papers(wildcards)
         ),
         missing=PLANNED.missing_titles,
+        folder=REPORT,
         code=code_of("page"),

@@ -10,4 +10,4 @@ if __name__ == "__main__":
         from dpfedbench.results.archive import write_archive
 
         archive = Path(snakemake.output[0])
-        write_archive(archive.parent, snakemake.input, archive)
+        write_archive(snakemake.params.folder, snakemake.input, archive)

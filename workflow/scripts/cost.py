@@ -20,10 +20,9 @@ if __name__ == "__main__":
             device=machine["device"],
             kernels=kernels,
         )
-        runs = [read_run(values) for values in params.runs]
-        folder = Path(params.report)
-        report(runs, clock, folder, cores=params.cores, say=logger.info)
-        seal(
-            "cost",
-            [folder / name for name in ("cost.csv", "cost.md", "cost_rates.csv")],
-        )
+        for name, planned_runs in params.reports.items():
+            runs = [read_run(values) for values in planned_runs]
+            folder = Path(name)
+            report(runs, clock, folder, cores=params.cores, say=logger.info)
+            files = ("cost.csv", "cost.md", "cost_rates.csv")
+            seal("cost", [folder / file for file in files])

@@ -8,11 +8,11 @@ if __name__ == "__main__":
     with rule_job(
         snakemake, f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
-        from dpfedbench.results import figures, formats
+        from dpfedbench.results import figure_style, figures, formats
         from dpfedbench.results.items import Item
 
         item = Item(**snakemake.params.description)
         figure, numbers = figures.make(item, "results", snakemake.input.published)
         with atomic_path(snakemake.output.image) as temporary:
-            figure.savefig(temporary)
+            figure_style.save_png(figure, temporary)
         write_text(snakemake.output.csv, formats.csv_text(numbers))

@@ -18,8 +18,7 @@ if __name__ == "__main__":
             datasets = list(csv.DictReader(handle, delimiter="\t"))
         output = Path(snakemake.output[0])
         missing = snakemake.params.get("missing", ())
-        # The output of a page so far is so-far/N/page.json below the folder of the page.
-        folder = output.parents[2] if missing else output.parent
+        folder = Path(snakemake.params.folder)
         command = snakemake.config["command"]
         products = [
             Product(
@@ -36,6 +35,8 @@ if __name__ == "__main__":
             cells=snakemake.params.cells,
             results="results",
             folder=folder,
+            # A page so far lies where that of all papers will.
+            page_folder=folder if missing else output.parent,
             provenance=Path(snakemake.input.provenance[0]),
             published=snakemake.input.published,
             papers=snakemake.params.papers,

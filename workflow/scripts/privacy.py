@@ -6,7 +6,7 @@ from workflow_jobs.manifests import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of privacy"):
-        from dpfedbench.results import answer, privacy, privacy_figure
+        from dpfedbench.results import answer, figure_style, privacy, privacy_figure
         from dpfedbench.results.configurations import read_configurations
         from dpfedbench.results.formats import csv_text
         from dpfedbench.results.table_columns import csv_columns
@@ -24,7 +24,7 @@ if __name__ == "__main__":
         write_text(output.answer, csv_text(csv_columns(answers, "answer")))
         write_text(output.answer_markdown, listing.markdown(command))
         with atomic_path(output.image) as temporary:
-            privacy_figure.draw(rows, papers).savefig(temporary)
+            figure_style.save_png(privacy_figure.draw(rows, papers), temporary)
         table = csv_columns(rows, "privacy")
         write_text(output.csv, csv_text(table, "none"))
         drawn = csv_columns(privacy.rows_of_figure(rows), "privacy figure")

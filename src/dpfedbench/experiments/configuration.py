@@ -555,6 +555,47 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
                 file_of[name] = path
 
 
+def choose_experiments(
+    names: str, own: Sequence[Path], planned: Sequence[str]
+) -> list[str]:
+    """Return the experiments that the default target is restricted to, none for all.
+
+    Args:
+        names: names with commas between them; or `own`, for the experiments that the
+            files make, which are those with a title.
+        own: the user's files.
+        planned: the experiment of each table and figure.
+
+    Raises:
+        BenchError: an experiment has no table or figure, or the files make none.
+    """
+    if not names:
+        return []
+    chosen = names.split(",")
+    if chosen == ["own"]:
+        found = [read_file(path).get("experiments") or {} for path in own]
+        made = {
+            name
+            for experiments in found
+            for name, experiment in experiments.items()
+            if "title" in (experiment or {})
+        }
+        if not made:
+            files = ", ".join(path.name for path in own)
+            raise BenchError(
+                f"{files} makes no experiment (one has a title). A file that changes"
+                " existing ones goes after --configfile"
+            )
+        chosen = sorted(made)
+    for name in chosen:
+        if name not in planned:
+            raise BenchError(
+                f"only is {names}: no experiment {name} has a table or figure; there"
+                f" are {', '.join(dict.fromkeys(planned))}"
+            )
+    return chosen
+
+
 def explicit_values(section: Settings) -> dict[str, Any]:
     """Return the plain values of the keys of a section that were set, at all depths."""
     return section.model_dump(mode="json", exclude_unset=True)

@@ -24,7 +24,12 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import known_name
 from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
-from dpfedbench.experiments.plan import Plan, PlannedCell, PlannedItem
+from dpfedbench.experiments.plan import (
+    Plan,
+    PlannedCell,
+    PlannedItem,
+    with_references,
+)
 from dpfedbench.experiments.search_privacy import check_search
 from dpfedbench.notices import ignored_owner_notices
 from dpfedbench.papers import METHODS
@@ -140,7 +145,7 @@ def _make_plan(known: Known, owned: Collection[str]) -> Plan:
     }
     if known.faults:
         return Plan(items=items, runs={})
-    runs = _with_references(items.values())
+    runs = with_references(items.values())
     notices = [
         notice
         for run in runs.values()
@@ -148,25 +153,6 @@ def _make_plan(known: Known, owned: Collection[str]) -> Plan:
         for notice in ignored_owner_notices(run)
     ]
     return Plan(items=items, runs=runs, notices=tuple(dict.fromkeys(notices)))
-
-
-def _with_references(items: Collection[PlannedItem]) -> dict[str, Run]:
-    """Return the runs of all items, and those whose files they need, by folder."""
-    runs: dict[str, Run] = {}
-    waiting: list[Any] = [run for item in items for run in item.runs.values()]
-    while waiting:
-        run = waiting.pop(0)
-        if runs.setdefault(run.folder, run) != run:
-            raise BenchError(
-                f"two different runs share the folder {run.folder}: report this as a"
-                " fault of dpfedbench"
-            )
-        waiting += [
-            reference
-            for reference in run.references.values()
-            if reference.folder not in runs
-        ]
-    return runs
 
 
 def _check_names(known: Known) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -57,11 +57,12 @@ class JobDescriptions:
     Args:
         plan: the plan of the configuration.
         papers: title of each paper, by its name.
-        rates: files of rates as `cost` writes them; the first that exists is used.
+        rates: files of rates as `cost` writes them. Of a kind of work that several
+            files have, the first counts.
     """
 
     def __init__(
-        self, plan: Plan, papers: Mapping[str, str], rates: tuple[Path, ...]
+        self, plan: Plan, papers: Mapping[str, str], rates: Sequence[Path]
     ) -> None:
         self._plan = plan
         self._papers = papers
@@ -139,12 +140,12 @@ class JobDescriptions:
         return not self._plan.runs[self._folder(wildcards)].private
 
 
-def _read_rates(files: tuple[Path, ...]) -> tuple[dict[str, Rate], dict[str, Rate]]:
+def _read_rates(files: Sequence[Path]) -> tuple[dict[str, Rate], dict[str, Rate]]:
     """Return rates by kind of work, and a typical rate for each method."""
     rates: dict[str, Rate] = {}
-    of_method: dict[str, list[Rate]] = {}
-    existing = [path for path in files if path.exists()]
-    for path in existing[:1]:
+    typical: dict[str, Rate] = {}
+    for path in reversed([path for path in files if path.exists()]):
+        of_method: dict[str, list[float]] = {}
         with open(path, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 rate = Rate(
@@ -154,9 +155,9 @@ def _read_rates(files: tuple[Path, ...]) -> tuple[dict[str, Rate], dict[str, Rat
                     lot=int(float(row["lot"])) if row["lot"] else None,
                 )
                 rates[row["kind"]] = rate
-                of_method.setdefault(row["method"], []).append(rate)
-    typical = {
-        method: Rate(seconds_per_unit=median(rate.seconds_per_unit for rate in rates))
-        for method, rates in of_method.items()
-    }
+                of_method.setdefault(row["method"], []).append(rate.seconds_per_unit)
+        typical |= {
+            method: Rate(seconds_per_unit=median(seconds))
+            for method, seconds in of_method.items()
+        }
     return rates, typical

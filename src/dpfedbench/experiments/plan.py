@@ -7,11 +7,12 @@ run's folder identifies it, so that two cells that need the same run share it.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from dpfedbench.breaches import breaches_of, unaccounted_releases, unaccounted_units
+from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.run import Run
 
@@ -244,6 +245,29 @@ def audited_as(run: Run) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
+def with_references(items: Collection[PlannedItem]) -> dict[str, Run]:
+    """Return the runs of all items, and those whose files they need, by folder.
+
+    Raises:
+        BenchError: two runs have one folder.
+    """
+    runs: dict[str, Run] = {}
+    waiting: list[Any] = [run for item in items for run in item.runs.values()]
+    while waiting:
+        run = waiting.pop(0)
+        if runs.setdefault(run.folder, run) != run:
+            raise BenchError(
+                f"two different runs share the folder {run.folder}: report this as a"
+                " fault of dpfedbench"
+            )
+        waiting += [
+            reference
+            for reference in run.references.values()
+            if reference.folder not in runs
+        ]
+    return runs
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that a configuration needs: items and runs.
@@ -291,6 +315,14 @@ class Plan:
         """Return the tables and figures of one paper, or of all."""
         items = self.items.values()
         return [item for item in items if paper in (None, item.paper)]
+
+    def runs_of(self, paper: str | None) -> dict[str, Run]:
+        """Return the runs of one paper, or of all, by folder, with the runs whose files
+        they need.
+        """
+        if paper is None:
+            return dict(self.runs)
+        return with_references(self.items_of(paper))
 
     def cell_records(
         self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None

@@ -125,6 +125,18 @@ class Planned:
         table = _product([f"{self.report}/tables/frontier"], ".csv", ".md")
         return self.frontiers("png", "csv") + table
 
+    def folder_of(self, paper: str) -> str:
+        """Return the folder of one experiment's page, frames, archive and costs."""
+        return f"{self.report}/experiments/{paper}"
+
+    def experiment_targets(self, paper: str) -> list[str]:
+        """Return all results of one experiment: its tables and figures, and its page,
+        data frames and archive, which show no other experiment.
+        """
+        names = ("index.html", "runs.parquet", "cells.parquet", "results.zip")
+        folder = self.folder_of(paper)
+        return [*self.targets(paper), *(f"{folder}/{name}" for name in names)]
+
     # Pages
 
     def page_items(self, paper: str | None = None) -> list[dict[str, Any]]:
@@ -198,13 +210,55 @@ class Planned:
 
     # Frames
 
-    def files_to_collect(self) -> list[str]:
-        """Return the files that the frame of all runs is read from."""
+    def files_to_collect(self, paper: str | None = None) -> list[str]:
+        """Return the files that the frames of one paper, or of all, are read from."""
+        tests = {
+            name: test
+            for item in self.plan.items_of(paper)
+            for name, test in item.tests.items()
+        }
         return [
-            *_files_of(sorted(self.plan.runs), *_ACCOUNTED),
-            *_tests_of(sorted(self._tests)),
-            *self._audits_of(self.audited_runs[""]),
+            *_files_of(sorted(self.plan.runs_of(paper)), *_ACCOUNTED),
+            *_tests_of(sorted(tests)),
+            *self._audits_of(self.audited_runs[paper or ""]),
         ]
+
+    def data_to_time(self, *papers: str) -> tuple[list[str], list[str]]:
+        """Return the images and the partitions of all runs of some papers, or of all
+        papers.
+
+        `cost` times the runs on them.
+        """
+        runs = [
+            run
+            for paper in papers or (None,)
+            for run in self.plan.runs_of(paper).values()
+        ]
+        datasets = sorted({run.dataset for run in runs})
+        partitions = dict.fromkeys(run.clients_folder for run in runs)
+        return (
+            [f"results/data/{name}/images.npy" for name in datasets],
+            [f"results/clients/{folder}/clients.npz" for folder in partitions],
+        )
+
+    def rate_files(self) -> list[Path]:
+        """Return the files of rates that `cost` has measured on this machine."""
+        report = Path(self.report)
+        files = [report / "cost_rates.csv"]
+        return files + sorted(report.glob("experiments/*/cost_rates.csv"))
+
+    def cost_reports(self, *papers: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the runs whose costs are estimated, by the folder of the estimate: one
+        for each of some papers, or one for all papers.
+        """
+        if not papers:
+            return {self.report: [run.plain() for run in self.plan.runs.values()]}
+        return {
+            self.folder_of(paper): [
+                run.plain() for run in self.plan.runs_of(paper).values()
+            ]
+            for paper in papers
+        }
 
     @staticmethod
     def _audits_of(audited_runs: Mapping[str, str]) -> list[str]:
@@ -234,7 +288,7 @@ class Planned:
             for item in self.plan.items.values()
             if item.paper in (papers or self.papers)
             for cell in item.cells
-            if cell.published_dataset != cell.runs[0].dataset
+            if item.kind != "account" and cell.published_dataset != cell.runs[0].dataset
         }
 
     # Tables of privacy

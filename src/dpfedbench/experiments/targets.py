@@ -21,7 +21,8 @@ def own_command(
         through_conda: called with `--use-conda`.
         files: arguments of `--configfile`, absolute. Files of the repository are shown
             relative to it, others relative to the working folder.
-        values: arguments of `--config`.
+        values: arguments of `--config`. `only` is left out: it chooses the default
+            target, and the command has a target.
         root: the repository, or the folder of the workflow in an installed package.
     """
     words = (
@@ -41,6 +42,7 @@ def own_command(
         os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd())
         for file in files
     ]
+    values = [value for value in values if not value.startswith("only=")]
     # The target stands before these options, because each of them takes every argument
     # after it.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *values] * bool(

@@ -27,6 +27,8 @@ styled = matplotlib.style.context(str(Path(__file__).with_name("figures.mplstyle
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DPI = 160
+NOTES = "Description"
+"""Name of a figure's notes in the metadata of its PNG."""
 
 
 def draw_curve(axes: Axes, curve: pd.DataFrame, marker: str, **look: Any) -> None:
@@ -121,6 +123,18 @@ def legend_below(figure: Figure, handles: Sequence[Any], notes: str) -> Legend:
             break
         legend.remove()
     return legend
+
+
+@styled
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, without its notes: they are the text `NOTES` in the file's
+    metadata, which the page shows below the image.
+    """
+    (legend,) = figure.legends
+    notes = legend.get_title()
+    text = " ".join(notes.get_text().split())
+    notes.set_text("")
+    figure.savefig(path, format="png", metadata={NOTES: text})
 
 
 @styled

@@ -112,6 +112,19 @@ def format_interval(
     return format_number(value, form, note=note or interval)
 
 
+def format_costs(rounds: float, clients: float, note: str = "") -> Formatted:
+    """Format what a training costs: its rounds times the clients of a round, sorted by
+    their product.
+    """
+    if not rounds or math.isnan(clients):
+        return Formatted(text="no training", note=note, key=0.0)
+    return Formatted(
+        text=f"{rounds:,.0f} × {plural(f'{clients:,.0f}', 'client')}",
+        note=note,
+        key=float(rounds * clients),
+    )
+
+
 def with_epsilon_texts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with `claimed_text` and `proven_text`, the status of each ε with what
     its audit says against it; and as a note of the ε unless it is just proved.

@@ -39,6 +39,10 @@ CURVE = "curve"
 CLAIM = "claim"
 LEVEL = "level"
 TITLE = "The frontier: accuracy over the proven ε"
+_ASIDE = 1.06
+"""Factor between two marks that stand side by side."""
+_AXIS = (0.1, 20.0)
+"""Values of ε that the axis of a frontier has at least."""
 
 _NOTES = (
     (
@@ -183,6 +187,7 @@ def _notes(item: Item, points: pd.DataFrame) -> str:
         " records.",
         "A hollow mark is a method as published, drawn at the ε that its paper claims.",
         "Its arrow ends at the proven ε; ∞: no finite ε is proven.",
+        "Marks at one ε stand side by side. The axis has at least ε from 0.1 to 20.",
         *notice_sentences(points["label"], points["notices"]),
     ]
     return wrapped(dict.fromkeys(sentences), 130)
@@ -193,10 +198,13 @@ def _draw_panel(
 ) -> None:
     claims = points[points["role"] == CLAIM]
     proven = points["epsilon_proven_high"]
+    aside = _asides(points)
     low, high = finite_ends([*proven, *claims["epsilon_claimed"]], margin=1.5)
+    low = min(low, _AXIS[0])
+    high = max(high, _AXIS[1])
     edge = 1.35 * high
     curves = points.assign(
-        x=proven,
+        x=proven * aside,
         value=points["accuracy"],
         low=points["accuracy_low"],
         high=points["accuracy_high"],
@@ -204,20 +212,39 @@ def _draw_panel(
     for series, curve in curves.drop(claims.index).groupby("series", sort=False):
         draw_curve(axes, curve.sort_values("x"), **looks[str(series)])
     for row in each_row(claims):
-        _draw_claim(axes, row, edge, looks[row.series])
+        _draw_claim(axes, row, edge, looks[row.series], aside[row.Index])
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
     set_log_axis(axes.xaxis)
 
 
-def _draw_claim(axes: Axes, row: Any, edge: float, look: Mapping[str, Any]) -> None:
+def _asides(points: pd.DataFrame) -> pd.Series:
+    """Return the factor by which each mark is drawn beside its ε.
+
+    Marks of several series at one ε stand side by side, in the order of the series.
+    """
+    claimed = points["epsilon_claimed"].where(points["role"] == CLAIM)
+    epsilons = claimed.fillna(points["epsilon_proven_high"])
+    marks = points[np.isfinite(epsilons)]
+    factors = pd.Series(1.0, points.index)
+    for _, same in marks.groupby(epsilons[marks.index].map("{:.2g}".format)):
+        series = same["series"].unique()
+        steps = np.arange(len(series)) - (len(series) - 1) / 2
+        factor = dict(zip(series, _ASIDE**steps, strict=True))
+        factors[same.index] = same["series"].map(factor)
+    return factors
+
+
+def _draw_claim(
+    axes: Axes, row: Any, edge: float, look: Mapping[str, Any], aside: float
+) -> None:
     """Draw a hollow mark at the claimed ε, with an arrow to the proven one; without a
-    claim, at the latter.
+    claim, at the latter. The mark is drawn beside its ε by a factor.
     """
     end = min(row.epsilon_proven_high, edge)
-    start = end
+    start = end * aside
     if not math.isnan(row.epsilon_claimed):
-        start = min(row.epsilon_claimed, edge)
+        start = min(row.epsilon_claimed, edge) * aside
     half = (row.accuracy_high - row.accuracy_low) / 2
     axes.errorbar(
         start,
@@ -226,7 +253,7 @@ def _draw_claim(axes: Axes, row: Any, edge: float, look: Mapping[str, Any]) -> N
         capsize=2,
         **look,
     )
-    if end != start:
+    if end != start / aside:
         arrow = {
             "arrowstyle": "-|>",
             "color": look["color"],

@@ -18,8 +18,8 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
     audit only if it was audited itself: which runs share one follows from the plan.
 
     Args:
-        results: the results folder, or the folder of a preset in it, such as
-            `results/real`.
+        results: the results folder, or the folder of a preset or of an experiment in
+            it, such as `results/real` or `results/experiments/mine`.
 
     Returns:
         A frame with the columns of docs/results-format.md, one column for each value of
@@ -29,10 +29,12 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
         BenchError: there is no such folder.
     """
     results = Path(results)
-    runs_folder = results / "runs"
-    if not runs_folder.is_dir() and results.is_dir():  # of a preset
-        runs_folder = results.parent / "runs"
-    if not runs_folder.is_dir():
+    # Folders of presets and experiments lie at most three folders below.
+    places = [results, *results.parents][:4] if results.is_dir() else []
+    runs_folder = next(
+        (place / "runs" for place in places if (place / "runs").is_dir()), None
+    )
+    if runs_folder is None:
         raise BenchError(
             f"{results} has no runs: give the results folder of a workflow"
         )

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dpfedbench.files import read_json
 from dpfedbench.results import answer, privacy, tables
 from dpfedbench.results.audits import count_audits, mark_rows
 from dpfedbench.results.configurations import read_configurations
+from dpfedbench.results.figure_style import NOTES
 from dpfedbench.results.formats import Listing
 from dpfedbench.results.items import Item
 from dpfedbench.results.summary import collect_runs_of, each_row
@@ -43,17 +44,26 @@ RUNS_NOTES = (
     " is proved for the sampler that ran and for the observer; ∞: no finite ε. Audited"
     " ε: a"
     " lower bound at 95 % confidence.",
-    "Times of private runs with secret cohorts are not told, since they would reveal"
-    " how many clients took part. Cohort: clients a round, or records a lot, as"
-    " configured or expected.",
+    "Lost: percentage points below the most accurate configuration without privacy on"
+    " the same data and task.",
+    "Costs: rounds times clients of a round, as configured or expected, and the seconds"
+    " of a training on the machine below. Times of private runs with secret cohorts are"
+    " not told, since they would reveal how many clients took part.",
 )
+PERSONAL_NOTE = (
+    "Own models: mean over clients of the accuracy of each client's own model on"
+    " examples of its own, and of the worst tenth of the clients. No server sees these"
+    " numbers, and no ε covers them."
+)
+EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20)
+"""Values of ε that the ranking offers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Product:
     """A table (CSV) or figure (PNG) that the page shows, and the command that makes it.
 
-    `path` is below the page's folder; `item` is its description, None for a table or
+    `path` is below the folder of tables and figures; `item` is its description, None for a table or
     figure of all papers.
     """
 
@@ -95,6 +105,7 @@ def make(
     cells: Sequence[Mapping[str, Any]],
     results: str | Path,
     folder: str | Path,
+    page_folder: str | Path,
     published: str | Path,
     papers: Mapping[str, Mapping[str, str]],
     datasets: Sequence[Mapping[str, str]],
@@ -108,7 +119,8 @@ def make(
         products: every table and figure.
         cells: all cells of the page's papers, as `items.Item.cells`.
         results: the results folder, which holds the runs.
-        folder: the folder of the page, with tables/ and figures/ in it.
+        folder: the folder with tables/ and figures/ in it.
+        page_folder: the folder of the page, from which its links lead.
         published: the published numbers.
         papers: for each paper's name, its `title` and `source`.
         datasets: the rows of `data.DATASETS_TABLE`.
@@ -164,11 +176,14 @@ def make(
         figures=shown_figures,
         configurations=_configurations(rows),
         rows=list(each_row(rows)),
-        runs_folder=os.path.relpath(Path(results, "runs"), folder),
+        runs_folder=_link(page_folder, Path(results, "runs")),
+        products_folder=_link(page_folder, folder),
         seconds=rows["seconds"].sum(),
         papers=papers,
         datasets=datasets,
         provenance=read_json(provenance),
+        stand_ins=_stand_ins([*cells, *of_items]),
+        epsilons=EPSILONS,
         made=made,
         missing=missing,
         products=products,
@@ -186,26 +201,63 @@ def _answer(
     return answer.listing(answers, titles)
 
 
+def _link(start: str | Path, folder: str | Path) -> str:
+    """Return the relative link from one folder to another."""
+    return Path(os.path.relpath(folder, start)).as_posix()
+
+
 def _configurations(rows: pd.DataFrame) -> Listing:
     """Return the table of all configurations, from which the page's script also ranks
     the methods.
     """
     is_named = (rows["variant"] == rows["title"]) | (rows["variant"] == rows["method"])
+    names = rows["variant"].mask(is_named, "")
+    both = (names != "") & (rows["difference"] != "")
     rows = rows.assign(
-        variant_note=rows["variant"].mask(is_named, ""),
+        variant_note=names + both.map({True: ", ", False: ""}) + rows["difference"],
         data=rows["dataset"] + ", " + rows["tested"],
+        costs_note=[_costs_note(row) for row in each_row(rows)],
+        personal_note=[
+            f"worst tenth {value:.1f}" if value == value else ""
+            for value in rows["personal_worst_tenth"]
+        ],
     )
+    options = []
+    notes = [*RUNS_NOTES]
+    if rows["personal_accuracy"].notna().any():
+        options.append("personal")
+        notes.append(PERSONAL_NOTE)
     return listing_of(
         rows,
         "configurations",
+        *options,
         title="All configurations",
-        notes=RUNS_NOTES,
+        notes=notes,
     )
+
+
+def _costs_note(row: Any) -> str:
+    """Return the lot and the seconds of a row's training, as far as it may tell them."""
+    texts = []
+    if row.lot > 0:
+        texts.append(f"lots of {row.lot:,.0f}")
+    if row.seconds > 0:
+        texts.append(f"{row.seconds:,.3g} s")
+    return "; ".join(texts)
+
+
+def _stand_ins(cells: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the measured data set for each published one that some cells replace."""
+    return {
+        cell["published_dataset"]: cell["dataset"]
+        for cell in cells
+        if cell["published_dataset"] != cell["dataset"]
+    }
 
 
 def _figure(product: Product, folder: Path) -> dict[str, Any]:
     """Return what the template needs of a figure."""
-    source, width, height = _embedded(folder / product.path)
+    source, width, height, notes = _embedded(folder / product.path)
     words = product.title
     if product.item is not None:
         spec = product.item.spec
@@ -217,12 +269,13 @@ def _figure(product: Product, folder: Path) -> dict[str, Any]:
         "width": width,
         "height": height,
         "alt": words,
+        "notes": notes,
     }
 
 
-def _embedded(path: Path) -> tuple[str, int, int]:
-    """Return an image as a data URI, with width and height: the same pixels as lossless
-    WebP, half as large as PNG.
+def _embedded(path: Path) -> tuple[str, int, int, str]:
+    """Return an image as a data URI, with width, height and its notes: the same pixels
+    as lossless WebP, half as large as PNG.
 
     `method` and `quality` are how hard the encoder tries: its defaults take twice as
     long for a seventh less.
@@ -237,5 +290,6 @@ def _embedded(path: Path) -> tuple[str, int, int]:
             quality=20,
         )
         width, height = image.size
+        notes = str(image.info.get(NOTES, ""))
     data = base64.b64encode(packed.getvalue()).decode()
-    return f"data:image/webp;base64,{data}", width, height
+    return f"data:image/webp;base64,{data}", width, height, notes

@@ -13,7 +13,7 @@ columns of `columns.CELLS` that all seeds of a cell share, and these:
   over seeds. `personal_spread`: its mean over seeds.
 - `parameters`, `seconds`: means over seeds; NaN where a seed has no value. `rounds`:
   the mean number of rounds that were run. `cohort`: configured clients or records a
-  round.
+  round; `clients_of_round`: its clients; `lot`: records of a client's lot, if any.
 - `unit`, `delta`, each ε and all other columns of the account and the audit: those of
   the seed with the largest ε, since seeds differ where one stopped earlier.
 - `unit_label`: the unit for readers, such as "client (synthetic)".
@@ -46,6 +46,7 @@ _OVER_SEEDS = (
     "personal_worst_tenth",
 )
 """Columns with an interval over seeds."""
+_SIZES = [_COHORT, "participation.kind", "clients.count"]
 
 
 def read_rows(
@@ -100,7 +101,7 @@ def summarize(
     if not len(cells):
         return pd.DataFrame()
     cells = cells.drop(columns="audited_run", errors="ignore")
-    of_runs = [name for name in [*run_columns(), _COHORT] if name not in cells]
+    of_runs = [name for name in [*run_columns(), *_SIZES] if name not in cells]
     seeds = _filled(cells.merge(runs.reindex(columns=["run", *of_runs]), on="run"))
     seeds["number"] = range(len(seeds))
     units = [_over_seeds(seeds)]
@@ -158,6 +159,10 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     rows = worst.loc[combined.index].assign(**combined)
     rows["folder"] = rows["run"].str.rpartition("/")[0]
     rows["cohort"] = rows[_COHORT]
+    # Where a cohort is a lot of each client's records, all clients take part.
+    has_lots = rows["participation.kind"] == "poisson-lots"
+    rows["lot"] = rows["cohort"].where(has_lots)
+    rows["clients_of_round"] = rows["cohort"].mask(has_lots, rows["clients.count"])
     rows["delta"] = rows["delta"].where(rows["unit"] != "")
     rows["unit_label"] = unit_labels(rows)
     for name in ("claimed", "proven"):

@@ -16,6 +16,7 @@ import pandas as pd
 from dpfedbench.results.formats import (
     Formatted,
     Listing,
+    format_costs,
     format_interval,
     format_number,
     format_range,
@@ -89,6 +90,7 @@ _FORMATS: dict[str, Callable[..., Formatted]] = {
         limit=100,
     ),
     "time interval": format_interval,
+    "costs": format_costs,
 }
 
 

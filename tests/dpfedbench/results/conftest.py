@@ -122,6 +122,7 @@ def write_run(results, run, accuracies):
         "rounds_run": rounds,
         "seconds": 30.0,
         "milliseconds_per_client": 10.0 + run.seed,
+        "noise_multiplier": z if run.private else None,
         "notices": list(notices_of(run)),
         "ledger": {"lines": 0, "head": ""},
     }
@@ -242,6 +243,7 @@ def site(tmp_path_factory, results, published, configuration, described, entries
         "cells": [*shown, *item.cells, *described("figure4b").cells],
         "results": folder,
         "folder": folder,
+        "page_folder": folder,
         "published": published,
         "papers": configuration["experiments"],
         "datasets": datasets,

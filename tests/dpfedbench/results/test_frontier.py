@@ -102,24 +102,31 @@ def test_frontier_marks_arrows_and_curves_stand_at_the_accounts_epsilons(
     read, monkeypatch
 ):
     """An arrow leads from the claim to what is proven; without a finite ε, beyond every
-    finite one. A claim that is proven has no arrow. A bar is the interval.
+    finite one. A claim that is proven has no arrow. A bar is the interval. The marks at
+    1.49 and 1.5 are a factor of 1.06 apart. The axis has 0.1 and 20.
     """
     read(POINTS)
     figure, _ = figures.make(ITEM, "not read", "not read")
     clients, records = figure.axes
     lines = [line.get_xydata().tolist() for line in clients.lines]
-    assert [[1.49, 70], [3.9, 80]] in lines
+    beside = 1.06**0.5
+    (curve,) = [line for line in lines if len(line) == 2 and line[1] == [3.9, 80]]
+    assert curve[0] == pytest.approx([1.49 / beside, 70])
+    low, high = clients.get_xlim()
+    assert low <= 0.1
+    assert high >= 20
     notes = [text for text in clients.texts if isinstance(text, Annotation)]
     arrows = {note.xyann: note.xy for note in notes if note.arrow_patch is not None}
-    assert arrows[1.5, 72.0] == (4.887, 72.0)
-    assert arrows[2.0, 75.0][0] > 4.887
+    assert arrows[1.5 * beside, 72.0] == (4.887, 72.0)
+    assert arrows[2.0, 75.0][0] > 20
     assert not records.texts
     bars = [
         segment.tolist()
         for container in clients.containers
         for segment in container.lines[2][0].get_segments()
     ]
-    assert [[1.5, 72 - 12.5], [1.5, 72 + 12.5]] in bars
+    place = 1.5 * beside
+    assert [[place, 72 - 12.5], [place, 72 + 12.5]] in bars
 
 
 def test_frontier_cells_have_the_proven_budget_of_their_place(plan):

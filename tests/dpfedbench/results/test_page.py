@@ -12,7 +12,11 @@ import pandas as pd
 import pytest
 
 from dpfedbench.results import page
-from dpfedbench.results.configurations import rank, read_configurations
+from dpfedbench.results.configurations import (
+    rank,
+    read_configurations,
+    with_differences,
+)
 
 
 def table_with(page_text, heading):
@@ -123,16 +127,25 @@ def tab(site):
     assert errors == []
 
 
-def choose(tab, exponent):
-    """Choose letters and an epsilon of two to an exponent; return the ranking's rows."""
+LEVELS = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20]
+HEADS = ["place", "method", "accuracy, %", "lost, points", "proven ε", "costs"]
+
+
+def choose(tab, epsilon):
+    """Choose letters and an epsilon; return the ranking's rows, by heading."""
     tab.locator(".question select[name=task]").select_option("glyphs, 5-way 1-shot")
     tab.locator(".question input[name=epsilon]").evaluate(
         "(range, value) => { range.value = value;"
         " range.dispatchEvent(new Event('input', { bubbles: true })); }",
-        exponent,
+        LEVELS.index(epsilon),
     )
     rows = tab.locator(".ranking tbody tr").all()
-    return [row.locator("th, td").all_inner_texts() for row in rows]
+    texts = [row.locator("th, td").all_inner_texts() for row in rows]
+    return [dict(zip(HEADS, row, strict=True)) for row in texts]
+
+
+def number_in(row, heading):
+    return float(row[heading].split()[0])
 
 
 def test_ranking_equals_that_in_python(tab, site):
@@ -143,14 +156,79 @@ def test_ranking_equals_that_in_python(tab, site):
     rows = read_configurations(site.arguments["cells"], site.folder)
     question = {"dataset": "glyphs", "task": "5-way 1-shot", "unit": "client"}
     counts = []
-    for exponent in (1, 2, 3):
-        ranking = choose(tab, exponent)
-        expected = rank(rows, **question, epsilon=2.0**exponent)
+    for epsilon in (2, 4, 8):
+        ranking = [row for row in choose(tab, epsilon) if row["place"].isdigit()]
+        expected = rank(rows, **question, epsilon=epsilon)
         private = expected[expected["group"] == "private"]
-        accuracies = [float(row[2].split()[0]) for row in ranking if row[0].isdigit()]
-        assert accuracies == [round(value, 1) for value in private["accuracy"][:8]]
+        best = private.iloc[:8]
+        accuracies = [number_in(row, "accuracy, %") for row in ranking]
+        assert accuracies == [round(value, 1) for value in best["accuracy"]]
+        assert [int(row["place"]) for row in ranking] == best["rank"].tolist()
         counts.append(len(private))
     assert 1 <= counts[0] <= counts[1] < counts[2]
-    choose(tab, -1)
+    choose(tab, 0.1)
     remark = tab.locator(".question .once").inner_text()
     assert "the least proven one is 1.22." in remark
+
+
+def test_ranking_says_what_privacy_costs_and_how_its_rows_differ(tab):
+    """The lost points are the difference to the best row without privacy. Noise is in
+    the name of configurations that differ in nothing else.
+    """
+    ranking = choose(tab, 20)
+    assert tab.locator(".question output").inner_text() == "20"
+    plain = [row for row in ranking if row["place"] == "not private"]
+    best = max(number_in(row, "accuracy, %") for row in plain)
+    for row in ranking:
+        lost = best - number_in(row, "accuracy, %")
+        assert number_in(row, "lost, points") == pytest.approx(lost, abs=0.11)
+        assert re.match(r"\d+ × \d+ clients|no training", row["costs"])
+    private = [row["method"] for row in ranking if row["place"].isdigit()]
+    assert len({*private}) == len(private)
+
+
+def test_configurations_of_one_name_say_how_they_differ():
+    """Two differ in noise, one of them calibrated to a budget; two in a rate."""
+    columns = ["run", "noise_multiplier", "noise.multiplier", "server.rate"]
+    runs = [("a", 1.0, 1.0, 0.1), ("b", 3.98, None, 0.1), ("c", None, None, 0.1)]
+    runs.append(("d", None, None, 0.3))
+    rows = pd.DataFrame(
+        {
+            "title": ["DP-AGR", "DP-AGR", "MAML", "MAML", "Reptile"],
+            "variant": "",
+            "dataset": "glyphs",
+            "tested": "5-way 1-shot",
+            "unit": ["client", "client", "", "", ""],
+            "runs": [(run,) for run in "abcdc"],
+        }
+    )
+    named = with_differences(rows, pd.DataFrame(runs, columns=columns))
+    differences = named["difference"].tolist()
+    assert differences == [
+        "z = 1",
+        "z = 3.98",
+        "server.rate = 0.1",
+        "server.rate = 0.3",
+        "",
+    ]
+
+
+def test_page_names_only_stand_ins_of_what_it_shows(site):
+    """Its cells are of Omniglot, measured on letters."""
+    header = site.text[site.text.index("<header>") : site.text.index("</header>")]
+    assert "Stand-ins: glyphs stands in for omniglot." in header
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_first_screen_fits_the_window(tab, width):
+    """Nothing of the ranking is cut off, and the page does not scroll sideways."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    choose(tab, 20)
+    outside = tab.evaluate(
+        """() => [...document.querySelectorAll('header *, .question *')]
+          .map((part) => part.getBoundingClientRect())
+          .filter((box) => box.width > 1 && (box.right > innerWidth || box.left < 0))
+          .length"""
+    )
+    assert outside == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -43,13 +43,22 @@
     const table = document.querySelector(".ranking");
     const remark = document.querySelector(".question .once");
     const { task, unit, epsilon, limit } = question.elements;
+    const levels = epsilon.dataset.values.split(" ").map(Number);
     const accuracy = ({ row }) => Number(key(field(row, "accuracy, %")));
+    // The column of clients' own models is there if a run has them.
+    const columns = ["method", "accuracy, %", "lost, points", "own models, %", "proven ε", "costs"].filter((name) => heads.includes(name));
+    for (const name of ["place", ...columns]) {
+      const head = document.createElement("th");
+      head.scope = "col";
+      head.textContent = name;
+      if (name !== "place" && name !== "method") head.className = "number";
+      table.tHead.rows[0].append(head);
+    }
     const copied = (row, name) => {
       const cell = document.createElement("td");
-      const source = field(row, name);
       cell.dataset.label = name;
       if (name !== "method") cell.className = "number";
-      if (source) cell.append(...[...source.childNodes].map((node) => node.cloneNode(true)));
+      cell.append(...[...field(row, name).childNodes].map((node) => node.cloneNode(true)));
       return cell;
     };
     const line = ({ row, group }, place) => {
@@ -58,7 +67,7 @@
       const first = document.createElement("th");
       first.scope = "row";
       first.textContent = place || group;
-      const cells = ["method", "accuracy, %", "proven ε", "cohort", "rounds", "training, s"].map((name) => copied(row, name));
+      const cells = columns.map((name) => copied(row, name));
       const link = document.createElement("a");
       link.href = `#${row.dataset.run}`;
       const name = cells[0].firstChild;
@@ -67,20 +76,24 @@
       shown.append(first, ...cells);
       return shown;
     };
+    // One more than the number of rows whose interval lies above that of this one.
+    const placeOf = (one, rows) => 1 + rows.filter((other) => Number(other.row.dataset.low) > Number(one.row.dataset.high)).length;
     const rank = () => {
-      const most = 2 ** Number(epsilon.value);
-      limit.textContent = Number(most.toPrecision(2));
+      const most = levels[Number(epsilon.value)];
+      limit.textContent = most;
+      epsilon.setAttribute("aria-valuetext", most);
       const ofTask = configurations.filter((one) => one.task === task.value);
       const ordered = (rows) => rows.sort((a, b) => accuracy(b) - accuracy(a));
       const keep = ordered(ofTask.filter((one) => one.unit === unit.value && one.epsilon !== null && one.epsilon <= most));
       const of = (group) => ordered(ofTask.filter((one) => one.group === group));
       const baselines = [...of("no private data"), ...of("not private").slice(0, 3)];
       table.tBodies[0].replaceChildren(
-        ...keep.slice(0, 8).map((one, index) => line(one, index + 1)), ...baselines.map((one) => line(one, 0)));
+        ...keep.slice(0, 8).map((one) => line(one, placeOf(one, keep))), ...baselines.map((one) => line(one, 0)));
       const least = Math.min(...ofTask.filter((one) => one.unit === unit.value && one.epsilon !== null).map((one) => one.epsilon));
       const none = Number.isFinite(least) ? `No configuration keeps this ε; the least proven one is ${Number(least.toPrecision(3))}.`
         : "Nothing finite is proven for this unit.";
-      remark.textContent = (keep.length ? `${keep.length} configurations keep this ε${keep.length > 8 ? ", the best 8 are shown" : ""}.` : none)
+      remark.textContent = (keep.length ? `${keep.length} configurations keep this ε${keep.length > 8 ? ", the best 8 are shown" : ""}.`
+        + " A place counts the 95 % intervals that lie above: rows that a test does not tell apart share one." : none)
         + " The account does not cover a choice made by this list. Times that would reveal secret cohorts are not told.";
     };
     const isPrivate = (one) => one.group === "private";
