@@ -47,6 +47,7 @@ def test_first_look_keeps_each_table_and_figure_of_a_paper() -> None:
         "correlated-noise/participation",
         "dp-fedmeta/as-released",
         "dp-fedmeta/readings-gbml",
+        "dp-fedmeta/table2-by-tensor",
         "dp-fnas/cells",
         "dp-maml/baselines",
         "dp-maml/table3-by-layer",
