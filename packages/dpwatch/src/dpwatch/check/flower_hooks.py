@@ -33,7 +33,10 @@ def _watch_strategies(strategy: Any, session: Session) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if self not in seen:
+        if self not in seen and not _is_private(self):
+            seen.add(self)
+            session.say("plain", name=type(self).__name__)
+        elif self not in seen:
             seen.add(self)
             session.attempt("flwr", _begin, session, self, num_rounds)
         result = start(self, grid, initial_arrays, num_rounds, *args, **kwargs)
@@ -42,6 +45,13 @@ def _watch_strategies(strategy: Any, session: Session) -> None:
         return result
 
     strategy.start = watched
+
+
+def _is_private(strategy: Any) -> bool:
+    return any(
+        kind.__name__.startswith("DifferentialPrivacy")
+        for kind in type(strategy).__mro__
+    )
 
 
 def _begin(session: Session, strategy: Any, rounds: int) -> None:

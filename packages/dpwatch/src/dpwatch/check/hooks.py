@@ -13,6 +13,7 @@ object a line. Its `kind` is:
 - "finding": a pitfall that was seen as the script ran;
 - "claim": an epsilon that the script got from its library;
 - "optimizer": steps of a torch optimiser that no watch saw;
+- "plain": a Flower strategy without differential privacy ran;
 - "source": a file of the script's own.
 """
 

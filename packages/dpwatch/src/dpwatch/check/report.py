@@ -176,6 +176,11 @@ def _not_seen(
                 " of its own: what it trained is private only if its gradients are of"
                 " private releases or of public data"
             )
+        elif item["kind"] == "plain":
+            lines.append(
+                f"Flower's {item['name']}, a strategy without differential privacy: each"
+                " client's guarantee is its own"
+            )
         elif item["kind"] == "missing":
             lines.append(
                 f"a process of {item['python']}, which has no dpwatch ({item['text']})"
