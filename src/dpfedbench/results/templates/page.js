@@ -111,6 +111,11 @@
     question.addEventListener("input", rank);
     question.addEventListener("submit", (event) => event.preventDefault());
     offerUnits();
+    // The first ε from 2 on that a configuration keeps.
+    const keeps = (one, level) => isPrivate(one) && one.task === task.value && one.unit === unit.value && one.epsilon !== null && one.epsilon <= level;
+    const start = levels.findIndex((level) => level >= 2 && configurations.some((one) => keeps(one, level)));
+    if (start >= 0) epsilon.value = start;
+    rank();
     question.hidden = table.hidden = false;
   }
 })();
