@@ -105,9 +105,7 @@ run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
 # Returns a hash of the packages, script and further files that a cheap rule depends on.
 code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 # Texts and times of jobs, for the line of progress.
-DESCRIPTIONS = JobDescriptions(
-    PLAN, TITLES, [*PLANNED.rate_files(), REFERENCE_RATES]
-)
+DESCRIPTIONS = JobDescriptions(PLAN, TITLES, [*PLANNED.rate_files(), REFERENCE_RATES])
 
 
 wildcard_constraints:
