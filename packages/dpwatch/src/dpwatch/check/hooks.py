@@ -71,6 +71,7 @@ class Session:
         self._process = os.getpid()
         self._script = _existing(sys.argv[0] if sys.argv else None)
         self._deltas: list[float] = []
+        self._is_over = False
         self._count = 0
         self.say("started", command=sys.argv or [sys.executable])
 
@@ -103,7 +104,9 @@ class Session:
         self.say("watched", library=library, version=_version(library), ledger=name)
 
     def claim(self, library: str, epsilon: float, delta: float) -> None:
-        """Note an epsilon that the script got from its library."""
+        """Note an epsilon that the script, and not the account, got from its library."""
+        if self._is_over:
+            return
         self._deltas.append(float(delta))
         self.say("claim", library=library, epsilon=float(epsilon), delta=float(delta))
 
@@ -123,6 +126,7 @@ class Session:
         """
         if os.getpid() != self._process:
             return
+        self._is_over = True
         for end in self.at_end:
             self.attempt("dpwatch", end)
         for library, name, watch in self.watches:
