@@ -164,28 +164,37 @@ def value_of(text):
     return math.inf if text == "Infinity" else float(text)
 
 
+SLIDERS = ("rate", "units", "cohort", "rounds", "multiplier", "delta", "target")
+
+
+def draw_sliders(rng, *, off_grid):
+    """Return positions of the sliders.
+
+    Where only one is off the grid, the others stand at an end, which is a grid's point:
+    the slack of several directions would hide a fault of one.
+    """
+    values = {name: int(rng.integers(0, 1001)) for name in SLIDERS}
+    if off_grid == "one":
+        chosen = rng.choice(["rate", "rounds", "multiplier", "delta"])
+        for name in SLIDERS:
+            if name != chosen:
+                values[name] = int(rng.choice([0, 1000]))
+    snap = off_grid == "none"
+    counts = off_grid != "one" and bool(rng.random() < 0.3)
+    return values | {"snap": snap, "counts": counts}
+
+
 def test_page_encloses_the_ends_of_dpsum_at_200_positions(tab):
-    """Half of the positions are at the grid's points, half between them."""
+    """A third at the grid's points, a third with one slider off it, a third with all."""
     rng = np.random.default_rng(68)
     widest = 0.0
     finite = 0
     for sampler, count in POSITIONS.items():
         for number in range(count):
-            names = [
-                "rate",
-                "units",
-                "cohort",
-                "rounds",
-                "multiplier",
-                "delta",
-                "target",
-            ]
-            values = {name: int(rng.integers(0, 1001)) for name in names}
+            values = draw_sliders(rng, off_grid=("none", "one", "all")[number % 3])
             values |= {
                 "sampler": sampler,
                 "adjacency": "replace-one" if rng.random() < 0.5 else "zero-out",
-                "counts": bool(rng.random() < 0.3),
-                "snap": number % 2 == 0,
             }
             shown = tab.evaluate(SET, values)
             low = value_of(shown["low"])

@@ -18,6 +18,7 @@ MODULES = {
     "An Opacus script": "opacus",
     "A Flower server": "flwr",
     "A pfl-research simulation": "pfl",
+    "A jax_privacy loop": "jax_privacy",
     "An event tree of dp_accounting or jax_privacy": "dp_accounting",
 }
 AUDIT_LINE = re.compile(

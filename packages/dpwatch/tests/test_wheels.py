@@ -58,7 +58,7 @@ def test_wheel_has_its_files_and_requires_dpsum_by_version(wheels):
     assert {str(path) for path in built.files if ".dist-info" not in str(path)} == {
         path.relative_to(source).as_posix()
         for path in source.rglob("*")
-        if path.suffix in (".py", ".json")
+        if path.suffix in (".py", ".json", ".html")
     }
     assert built.version == dpwatch.__version__
     needed = [line for line in built.requires if "extra ==" not in line]
