@@ -251,7 +251,7 @@ def test_own_experiment_has_small_sizes_without_asking(
     settings = {"method": name}
     if name == "fedavg":
         settings |= {"run": {"participation": "poisson-lots", "server": "average"}}
-    if name in ("dp-fedavg", "dp-scaffold"):
+    if name in ("dp-fedavg", "dp-scaffold", "dp-fedrep", "fedrep", "local-training"):
         settings |= {"run": {"clients": RECORDS["clients"], "model": "cnn"}}
         task = RECORDS | {"participation": {"kind": "poisson", "cohort": 2}}
     values = configuration(preset) | {
