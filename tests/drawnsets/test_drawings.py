@@ -11,11 +11,13 @@ import pytest
 from PIL import features
 from scipy import ndimage
 
+from drawnsets import writers
 from drawnsets.characters import list_characters
 from drawnsets.digits import draw_digit
 from drawnsets.letters import draw_letter
 from drawnsets.scenes import draw_scenes
 from drawnsets.skeletons import thin
+from drawnsets.writers import CHARACTERS, WRITERS, draw_writer
 from tests.dpsum.helpers import run_python
 from tools.choose_letters import measure_likeness
 
@@ -27,6 +29,7 @@ CHECKSUMS = {
     "digits": "59818f30f330f6b9a97fd982925b2d2a0e21cadaaa8d18c4dc1312bdae066b04",
     "scenes-32": "e69c0b0e932db5833dd0d80c002e402d48bac5fdfe7448fff773c200a5a5415a",
     "scenes-84": "bb92d30a2db048a41a47089a486d451f2d7826ee9620e14f47374a3db68d2579",
+    "writers": "f95d645bfbc97702e8babbff45f7d2287423dadcd92db3da0e7a7c7d7d172b9c",
 }
 # Means of drawings in 4 x 4 fields of 7 x 7 pixels, as bytes, with the versions above:
 # twenty drawings of a letter, 250 records of a digit.
@@ -57,6 +60,8 @@ def checksum(name):
     elif name == "digits":
         parts = [(digit, part) for part in ("train", "test") for digit in COARSE_DIGITS]
         drawings = np.stack([draw_digit(*part, 20) for part in parts])
+    elif name == "writers":
+        drawings = np.concatenate([draw_writer(writer)[0] for writer in (0, 239)])
     else:
         size = int(name.removeprefix("scenes-"))
         drawings = np.stack([draw_scenes(letter, size, 12) for letter in "AЖᕗ"])
@@ -79,6 +84,33 @@ def test_drawn_set_is_the_recorded_one_to_the_byte(name):
     if (PIL.__version__, features.version("freetype2")) != DRAWN_WITH:
         pytest.skip(f"the checksum was recorded with Pillow and FreeType {DRAWN_WITH}")
     assert checksum(name) == CHECKSUMS[name]
+
+
+def test_a_writer_draws_its_usual_form_of_a_character_in_seven_of_eight_drawings(
+    monkeypatch,
+):
+    """The usual form is drawn in 85 % of the drawings, and in a sixth of the others, so
+    in 87.5 %. It is the commonest form of a character with at least ten drawings. There
+    are 5,841 such drawings, whose share has a standard deviation of 0.43 points: right
+    forms fail this test for fewer than one seed in 100,000.
+    """
+    forms = {}
+
+    def keep(fields, indices, bends, pens, start, size):
+        forms[len(forms)] = indices
+        return np.zeros((len(indices), size, size))
+
+    monkeypatch.setattr(writers, "trace", keep)
+    usual = drawn = 0
+    for writer in range(WRITERS):
+        _, labels = draw_writer(writer)
+        for character in range(len(CHARACTERS)):
+            chosen = forms[writer][labels == character]
+            if len(chosen) >= 10:
+                usual += np.unique(chosen, return_counts=True)[1].max()
+                drawn += len(chosen)
+    assert drawn == 5841
+    assert usual / drawn == pytest.approx(0.875, abs=0.02)
 
 
 @pytest.mark.parametrize("name", CHECKSUMS)

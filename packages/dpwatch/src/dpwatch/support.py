@@ -2,7 +2,7 @@
 
 The rows of dpsum and dpwatch come from the registry of accountants. Those of
 dp_accounting come from its accountants' own `supports`. Those of Opacus and jax_privacy
-are `OTHERS`, read in their source at the versions that it names.
+are `OTHERS`, written by hand for the versions that it names.
 
     python -m dpwatch.support > packages/dpwatch/docs/support.md
 """
@@ -266,7 +266,8 @@ Find your sampler, noise and adjacency. A pair that is not here has no account i
 
 - dp_accounting was asked by its accountants' `supports`, for one Gaussian or Laplace release with each sampler. Its RdpAccountant takes
   multipliers under replace-one as noise over 2 C.
-- Opacus and jax_privacy: read in their source at the versions named. None of the three has a low end.
+- jax_privacy: read in its source at the version named. Opacus: its version and the names of its accountants were read. None of the three
+  has a low end.
 - Made by `python -m dpwatch.support`.
 """
 
