@@ -54,7 +54,7 @@ rule archive:
         runtime=5,
         gpu=0,
     params:
-        folder=REPORT,
+        folder=lambda wildcards: REPORT,
         code=code_of("archive"),
     script:
         "../scripts/archive.py"

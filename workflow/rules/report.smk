@@ -227,7 +227,7 @@ rule page:
         shown=PLANNED.page_items(),
         cells=PLANNED.cell_records(),
         papers=PLANNED.page_papers(*PAPERS),
-        folder=REPORT,
+        folder=lambda wildcards: REPORT,
         code=code_of("page"),
     script:
         "../scripts/page.py"
@@ -248,7 +248,7 @@ use rule page as page_of_paper with:
         shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
         cells=lambda wildcards: PLANNED.cell_records(wildcards.paper),
         papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
-        folder=REPORT,
+        folder=lambda wildcards: REPORT,
         code=code_of("page"),
 
 
@@ -270,5 +270,5 @@ use rule page as page_so_far with:
             *PLANNED.finished_papers(wildcards)
         ),
         missing=PLANNED.missing_titles,
-        folder=REPORT,
+        folder=lambda wildcards: REPORT,
         code=code_of("page"),
