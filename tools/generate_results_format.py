@@ -9,10 +9,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "results-format.md"
 INTRODUCTION = """\
 # Results as data frames
 
-After reading this page you can query all results of a workflow as two data frames: one row for each run, and one row for each run
-of each table or figure cell. Below are also the files of a run.
-
-The rule `collect` writes them, below `results/` or, with a preset, below `results/PRESET/`:
+After this page you can query all results of a workflow as two data frames, and you know the files of a run. The rule `collect`
+writes the frames below `results/` or, with a preset, below `results/PRESET/`:
 
 | file | rows |
 |---|---|
@@ -28,8 +26,8 @@ private = runs[runs.epsilon_proven_high.notna()]
 print(private[["method", "seed", "accuracy", "epsilon_claimed", "epsilon_proven_high"]])
 ```
 
-`load_runs` adds the column `folder`, the path of the run's folder, which `dpfedbench.open_run` takes. It also works while the
-workflow still runs: it then reads the folders of all runs that are tested and accounted for.
+`load_runs` adds the column `folder`, which `dpfedbench.open_run` takes. While the workflow still runs, it reads the folders of
+all runs that are tested and accounted for.
 
 **Accuracy against any setting**, with the spread over seeds:
 
@@ -48,7 +46,7 @@ print(table.groupby("series").accuracy.mean())
 print(table.merge(runs[["run", "noise.multiplier"]], on="run"))
 ```
 
-**Two results folders** are one frame, since columns have the same names everywhere:
+**Two results folders** as one frame:
 
 ```python
 import pandas as pd
@@ -56,9 +54,9 @@ import pandas as pd
 both = pd.concat([runs.assign(origin="mine"), runs.assign(origin="yours")])
 ```
 
-The numbers that a figure draws are in `results/figures/PAPER/ITEM.csv`, beside the picture. The clients of a round of a simulation
-are `dpfedbench.open_run(folder).cohort(1)`, with rounds counted from 1. The noise multiplier that ran is the column
-`noise_multiplier`; `noise.multiplier` is the configured one, which is empty where the budget fixes it.
+The numbers that a figure draws are in `results/figures/PAPER/ITEM.csv`. The clients of a simulation's first round are
+`dpfedbench.open_run(folder).cohort(1)`. The column `noise.multiplier` is the configured one, `noise_multiplier` the one that ran.
+Types of columns are in `runs.dtypes`.
 """
 
 RUN_FOLDER = """\
@@ -70,54 +68,53 @@ RUN_FOLDER = """\
 |---|---|
 | `config.yaml` | the resolved configuration |
 | `history.csv` | one row for each round: threshold, norm of the release, ε so far, validation accuracy; seconds where no cohort is secret; loss and norm quantiles only for runs without privacy |
-| `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. `sampler.draw` names the draw of the cohorts: releases of one name are over the same cohorts, and nothing is composed where it is missing. Accountants read this file, never the training code. `round` counts from 0; for a merge with the history take `open_run(folder).releases`, which counts from 1 |
+| `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. `sampler.draw` names the draw of the cohorts: releases of one name are over the same cohorts, and nothing is composed where it is missing. `round` counts from 0; for a merge with the history take `open_run(folder).releases`, which counts from 1 |
 | `model.safetensors` | the meta-model |
 | `training.json` | rounds planned and run, what stopped it, speed, versions, notices, tests of clients' own models |
-| `privacy.json` | claimed ε, proven ε, ε of one image and of a declared search: each with low and high end, unit, adjacency, observer, status and explanation |
-| `audit.json` | a lower bound on ε from canaries in the code that ran; only at the first seed of each private configuration, and once for configurations of the same mechanism |
+| `privacy.json` | claimed ε, proven ε, ε of one image and of a declared search: each with low and high end, unit, adjacency, observer, status, explanation |
+| `audit.json` | a lower bound on ε; only at the first seed of each private configuration, and once for configurations of one mechanism |
 | `metrics.json` | meta-test accuracy with its 95 % interval and every task's accuracy |
 | `manifest/` | SHA-256 of each file, for `sha256sum -c` |
-| `logs/`, `benchmark/` | a log for each job; and its costs (seconds, memory, processor time) for each but training, whose time would tell of secret cohorts |
+| `logs/`, `benchmark/` | a log for each job; its seconds, memory and processor time, except for training, whose time would tell of secret cohorts |
 
 Other folders are `results/data/` (images as one array, classes, summary), `results/clients/` (which client holds which image),
-`results/features/` (features of all records of a data set, computed once for all linear heads that read them), `results/tables/` and
-`results/figures/` (each figure with the numbers that it draws). Every reproducible run prints *simulated privacy: the noise seed is
-public*. Whoever knows the seed can remove the noise, so these models are for measurement, not for release.
+`results/features/` (features of a data set's records, for linear heads), `results/tables/` and `results/figures/`. Every reproducible
+run prints *simulated privacy: the noise seed is public*. Whoever knows the seed can remove the noise, so these models are for
+measurement, not for release.
 """
 
 SETTINGS = """\
 ## Settings in `runs.parquet`
 
-Every value of the resolved configuration is a column, named by its path: `participation.rounds`, `noise.multiplier`,
-`clipping.kind`. [Configuration](configuration.md) says what each means. A setting that a run's method does not have is missing, and
-a list is JSON text. A setting that has numbers in some runs and texts in others is text.
+Every value of the [configuration](configuration.md) is a column, named by its path: `participation.rounds`, `clipping.kind`. A
+setting that a run's method does not have is missing, and a list is JSON text. A setting that has numbers in some runs and texts in
+others is text.
 """
 
 
 def make_column_table(group: str) -> str:
-    """Return a Markdown table of a group of columns."""
+    """Return a Markdown table of a group of columns, with the units of numbers."""
     columns = DICTIONARY[DICTIONARY["group"] == group]
-    rows = [
-        f"| `{column.name}` | {column.type} | {column.meaning} |"
-        for column in columns.drop(columns=["group", "source"]).itertuples(index=False)
-    ]
-    return "\n".join(["| column | type | meaning |", "|---|---|---|", *rows])
+    rows = []
+    for column in columns.itertuples(index=False):
+        name = f"`{column.name}`"
+        if column.type.startswith("number, "):
+            name += f" ({column.type.removeprefix('number, ')})"
+        rows.append(f"| {name} | {column.meaning} |")
+    return "\n".join(["| column | meaning |", "|---|---|", *rows])
 
 
 def make_page() -> str:
     """Return the text of docs/results-format.md."""
     privacy = (
-        "A run that protects two units, such as clients and records, or one unit from"
-        " several observers, has the columns again, named `second_unit`,"
-        " `second_delta` and so on, and `third_unit` for a third.\n\n"
+        "A run that protects two units, or one unit from several observers, has the"
+        " columns again: `second_unit`, `second_delta`, …, and `third_unit`.\n\n"
     )
     personal = (
-        "With `clients.held_out_share` each client's own model, such as the shared body"
-        " under a head that the client keeps, is tested after the last round on"
-        " examples of that client that training left out. These numbers are the"
-        " simulation's: no server sees them, no release has them, and no ε covers"
-        " them. `accuracy` is the server's model's, on records that no client"
-        " holds.\n\n"
+        "With `clients.held_out_share` each client's own model is tested after the last"
+        " round on examples of that client that training left out. These numbers are"
+        " the simulation's: no server sees them, and no ε covers them. `accuracy` is the"
+        " server's model's, on records that no client holds.\n\n"
     )
     parts = [
         INTRODUCTION,
