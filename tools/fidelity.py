@@ -1140,6 +1140,9 @@ _RESULT_HEADS = (_MEASURED, _MEASURED_NOT_DECIDED, _WITHOUT_NUMBER, _NOT_DECIDED
 _LONG = 7
 """Words of an explanation that a table has once."""
 
+_LONG_LIST = 4
+"""Commas of a list of values that the page leaves to settings.csv."""
+
 
 def _make_lists(paper: str) -> Iterable[str]:
     """Yield a list for each status whose results have no row, with each explanation."""
@@ -1203,41 +1206,42 @@ def _make_run_rows(runs: Iterable[RunSettings]) -> Iterable[str]:
 
 
 def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
-    """Yield a paper's settings: a list of those that are equal, a table of the others."""
-    equal = []
-    others = []
-    reason_above = ""
+    """Yield a paper's settings: a list of those that are equal, and a table for each
+    other verdict.
+    """
+    equal: dict[str, None] = {}
+    equal_count = 0
+    tables: dict[str, list[str]] = {}
+    reasons_above: dict[str, str] = {}
     for setting in read_settings():
         if setting.paper != paper:
             continue
         compared = compare(setting, plan)
         if compared.verdict == "equal":
-            equal.append(f"{setting.setting}: {compared.ours or setting.text}")
+            equal_count += 1
+            value = compared.ours or setting.text
+            is_list = value.count(", ") >= _LONG_LIST
+            entry = setting.setting if is_list else f"{setting.setting}: {value}"
+            equal[entry] = None
             continue
         key = f" (`{setting.key}`)" if setting.key else ""
         reason = setting.reason
-        if len(reason.split()) >= _LONG and reason == reason_above:
+        above = reasons_above.get(compared.verdict)
+        if len(reason.split()) >= _LONG and reason == above:
             reason = "As above."
-        reason_above = setting.reason
-        others.append(
-            _make_row(
-                setting.location,
-                setting.setting + key,
-                setting.text,
-                compared.ours,
-                f"**{compared.verdict}**",
-                _add_links(reason),
-            )
-        )
-    yield (
-        f"**equal** ({len(equal)}; `docs/fidelity/settings.csv` has section, key and"
-        f" wording of each): {'; '.join(equal)}."
-    )
-    yield "Other settings:"
-    yield (
-        "| where | setting (key) | the text | `paper` preset | verdict |"
-        " reason, or reading |\n|---|---|---|---|---|---|\n" + "\n".join(others)
-    )
+        reasons_above[compared.verdict] = setting.reason
+        cells = [setting.location, setting.setting + key, setting.text]
+        if compared.verdict != "no key":
+            cells.append(compared.ours)
+        row = _make_row(*cells, _add_links(reason))
+        tables.setdefault(compared.verdict, []).append(row)
+    yield f"**equal** ({equal_count}): {'; '.join(equal)}."
+    for verdict, rows in tables.items():
+        names = ["where", "setting (key)", "the text", "`paper` preset", "reason"]
+        if verdict == "no key":
+            names.remove("`paper` preset")
+        yield f"**{verdict}**:"
+        yield "\n".join([_make_row(*names), "|---" * len(names) + "|", *rows])
 
 
 def _make_summary() -> Iterable[str]:
@@ -1287,8 +1291,21 @@ def make_page(plan: Plan) -> str:
         _HOW_TO,
     ]
     runs = read_runs().values()
+    listed: dict[str, str] = {}
     for paper, (title, findings) in PAPERS.items():
         used_runs = {result.run for result in read_results(paper)}
+        own_runs = [
+            row
+            for row in runs
+            if row.paper == paper or (not row.paper and row.name in used_runs)
+        ]
+        new_runs = [row for row in own_runs if row.name not in listed]
+        above = [
+            f"`{row.name}` ({listed[row.name]})"
+            for row in own_runs
+            if row.name in listed
+        ]
+        listed |= {row.name: title for row in new_runs}
         parts += [
             f"## {title}",
             f"[Findings](findings/{findings}.md)",
@@ -1298,13 +1315,8 @@ def make_page(plan: Plan) -> str:
             "### How our runs differ from the text",
             "| runs | what was run | settings that differ: ours (the text's) | open in"
             " the text: ours | fitted |\n|---|---|---|---|---|\n"
-            + "\n".join(
-                _make_run_rows(
-                    row
-                    for row in runs
-                    if row.paper == paper or (not row.paper and row.name in used_runs)
-                )
-            ),
+            + "\n".join(_make_run_rows(new_runs)),
+            *([f"Listed above: {', '.join(above)}."] if above else []),
             "### The paper's settings and the `paper` preset",
             *_make_settings(paper, plan),
         ]
@@ -1319,19 +1331,22 @@ method stand in one row with their algorithm.
 
 - *published*: the printed number, from `config/published.csv` where it has it.
 - *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md).
-- *our runs*: the settings of these runs; each paper has a list of how they differ from its text.
+- *our runs*: the settings of these runs, listed below each paper's results.
 - *difference*: ours less the printed number.
+
+`docs/fidelity/settings.csv` has section, key and wording of each setting, also of the *equal* ones, and the values of their longer
+lists. The data sets that a cost needs (CIFAR-FS, Wiki-3029) are not on our machine.
 
 ## Rules
 
 `tools/fidelity.py` refuses a row that breaks one of these rules where a program can see it.
 
 1. **reproduced** needs the paper's own quantity, data set and stated settings, and a number that training or an independent
-   computation produced. A number is no reproduction if a free value was solved from the printed one, if training ends where the
-   printed number is reached, if the algorithm is not in the paper, if a stated setting differs, or if the agreement is chance: such a
-   row is *fitted*, *agrees, other settings* or *not decided*.
-2. **explained** needs a second number in which one named cause is changed, on the same data set and task, and which is nearer to the
-   printed one: *partly* if it does not reach it. The two intervals do not overlap. The difference between our size and the paper's
+   computation produced. If a free value was solved from the printed number, if training ends where that number is reached, if the
+   algorithm is not in the paper, if a stated setting differs, or if the agreement is chance, the row is *fitted*, *agrees, other
+   settings* or *not decided*.
+2. **explained** needs a second number on the same data set and task in which one named cause is changed, and which is nearer to the
+   printed one (*partly* if it does not reach it). The two intervals do not overlap. The difference between our size and the paper's
    explains nothing as long as the larger run is missing.
 3. **effect found** and **effect not found** need the statement's quantity, baseline, data set and settings. An account decides no
    statement on accuracy, and a grid that cannot contain the optimum decides nothing. At another scale the effect is *seen* or *not
@@ -1348,10 +1363,10 @@ _HOW_TO = """## How to add a number
 
 `uv run python tools/fidelity.py` writes this page from `docs/fidelity/`.
 
-1. Add its row to [measurements](measurements.md), the number to `docs/measurements/numbers.txt` and to a page of `docs/` (findings or results).
-2. In `docs/fidelity/claims/PAPER.csv` edit the row: `ours` (word for word as on that page), `page`, `measurement`, `run`, `status`
-   and `explanation`; for an effect the `baseline`, for an explanation `cause`, `from` and `to`, for an open row the `cost`. If the
-   settings are new, add a row to `docs/fidelity/runs.csv`.
+1. Add its row to [measurements](measurements.md), the number to `docs/measurements/numbers.txt` and to a page of findings or results.
+2. In `docs/fidelity/claims/PAPER.csv` edit `ours` (word for word as on that page), `page`, `measurement`, `run`, `status` and
+   `explanation`; for an effect the `baseline`, for an explanation `cause`, `from` and `to`, for an open row the `cost`. New settings
+   need a row in `docs/fidelity/runs.csv`.
 3. Run the tool. It lists what breaks a rule.
 
 A changed preset needs step 3 alone. If a setting then differs from the text, `docs/fidelity/settings.csv` needs a reason."""
