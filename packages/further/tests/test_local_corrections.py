@@ -33,6 +33,7 @@ def make_clients(update, curvatures, optima, records, sums=()):
         labels=[np.full(records, client) for client in range(len(optima))],
     )
     net = SimpleNamespace(dimension=2)
+    server = SimpleNamespace(name="update", clipping=None, shape=None)
     setup = SimpleNamespace(
         held=held,
         net=net,
@@ -42,7 +43,13 @@ def make_clients(update, curvatures, optima, records, sums=()):
             running=lambda: ThreadPoolExecutor(1),
             worker=lambda: contextlib.nullcontext(make(gradients)),
         ),
-        run=SimpleNamespace(sums=lambda: sums, private=bool(sums), stream_seed=0),
+        run=SimpleNamespace(
+            all_sums=(*sums, server),
+            server_sum=server,
+            further_sums=sums,
+            private=bool(sums),
+            stream_seed=0,
+        ),
         processes=Processes(),
     )
     return update.clients(setup)
@@ -90,7 +97,7 @@ COHORTS = [[0, 2], [1], [0, 1, 2], [2, 1], [0], [1, 2]] * 2
 
 def scaffold_clients(threshold=None):
     rule = None if threshold is None else Constant(threshold=threshold)
-    control = SimpleNamespace(name=CONTROL, clipping=rule)
+    control = SimpleNamespace(name=CONTROL, clipping=rule, shape=None)
     update = Scaffold(inner_steps=STEPS, inner_rate=RATE)
     return make_clients(update, CURVATURES, OPTIMA, 4, [control])
 
@@ -108,7 +115,7 @@ def train(cohorts):
     theta = np.zeros(2, np.float32)
     for cohort in cohorts:
         ((rows, _),) = clients.contributions(theta, np.array(cohort), 0)
-        sent = rows.numpy()
+        sent = [message.numpy() for message in rows]
         clients.receive_broadcast([sent[1].sum(axis=0, dtype=np.float64) / 3])
         theta = (theta - sent[0].mean(axis=0)).astype(np.float32)
     return theta, clients

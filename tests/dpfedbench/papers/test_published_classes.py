@@ -119,7 +119,7 @@ def test_class_without_arguments_has_the_values_of_the_paper(
 def test_class_of_a_paper_is_a_run(method: type[Method]) -> None:
     """All but the baselines that no one paper defines."""
     baselines = {"random", "public-alone", "transfer", "dp-transfer"}
-    baselines |= {"dp-fedavg", "dp-scaffold"}
+    baselines |= {"dp-fedavg", "dp-scaffold", "fedrep", "dp-fedrep", "local-training"}
     if method.name in baselines:
         pytest.skip("a baseline of several papers states no values")
     run = method()
