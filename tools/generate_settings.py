@@ -80,15 +80,15 @@ uv run dpfedbench data --check real           # names each file that the preset 
 uv run snakemake --cores all --configfile config/presets/real.yaml
 ```
 
-`--check` alone checks the default run, and `--configfile mine.yaml` after it checks your own data sets too. `dpfedbench data` prints the
+`--check` alone checks the default run, and `--configfile mine.yaml` after it your own data sets too. `dpfedbench data` prints the
 table below. A copy may be an archive or the folder extracted from it. Most readers also find other usual spellings of a folder, and files
-that lie in the local data folder itself. What is downloaded is checked, and kept in `results/data/NAME/download`. Then
-`results/data/NAME/summary.json` has the counts and the SHA-256 of the prepared set, which each reading compares; the table has its
-first twelve digits. Where a set is missing, `stand_ins` names a drawn one, and the tables say so.
+in the local data folder itself. A download is checked, and kept in `results/data/NAME/download`. `results/data/NAME/summary.json` has the
+counts and the SHA-256 of the prepared set, which each reading compares; the table has its first twelve digits. Where a set is missing,
+`stand_ins` names a drawn one, and the tables say so.
 
-*Examples* are classes (training/validation/test) x images, or records (training/test), of height x width x channels. *Archives* is the size of
-the copy that we used; *not recorded* where there was none. CIFAR-10 as JPEG and both subsets of Tiny-ImageNet are data sets of their own: results do not
-carry over. CIFAR-FS is CIFAR-100 in 64, 16 and 20 classes, Wiki-1600 the articles of Wiki-3029 with 1,600 words.
+*Examples* are classes (training/validation/test) x images, or records (training/test), of height x width x channels. *Archives* is the
+size of our copy; *not recorded* where there was none. Results do not carry over between CIFAR-10 and its JPEGs, or between the subsets of
+Tiny-ImageNet. CIFAR-FS is CIFAR-100 in 64, 16 and 20 classes, Wiki-1600 the articles of Wiki-3029 with 1,600 words.
 
 """
 

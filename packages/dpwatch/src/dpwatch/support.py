@@ -169,8 +169,9 @@ def _under_replace_one(accountant: Accountant) -> str:
     return HIGH
 
 
-def dp_accounting_support() -> list[LibrarySupport]:
-    """Return what the accountants of the installed dp_accounting support.
+def dp_accounting_support() -> list[tuple[str, str, str]]:
+    """Return the samplers and noises that the installed dp_accounting is asked for, with
+    the adjacencies under which its PLDAccountant and its RdpAccountant take each.
 
     Raises:
         ImportError: dp_accounting is not installed.
@@ -205,31 +206,25 @@ def dp_accounting_support() -> list[LibrarySupport]:
         "replace-one": relation.REPLACE_ONE,
         "zero-out": relation.REPLACE_SPECIAL,
     }
-    accountants = {
-        "PLDAccountant": dp_accounting.pld.PLDAccountant,
-        "RdpAccountant": dp_accounting.rdp.RdpAccountant,
-    }
-    library = f"dp_accounting {importlib.metadata.version('dp-accounting')}"
+    accountants = (dp_accounting.pld.PLDAccountant, dp_accounting.rdp.RdpAccountant)
     rows = []
     for sampler, event in samplers.items():
-        for name, accountant in accountants.items():
-            supported = [
+        pld, rdp = (
+            ", ".join(
                 adjacency
                 for adjacency, neighbours in relations.items()
                 if accountant(neighboring_relation=neighbours).supports(event)
-            ]
-            if supported:
-                ends = "high end"
-            else:
-                ends = NONE
-            adjacencies = ", ".join(supported) or NONE
-            rows.append(LibrarySupport(library, sampler, name, adjacencies, ends))
+            )
+            for accountant in accountants
+        )
+        rows.append((sampler, pld or NONE, rdp or NONE))
     return rows
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n".join(lines)
 
 
 def support_page() -> str:
@@ -242,9 +237,13 @@ def support_page() -> str:
         ["sampler", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
         own_support(),
     )
+    dp_accounting = _table(
+        ["sampler and noise", "PLDAccountant", "RdpAccountant"],
+        dp_accounting_support(),
+    )
+    version = importlib.metadata.version("dp-accounting")
     others = _table(
-        ["library", "sampler and noise", "accountant", "adjacency", "ends"],
-        [*dp_accounting_support(), *OTHERS],
+        ["library", "sampler and noise", "accountant", "adjacency", "ends"], OTHERS
     )
     return f"""# Which training has an account
 
@@ -254,21 +253,24 @@ Find your sampler, noise and adjacency. A pair that is not here has no account i
 
 {own}
 
-- *exact*: all releases are one Gaussian for a unit. *both ends*: a proven low and high end. *{HIGH}*: the high end counts a
-  replacement as two changes, or is exact where this run's releases are one Gaussian; the low end is that of zero-out.
+- *{EXACT}*: all releases are one Gaussian for a unit. *{BOTH}*: a proven low and high end. *{HIGH}*: a replacement counts as two
+  changes, or the end is exact where this run's releases are one Gaussian; the low end is that of zero-out.
 - Ends of correlated noise with balls-and-bins may be by draws, with a failure probability that is part of δ and that the account names.
 - Add-or-remove has the numbers of zero-out for Poisson samples and for everyone, where the sum is divided by a public number.
-- *fixed-draws* and the low end of *shuffled-epochs* with secret batches are dpwatch's; the others are dpsum's.
+- *fixed-draws* and the low end of *shuffled-epochs* with secret batches are dpwatch's.
 
 ## Other libraries
 
+None has a low end. The accountants of dp_accounting {version} were asked by `supports` for one Gaussian or Laplace release with each
+sampler: they have a {HIGH} under these adjacencies. RdpAccountant takes multipliers under replace-one as noise over 2 C.
+
+{dp_accounting}
+
+jax_privacy was read in its source, and of Opacus its version and the names of its accountants.
+
 {others}
 
-- dp_accounting was asked by its accountants' `supports`, for one Gaussian or Laplace release with each sampler. Its RdpAccountant takes
-  multipliers under replace-one as noise over 2 C.
-- jax_privacy: read in its source at the version named. Opacus: its version and the names of its accountants were read. None of the three
-  has a low end.
-- Made by `python -m dpwatch.support`.
+Made by `python -m dpwatch.support`.
 """
 
 
