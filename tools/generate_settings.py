@@ -52,20 +52,14 @@ A configuration is `config/config.yaml`, the experiment files, `config/small.yam
 5. `methods.NAME`, then `experiments.PAPER.methods.NAME`;
 6. what the series `use`s, its `run`, and the swept key.
 
-NAME is `all`, a family (`client-level`, `local-record`, `party`) or a method; the section for a method lies over that for
-its family. Each layer is laid over the values below it, key by key. Where a key takes one of several parts, `kind` names the part;
-a text is short for `{kind: text}`. Two rules say what a layer does not change:
+NAME is `all`, a family (`client-level`, `local-record`, `party`) or a method; a method's section lies over its family's. Layers are
+merged key by key. `kind` names the part where a key takes one of several; a text is short for `{kind: text}`. **Another kind** keeps
+the values of the keys that both kinds have, and takes its own defaults for the rest. **A whole part** in a section for all methods
+(`run`, a task, `all`) is not for a method that does not declare it or accept its kind. Every other key that the method, or the
+part, does not have is refused with its file and line.
 
-- **Another kind** keeps the values of the keys that both kinds have, and takes its own defaults for the rest.
-- **A whole part** in a section for all methods (`run`, a task and a section `all`) is not for a method that does not declare it, or that
-  does not accept its kind.
-
-Every other key has to fit: a key that the method, or the part of the chosen kind, does not have is refused with its
-file and line.
-
-A key without a default has to be given. A run's identity, and so its folder, does not depend on the layer in which a
-value stands. It follows from the values that differ from the defaults below. *Paper* is the value that a paper states; a *name* has
-lower-case letters, digits and hyphens.
+A key without a default has to be given. A run's identity, and so its folder, follows from the values that differ from the defaults
+below, whatever their layer. *Paper* is the value that a paper states; a *name* has lower-case letters, digits and hyphens.
 """
 
 _REAL_DATA = """# Real data
@@ -115,6 +109,7 @@ def _describe_runs() -> Iterator[str]:
     keys = [key for key, accepted in keys_of(Method).items() if not accepted.bases]
     yield _make_table(Method, keys=keys)
     described: dict[type[Settings], str] = {}
+    sections_by_row: dict[tuple[str, ...], str] = {}
     for key, methods in _find_methods_by_section().items():
         classes = dict.fromkeys(
             cls for method in methods for cls in keys_of(method)[key].classes
@@ -124,13 +119,17 @@ def _describe_runs() -> Iterator[str]:
         if kinds:
             yield from _describe_kinds(key, kinds, described)
         else:
-            methods_text = ""
-            if len(methods) < len(METHODS):
-                names = ", ".join(f"`{method.name}`" for method in methods)
-                methods_text = f" Of {names}."
             for cls in classes:
+                owners = [
+                    method.name
+                    for method in methods
+                    if cls in keys_of(method)[key].classes
+                ]
+                methods_text = ""
+                if len(owners) < len(METHODS):
+                    methods_text = f" Of {', '.join(f'`{name}`' for name in owners)}."
                 yield f"{_read_summary(cls)}{methods_text}\n"
-                yield _make_table(cls)
+                yield from _describe_rows(key, cls, sections_by_row)
     families = {
         "optimizer": "Optimisers",
         "schedule": "Schedules of the server's rate",
@@ -139,6 +138,31 @@ def _describe_runs() -> Iterator[str]:
     for key, title in families.items():
         yield f"### {title}\n"
         yield from _describe_kinds(key, _find_inner_parts(key), described)
+
+
+def _describe_rows(
+    key: str, cls: type[Settings], sections_by_row: dict[tuple[str, ...], str]
+) -> Iterator[str]:
+    """Yield a table of a section's keys; rows of a section above are named alone.
+
+    Args:
+        key: the section's key.
+        cls: the section's class.
+        sections_by_row: the section that has each row so far; those of this section
+            are added.
+    """
+    above: dict[str, list[str]] = {}
+    new_rows = []
+    for row in _make_rows(cls):
+        if row in sections_by_row:
+            above.setdefault(sections_by_row[row], []).append(row[0])
+        else:
+            sections_by_row[row] = key
+            new_rows.append(row)
+    if new_rows:
+        yield _format_table(new_rows)
+    for section, names in above.items():
+        yield f"As in `{section}`: {', '.join(names)}.\n"
 
 
 def _describe_kinds(
@@ -204,8 +228,8 @@ def _describe_methods() -> Iterator[str]:
     yield "## Methods\n"
     yield (
         "`dpfedbench methods` prints this table. *Protects*: the unit of each private"
-        " sum, and who sees its releases. *State*: whether clients keep anything of"
-        " their own records from round to round.\n"
+        " sum, and who sees its releases. *State*: what clients keep of their own"
+        " records from round to round.\n"
     )
     yield format_markdown(COLUMNS, describe_methods())
     yield "Papers:\n"
@@ -230,16 +254,30 @@ def _describe_methods() -> Iterator[str]:
         yield f"- *{family}*: {kinds}"
     yield "\n| method | parts | defaults |\n|---|---|---|"
     owners: dict[str, str] = {}
+    owners_of_defaults: dict[str, str] = {}
     for name, method, parts in rows:
         owner = owners.setdefault(parts, name)
         if parts and owner != name:
             parts = f"as `{owner}`"
-        defaults = yaml.safe_dump(
-            _find_chosen_defaults(method), default_flow_style=True, width=10**6
-        ).strip()
-        shown_defaults = f"`{defaults}`" if defaults != "{}" else ""
-        yield f"| `{name}` | {parts or 'nothing is trained'} | {shown_defaults} |"
+        own_defaults = {}
+        above: dict[str, list[str]] = {}
+        for key, values in _find_chosen_defaults(method).items():
+            text = _format_yaml({key: values})
+            owner = owners_of_defaults.setdefault(text, name)
+            if owner != name and len(values) > 1:
+                above.setdefault(owner, []).append(f"`{key}`")
+            else:
+                own_defaults[key] = values
+        texts = [f"`{_format_yaml(own_defaults)}`"] if own_defaults else []
+        texts += [f"{', '.join(keys)} as `{owner}`" for owner, keys in above.items()]
+        yield (f"| `{name}` | {parts or 'nothing is trained'} | {'; '.join(texts)} |")
     yield ""
+
+
+def _format_yaml(values: Mapping[str, Any]) -> str:
+    """Return values as YAML on one line."""
+    text: str = yaml.safe_dump(values, default_flow_style=True, width=10**6)
+    return text.strip()
 
 
 def _find_chosen_defaults(method: type[Method]) -> dict[str, Any]:
@@ -259,6 +297,7 @@ def _describe_configuration() -> Iterator[str]:
     yield _make_table(Configuration)
     queue: list[type[Settings]] = [Configuration]
     described = set(queue)
+    sections_by_row: dict[tuple[str, ...], str] = {}
     while queue:
         for key, field in fields_of(queue.pop(0)).items():
             for cls in _find_sections(field.annotation):
@@ -267,7 +306,7 @@ def _describe_configuration() -> Iterator[str]:
                     queue.append(cls)
                     yield f"### `{key}`\n"
                     yield f"{_read_summary(cls)}\n"
-                    yield _make_table(cls)
+                    yield from _describe_rows(key, cls, sections_by_row)
 
 
 def _read_summary(cls: type[Settings]) -> str:

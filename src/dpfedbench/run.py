@@ -62,18 +62,17 @@ class Run(Settings):
     streams: Literal["shared", "own"] = setting(
         "shared",
         doc=(
-            "random numbers of cohorts, lots and noise. shared: they follow from the"
-            " seed, so that runs of one seed draw the same; own: they follow from all"
-            " settings of the run too, so that no two runs draw the same, as an account"
-            " that composes runs assumes (a search on private data sets this)"
+            "random numbers of cohorts, lots and noise. shared: they follow from"
+            " the seed alone; own: from all settings of the run too, so that no two"
+            " runs draw the same, as an account that composes runs assumes (a"
+            " search on private data sets this)"
         ),
     )
     reading: Literal["as-published", "as-released"] = setting(
         "as-published",
         doc=(
-            "as-released: the run repeats the authors' code, even where no account"
-            " covers it; its epsilon is then infinite and its claim void. A series sets"
-            " it"
+            "as-released: the authors' code, even where no account covers it: its"
+            " epsilon is then infinite and its claim void. A series sets it"
         ),
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="name of the data set")

@@ -29,16 +29,14 @@ class Budget:
         None,
         ge=1e-3,
         le=1e6,
-        doc="training stops before ε exceeds this; null: no limit",
+        doc="training stops before ε exceeds this; null: never",
         paper="1.52",
     )
     delta: float = parameter(
         1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6"
     )
-    profile: Literal["claimed", "proven"] = parameter(
-        "proven", doc="which ε the limit is for, the claimed or the proven one"
-    )
-    stop: bool = parameter(True, doc="false: ε is reported, and training does not stop")
+    profile: Literal["claimed", "proven"] = parameter("proven", doc="ε that is limited")
+    stop: bool = parameter(True, doc="false: ε does not stop the training")
 
     def __post_init__(self) -> None:
         """Check the bounds of the numbers, and the profile."""

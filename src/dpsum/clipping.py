@@ -120,19 +120,15 @@ class ClippingRule:
     )
     groups: Literal["all", "layers", "tensors"] = parameter(
         "all",
-        doc=(
-            "groups of coordinates that are clipped separately: all coordinates"
-            " together, each layer, or each tensor; `threshold` applies to each group"
-        ),
+        doc=("groups of coordinates that are clipped separately, each to `threshold`"),
         paper="layers (DP-MAML, 5.2.1); tensors (DP-FedMeta's released code)",
         kw_only=True,
     )
     noise_by_group: Literal["joint", "per-group", "equal-shares"] = parameter(
         "joint",
         doc=(
-            "how `noise.multiplier` z is read for m groups of thresholds C_g: deviation"
-            " z sqrt(sum C_g^2), z C_g (which protects like z / sqrt(m)), or z sqrt(m)"
-            " C_g"
+            "deviation of the noise for m groups of thresholds C_g: z sqrt(sum"
+            " C_g^2), z C_g (which protects like z / sqrt(m)), or z sqrt(m) C_g"
         ),
         paper="per-group",
         kw_only=True,
@@ -350,9 +346,7 @@ class PrivateQuantile(CohortRule, LotRule):
     percentile: float = parameter(
         90.0, ge=0, le=100, doc="100 gamma: the percentile that C follows"
     )
-    never_rising: bool = parameter(
-        True, doc="take a new C only if it is not above the old one"
-    )
+    never_rising: bool = parameter(True, doc="C never rises")
     quantile_rate: float = parameter(
         0.2,
         gt=0,
@@ -365,8 +359,8 @@ class PrivateQuantile(CohortRule, LotRule):
         gt=0,
         le=1e9,
         doc=(
-            "sigma_b: deviation of the noise on the count of norms below C (twice that"
-            " under replace-one adjacency); null: a twentieth of the cohort or lot"
+            "sigma_b: deviation of the noise on the count of norms below C"
+            " (doubled under replace-one); null: a twentieth of the cohort or lot"
         ),
     )
 
@@ -423,7 +417,7 @@ class ByFactor(LotRule):
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
         doc=(
-            "C of the first round; null: the mean gradient norm of the initial model on"
+            "C of the first round; null: the initial model's mean gradient norm on"
             " random data"
         ),
     )
@@ -530,9 +524,7 @@ class Percentile(CohortRule):
     )
     never_rising: bool = parameter(
         True,
-        doc=(
-            "take a new C only if it is not above the old one (Section 3.1's smoothing)"
-        ),
+        doc=("C never rises (Section 3.1's smoothing)"),
     )
 
     def begin(self, threshold: float) -> State:
@@ -573,7 +565,7 @@ class PercentileOfReleases(Percentile):
     kind: ClassVar[str] = "percentile-of-releases"
 
     form: Literal["mean", "sum"] = parameter(
-        "sum", doc="whether the rule takes the norm of the released mean or sum"
+        "sum", doc="norm of the released mean or sum"
     )
 
     def observe(self, state: State, seen: Seen) -> None:

@@ -171,8 +171,8 @@ class Factorised(Encoded):
         ge=1e-3,
         le=1e6,
         doc=(
-            "z: deviation of the encoded sums' noise over the clipping threshold; null:"
-            " the least that the budget allows"
+            "z: deviation of the encoded sums' noise over C; null: the least that"
+            " the budget allows"
         ),
     )
     factorisation: Factorisation = parameter(SquareRoot(), doc="the encoder")

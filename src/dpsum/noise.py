@@ -69,9 +69,7 @@ class Noise:
         1.0,
         ge=1e-3,
         le=1e7,
-        doc=(
-            "z: noise standard deviation over C; null: the least that the budget allows"
-        ),
+        doc=("z: noise deviation over C; null: the least that the budget allows"),
         paper="1",
     )
 

@@ -63,7 +63,7 @@ class Participation:
         100,
         ge=1,
         le=10_000_000,
-        doc="L: number of clients in a round; its expectation where it is random",
+        doc="L: clients in a round, or their expected number",
         paper="1600",
     )
     rounds: int = parameter(

@@ -66,8 +66,8 @@ class Skellam(Noise):
         ge=0,
         lt=1,
         doc=(
-            "share of a cohort that may drop out: its noise is not counted, and all"
-            " clients add more"
+            "share that may drop out: its noise is not counted, and all clients"
+            " add more"
         ),
     )
     colluding: float = parameter(
@@ -75,8 +75,8 @@ class Skellam(Noise):
         ge=0,
         lt=0.5,
         doc=(
-            "share of a cohort, below half, that may reveal its noise to the server:"
-            " that noise is not counted"
+            "share, below half, that may reveal its noise to the server, which is"
+            " not counted"
         ),
     )
 

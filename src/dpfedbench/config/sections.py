@@ -25,14 +25,14 @@ class Task(Section):
         ge=0,
         le=10_000,
         doc=(
-            "labelled examples of a class (for a text: records) at the meta-test; 0:"
-            " the model is tested without adaptation. Clients train with"
+            "labelled examples of a class (for a text: records) at the meta-test;"
+            " 0: test without adaptation. Clients train with"
             " clients.support_per_class"
         ),
     )
     text: Text | None = setting(
         None,
-        doc=("for texts: prediction of the next word; null: classification of images"),
+        doc=("prediction of the next word; null: classification of images"),
     )
 
     def model_post_init(self, _: Any) -> None:
@@ -111,37 +111,32 @@ class PartitionScheme(Part):
         ge=1,
         le=10_000_000,
         doc=(
-            "clients of the federation, N; for natural clients the most: N is the number"
-            " of owners with enough examples, if that is less"
+            "clients, N; at most as many as owners with enough examples, if"
+            " clients are natural"
         ),
     )
     examples_per_class: int = setting(
         ge=2,
         le=100_000,
         doc=(
-            "images of a class that a client holds; not used by clients that hold"
-            " records, like all sizes of tasks"
+            "images of a class that a client holds; like all sizes of tasks, not"
+            " for clients that hold records"
         ),
     )
     support_per_class: int = setting(
         ge=1,
         le=100_000,
-        doc=(
-            "how many of these are for adaptation in training; task.shots is for the"
-            " meta-test"
-        ),
+        doc=("those for adaptation in training; task.shots is for the meta-test"),
     )
-    query_per_class: int = setting(
-        ge=1, le=100_000, doc="how many of these are for the query gradient"
-    )
+    query_per_class: int = setting(ge=1, le=100_000, doc="those for the query gradient")
     held_out_share: float = setting(
         0.0,
         ge=0,
         lt=1,
         doc=(
-            "share of each client's own records, or of its images of a class, that"
-            " training leaves out; the client's own model is tested on them after the"
-            " last round; 0: there is no such test"
+            "share of each client's records, or images of a class, that training"
+            " leaves out to test the client's own model after the last round; 0: no"
+            " such test"
         ),
     )
 
@@ -289,19 +284,20 @@ class Validation(Section):
         100,
         ge=1,
         le=1_000_000,
-        doc="few-shot tasks; or records, which are taken out of the test part",
+        doc="few-shot tasks, or records out of the test part",
     )
     ensemble: int = setting(
         1,
         ge=1,
         le=1_000,
-        doc="number of best checkpoints that are averaged at the meta-test",
+        doc="best checkpoints that the meta-test averages",
     )
     public: bool = setting(
         True,
         doc=(
-            "whether its data are public; if not, it must not influence training, and a"
-            " private run has a notice, since no account covers validation accuracies"
+            "whether its data are public; if not, it must not influence training,"
+            " and a private run has a notice: no account covers validation"
+            " accuracies"
         ),
     )
 
@@ -316,8 +312,8 @@ class Evaluation(Section):
         0,
         ge=0,
         doc=(
-            "rounds between tests during training, of models without adaptation and of"
-            " texts; 0: none. These tests do not influence the training"
+            "rounds between tests during training, of models without adaptation"
+            " and of texts; 0: none. They do not influence the training"
         ),
     )
     while_training: int = setting(
@@ -333,7 +329,7 @@ class Evaluation(Section):
         15,
         ge=1,
         le=100_000,
-        doc="examples of a class that a meta-test task is scored on",
+        doc="examples of a class that score a task",
     )
     steps: int = setting(
         5, ge=0, le=100_000, doc="adaptation steps of the meta-model on a task"
@@ -341,7 +337,7 @@ class Evaluation(Section):
     rate: float = setting(0.4, gt=0, le=1e6, doc="learning rate of these steps")
     optimizer: Literal["sgd", "adam"] = setting(
         "sgd",
-        doc="optimiser of these steps, for few-shot tasks of images; new in each task",
+        doc="their optimiser, new in each task; for few-shot images",
         paper="adam (Nichol et al. 2018)",
     )
     beta1: float = setting(
@@ -352,17 +348,14 @@ class Evaluation(Section):
         ge=1,
         le=100_000,
         doc=(
-            "support examples of a step, for few-shot tasks of images: each pass over"
-            " them is in a new random order; null: all of them"
+            "support examples of a step, for few-shot images, in a new random"
+            " order in each pass; null: all"
         ),
         paper="5 (Nichol et al.)",
     )
     schedule: Literal["constant", "cosine"] = setting(
         "constant",
-        doc=(
-            "schedule of the rate over the steps, for few-shot tasks of images; cosine:"
-            " from `rate` to 0"
-        ),
+        doc=("schedule of the rate, for few-shot images; cosine: from `rate` to 0"),
         paper="DP-FedMeta's released code, for its Figure 5: cosine",
     )
 
@@ -375,8 +368,8 @@ class Evaluation(Section):
     best_step: bool = setting(
         False,
         doc=(
-            "for few-shot tasks of images: score the step with the best accuracy on the"
-            " query set, as DP-FedMeta's released code does. The same examples choose"
-            " and score the step"
+            "for few-shot images: score the step with the best accuracy on the"
+            " query set, as DP-FedMeta's released code does: the same examples"
+            " choose and score"
         ),
     )

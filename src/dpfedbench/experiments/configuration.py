@@ -48,7 +48,7 @@ class Data(Settings):
     local_dir: str | None = setting(
         None,
         doc=(
-            "folder with archives, in place of a download; or set the variable"
+            "folder with archives, in place of a download; or the variable"
             " DPFEDBENCH_DATA"
         ),
     )
@@ -80,30 +80,22 @@ class Machine(Settings):
         1,
         ge=1,
         le=1024,
-        doc=(
-            "CPU threads of one training, in each of its processes; several trainings"
-            " run side by side"
-        ),
+        doc=("CPU threads of each process of a training"),
     )
     processes: int = setting(
         1,
         ge=1,
         le=1024,
-        doc=(
-            "processes that share one training; at most as many as clients of a round"
-        ),
+        doc=("processes of one training; at most the clients of a round"),
     )
     gpu: int = setting(
         0,
         ge=0,
         le=1,
-        doc=(
-            "GPUs that each process of a training reserves; 0: trainings share the"
-            " existing ones"
-        ),
+        doc=("GPUs that each process of a training reserves; 0: trainings share them"),
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", doc="device of the training; auto: cuda if it is available"
+        "auto", doc="auto: cuda if it is available"
     )
     kernels: Literal["auto", "off"] = setting(
         "auto", doc="compiled passes on a CPU, where they exist; off: torch alone"
@@ -120,7 +112,7 @@ class Tuning(Settings):
 
     runs: int = setting(ge=1, le=10**9, doc="number of compared runs")
     data: Literal["public", "private"] = setting(
-        doc="data of these runs: a search on public data costs no privacy"
+        doc="their data: a search on public data costs no privacy"
     )
     number: Literal["fixed", "geometric", "poisson"] = setting(
         "fixed", doc="distribution of the planned number of runs"
@@ -155,7 +147,7 @@ class PublishedCurve(Settings):
     label: str | None = setting(None, doc="replaces the series' label")
     band: tuple[str, str] | None = setting(None, doc="two columns: the ends of a band")
     per: Literal["clients"] | None = setting(
-        None, doc="clients: the value is divided by the number of clients of a round"
+        None, doc="divide by the number of clients of a round"
     )
     dashed: bool = setting(False, doc="whether the line is dashed")
 
@@ -166,7 +158,7 @@ class SearchSpace(Settings):
     """
 
     values: Annotated[dict[str, Annotated[tuple[Any, ...], _some]], _some] = setting(
-        doc="values to try, by the run's dotted key; a value may be a group of keys"
+        doc="values by the run's dotted key; a value may be a group of keys"
     )
     runs: int | None = setting(
         None, ge=1, doc="number of drawn combinations; null: all are tried"
@@ -175,8 +167,8 @@ class SearchSpace(Settings):
     follows: str = setting(
         "",
         doc=(
-            "table of the same experiment whose search for the series of this name"
-            " chose the values of `run`; the account counts its runs as well"
+            "table of the experiment whose search for this series chose the values"
+            " of `run`; the account counts its runs as well"
         ),
     )
 
@@ -189,7 +181,7 @@ class Start(Settings):
 
     method: str = setting(doc="name of the method")
     use: str | tuple[str, ...] = setting(
-        (), doc="names of the experiment's variants, over which `run` is merged"
+        (), doc="variants of the experiment, below `run`"
     )
     run: Overlay = setting({}, doc="overlay of the run")
     public: bool = setting(False, doc="whether its data set is public (initial.public)")
@@ -203,57 +195,54 @@ class Series(Settings):
     variant: str = setting(
         "",
         doc=(
-            "text that a table adds to the method's title; by default the label, where"
-            " two rows would have the same name"
+            "what a table adds to the method's title; by default the label, where"
+            " two rows would have one name"
         ),
     )
     repairs: str = setting(
-        "", doc="series of the same item whose claim is void, and valid in this series"
+        "", doc="series of the same item whose void claim is valid here"
     )
     use: str | tuple[str, ...] = setting(
-        (), doc="names of the experiment's variants, over which `run` is merged"
+        (), doc="variants of the experiment, below `run`"
     )
     reading: Literal["as-published", "as-released"] = setting(
         "as-published",
-        doc=(
-            "as-released: the authors' code, even where no account covers it; `run` is"
-            " merged over its settings"
-        ),
+        doc=("as-released: the authors' code and its settings, below `run`"),
     )
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
         "",
         doc=(
-            "series of the same item whose runs find the cells of this series' network"
+            "series of the same item whose runs find this network's cells"
             " (model.genotype)"
         ),
     )
     start: Start | None = setting(
-        None, doc="run that its runs start from (initial); null: as in `run`"
+        None, doc="run that its runs start from; null: as in `run`"
     )
     test: MetaTest | None = setting(None, doc="merged over the figure's own `test`")
     search: SearchSpace | None = setting(
         None,
         doc=(
-            "for tables: one row for each combination of settings; validation tasks"
-            " choose one of them"
+            "for tables: a row for each combination of settings, of which"
+            " validation tasks choose one"
         ),
     )
     sweep: bool | str = setting(
         True,
         doc=(
-            "for a sweep or frontier: false for a horizontal line, or the mark of a"
-            " claim; a name is a key that is swept in place of x.key"
+            "for a sweep or frontier: false: a horizontal line, or the mark of a"
+            " claim; a name: a key in place of x.key"
         ),
     )
     curves: dict[str, PublishedCurve] | None = setting(
         None, doc="for a history: the columns to draw"
     )
     profile: Literal["claimed", "proven"] | None = setting(
-        None, doc="for a figure of accounts: the profile whose delta is shown"
+        None, doc="for an account: the profile whose delta is shown"
     )
     epsilon: float | None = setting(
-        None, gt=0, doc="for a figure of accounts: the epsilon of the shown delta"
+        None, gt=0, doc="for an account: the ε of the shown delta"
     )
 
 
@@ -270,14 +259,14 @@ class TableSettings(Settings):
         "accuracy", doc="quantity in the cells"
     )
     share_of: str | None = setting(
-        None, doc="show accuracies in percent of this series' accuracy, seed by seed"
+        None, doc="accuracies in percent of this series', seed by seed"
     )
     columns: tuple[Literal["weights", "seconds", "personal"], ...] = setting(
         (),
         doc=(
-            "further columns, means over seeds: weights of the model, seconds of"
-            " training; personal: accuracy of the clients' own models, of their worst"
-            " tenth, and its spread over clients"
+            "further columns, means over seeds: number of weights, seconds of"
+            " training; personal: accuracy of the clients' own models, of their"
+            " worst tenth, and its spread"
         ),
     )
     series: dict[Name, Series | None] = setting(doc="rows by name; null removes a row")
@@ -305,16 +294,16 @@ class XAxis(Settings):
     )
     key: str | None = setting(
         None,
-        doc="for a sweep: the run's key that is swept, or test.KEY of the meta-test",
+        doc="for a sweep: the run's key, or test.KEY of the meta-test",
     )
     column: str | None = setting(
         None,
-        doc="for a history: the column of history.csv; for a figure of accounts: round",
+        doc="for a history: the column of history.csv; for an account: round",
     )
     symbol: str | None = setting(None, doc="symbol of the swept key, for tables")
     values: Numbers | None = setting(None, doc="for a sweep: the values")
     also: tuple[Overlay, ...] | None = setting(
-        None, doc="for each value, an overlay of the keys that change with it"
+        None, doc="for each value, an overlay that goes with it"
     )
     scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
 
@@ -326,8 +315,8 @@ class YAxis(Settings):
     show: Literal["accuracy", "personal"] = setting(
         "accuracy",
         doc=(
-            "for a sweep: accuracy of the server's model; personal: of the clients'"
-            " own models and, dashed, of their worst tenth"
+            "for a sweep: accuracy of the server's model, or (personal) of the"
+            " clients' own and, dashed, of their worst tenth"
         ),
     )
     scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
@@ -338,8 +327,8 @@ class FigureSettings(Settings):
 
     kind: Literal["sweep", "frontier", "history", "account"] = setting(
         doc=(
-            "sweep: accuracy over a key; frontier: over the proven epsilon;"
-            " history: columns of history.csv; account: delta by accounting alone"
+            "accuracy over a key (sweep) or over the proven ε (frontier), columns"
+            " of history.csv, or delta by accounting alone"
         )
     )
     title: str = setting(doc="caption")
@@ -369,19 +358,16 @@ class Experiment(Settings):
     sizes: Sizes = setting(
         "small",
         doc=(
-            "values below this experiment's: small: those of the configuration's"
-            " `small`; published: those that the classes of the methods state"
+            "values below this experiment's: the configuration's `small`, or those"
+            " of the methods' classes"
         ),
     )
     run: Overlay = setting(
-        {}, doc="overlay of every run of this paper, over the configuration's `run`"
+        {}, doc="overlay of all its runs, over the configuration's `run`"
     )
     methods: dict[str, Overlay] = setting(
         {},
-        doc=(
-            "overlays in this paper alone, by the name of a method, of a family"
-            " (client-level, local-record, party) or all"
-        ),
+        doc=("overlays in this paper alone, by NAME"),
     )
     variants: dict[str, Overlay] = setting(
         {}, doc="overlays by name, for series to `use`"
@@ -390,7 +376,7 @@ class Experiment(Settings):
         {}, doc="scale of the published values: a cell that differs is marked"
     )
     published_at_methods: dict[str, Overlay] = setting(
-        {}, doc="the same for single methods, by name; replaces published_at"
+        {}, doc="the same for single methods, in its place"
     )
     tasks: Annotated[dict[str, Overlay], _some] = setting(
         doc="overlays of the run, by the task's name"
@@ -408,9 +394,7 @@ class Configuration(Settings):
     --config, merged in this order.
     """
 
-    preset: Name | None = setting(
-        None, doc="tables and figures go to results/PRESET/, not to results/"
-    )
+    preset: Name | None = setting(None, doc="results go to results/PRESET/")
     seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
     data: Data = Data()
     datasets: dict[Name, OwnDataset | None] = setting(
@@ -419,38 +403,29 @@ class Configuration(Settings):
     stand_ins: dict[str, str | None] = setting(
         {},
         doc=(
-            "data set that replaces each named one, so that nothing is downloaded;"
-            " null: not replaced"
+            "data set in place of each named one, without a download; null: not"
+            " replaced"
         ),
     )
     machine: Machine = Machine()
     sizes: Sizes = setting(
         "small",
-        doc=(
-            "sizes of the shipped papers' runs: small: config/small.yaml is laid over"
-            " their files; published: it is not"
-        ),
+        doc=("small: config/small.yaml lies over the shipped papers' files"),
     )
     small: dict[str, Overlay] = setting(
         {},
         doc=(
-            "values of runs that state none, below `run`, by the name of a method, of a"
-            " family (client-level, local-record, party) or all; not for experiments"
-            " with `sizes: published`"
+            "values of runs that state none, below `run`, by NAME; not for"
+            " experiments with `sizes: published`"
         ),
     )
-    run: Overlay = setting(
-        {}, doc="overlay of all runs, below those of papers, tasks, methods and series"
-    )
+    run: Overlay = setting({}, doc="overlay of all runs")
     methods: dict[str, Overlay] = setting(
         {},
-        doc=(
-            "overlays of `run` in all papers, by the name of a method, of a family"
-            " (client-level, local-record, party) or all"
-        ),
+        doc=("overlays of `run` in all papers, by NAME"),
     )
     tuning: dict[str, Tuning | None] = setting(
-        {}, doc="search for the hyper-parameters of a method, by its name"
+        {}, doc="search for a method's hyper-parameters, by its name"
     )
     experiments_folder: str | None = setting(
         None, doc="folder with further experiment files of your own"
@@ -458,8 +433,8 @@ class Configuration(Settings):
     plugins: list[str] = setting(
         [],
         doc=(
-            "modules with methods, parts, models and readers of your own, imported from"
-            " the working folder or installed; or set the variable DPFEDBENCH_PLUGINS"
+            "modules with methods, parts, models and readers of your own, in the"
+            " working folder or installed; or the variable DPFEDBENCH_PLUGINS"
         ),
     )
     experiments: dict[Name, Experiment | None] = setting(

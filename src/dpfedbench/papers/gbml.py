@@ -79,8 +79,7 @@ OWN_UPDATE = "own-update"
 
 
 class Reptile(ClientUpdate):
-    """The weights that a client received less its weights after `inner_steps` steps on
-    all of its examples.
+    """The weights that a client received less those after its steps.
 
     The optimiser starts anew at every client.
     """
@@ -97,8 +96,8 @@ class Reptile(ClientUpdate):
     batches: Literal["full", "disjoint", "poisson"] = setting(
         "full",
         doc=(
-            "full: each step reads all examples; disjoint: each example is in one step;"
-            " poisson: each example is in each step with probability 1/inner_steps"
+            "full: each step reads all examples; disjoint: an example is in one"
+            " step; poisson: in each step with probability 1/inner_steps"
         ),
     )
     largest: float | None = setting(

@@ -27,16 +27,15 @@ class BudgetSettings(Budget):
     """Limit on the privacy loss. `delta` is also the δ of reports without a limit."""
 
     profile: Literal["claimed", "proven"] = parameter(
-        "claimed", doc="which ε the limit is for, the claimed or the proven one"
+        "claimed", doc="ε that is limited"
     )
     counted_clients: int | None = parameter(
         None,
         ge=1,
         le=10_000_000,
         doc=(
-            "N of the claim in place of clients.count, where the authors' code counts"
-            " another number of clients than took part; the proven ε does not depend"
-            " on it. For reading: as-released"
+            "N of the claim where the authors' code counts other clients than took"
+            " part; the proven ε does not depend on it. For reading: as-released"
         ),
         paper="60000 (DP-FedMeta's released code, Omniglot)",
     )
@@ -82,7 +81,7 @@ class OwnSum(Section):
 
     threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
     multiplier: float | None = setting(
-        None, ge=1e-3, le=1e7, doc="z_0; null: the smallest that keeps ε within epsilon"
+        None, ge=1e-3, le=1e7, doc="z_0; null: the smallest that epsilon allows"
     )
     epsilon: float | None = setting(
         2.5,
@@ -92,9 +91,7 @@ class OwnSum(Section):
         paper="2.5 (DP-AGRLR)",
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
-    profile: Literal["claimed", "proven"] = setting(
-        "proven", doc="which ε the limit is for, the claimed or the proven one"
-    )
+    profile: Literal["claimed", "proven"] = setting("proven", doc="ε that is limited")
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -168,25 +165,21 @@ class WithinTask(OwnSum):
     groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (),
         doc=(
-            "group sizes: for each, the account gives the proven ε of a group of that"
-            " many examples of one client"
+            "group sizes: the account gives the proven ε of as many examples of"
+            " one client"
         ),
     )
     clipping_groups: Literal["all", "layers", "tensors"] = setting(
         "all",
         doc=(
             "groups of coordinates of an example's gradient that are clipped"
-            " separately: all coordinates together, each layer, or each tensor;"
-            " `threshold` is the threshold of each group"
+            " separately, each to `threshold`"
         ),
         paper="tensors (DP-FedMeta's released code)",
     )
     noise_by_group: Literal["joint", "per-group", "equal-shares"] = setting(
         "joint",
-        doc=(
-            "meaning of `multiplier` z_0 for m groups, as in `clipping.noise_by_group`;"
-            " per-group needs a multiplier"
-        ),
+        doc=("as `clipping.noise_by_group`; per-group needs a multiplier"),
         paper="per-group (DP-FedMeta's released code)",
     )
 
@@ -225,8 +218,8 @@ class SupportAndQuery(WithinTask):
     query_gradient: Literal["private", "exact"] = setting(
         "private",
         doc=(
-            "exact: clients send the gradient of their query sets neither clipped nor"
-            " noised, as DP-FedMeta's released code does; no ε is proven for a record"
+            "exact: the gradient of the query set is neither clipped nor noised,"
+            " as in DP-FedMeta's released code; no ε is proven for a record"
         ),
         paper="private; released code: exact",
     )

@@ -67,14 +67,10 @@ class GenotypeSource(Part):
 
 
 class RandomGenotype(GenotypeSource):
-    """Genotype whose inputs and operations are drawn uniformly for each node: a
-    baseline for searches.
-    """
+    """Inputs and operations drawn uniformly for each node: a baseline for searches."""
 
     kind: Literal["random"] = "random"
-    seed: int = setting(
-        0, ge=0, doc="seed of the drawing, independent of the run's seed"
-    )
+    seed: int = setting(0, ge=0, doc="seed of the drawing, apart from the run's")
 
     def check_space(self, space: Space) -> None:
         """Accept: the genotype is drawn from the space, so it fits."""
@@ -84,9 +80,7 @@ class RandomGenotype(GenotypeSource):
 
 
 class SameGenotype(GenotypeSource):
-    """Genotype whose nodes all read the two inputs of their cell by the same operation:
-    a baseline without a search.
-    """
+    """All nodes read their cell's two inputs by one operation: a baseline without a search."""
 
     kind: Literal["same"] = "same"
     operation: str = setting(
@@ -135,8 +129,8 @@ class FoundGenotype(GenotypeSource):
 
     search: dict[str, Any] = setting(
         doc=(
-            "settings of the run that searches, without its seed, which is this"
-            " run's; a series' `searched_by` fills it in"
+            "settings of the run that searches, with this run's seed; a series'"
+            " `searched_by` fills it in"
         )
     )
 

@@ -24,9 +24,7 @@ class FileInitial(Initial):
     """
 
     kind: Literal["file"] = "file"
-    path: str = setting(
-        pattern=r"\S", doc="path of the file, relative to where the workflow is called"
-    )
+    path: str = setting(pattern=r"\S", doc="path from where the workflow is called")
     sha256: str = setting(
         pattern="^[0-9a-f]{64}$",
         doc="SHA-256 of the file, so that other weights are another run",
@@ -37,8 +35,8 @@ class FileInitial(Initial):
     public: bool = setting(
         False,
         doc=(
-            "whether the weights are public; false: they come from private data"
-            " without an account, and no finite epsilon is proven"
+            "false: the weights come from private data without an account, and no"
+            " finite epsilon is proven"
         ),
     )
 

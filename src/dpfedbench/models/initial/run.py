@@ -122,16 +122,13 @@ class RunInitial(Initial):
 
     run: dict[str, Any] = setting(
         doc=(
-            "settings of the run that training starts from, without its seed,"
-            " which is this run's; a series' `start` fills it in"
+            "settings of the run that training starts from, with this run's seed;"
+            " a series' `start` fills it in"
         )
     )
     public: bool = setting(
         False,
-        doc=(
-            "whether that run's data set is public; not allowed for the run's own"
-            " data set"
-        ),
+        doc=("whether that run's data set is public; the run's own never is"),
     )
 
     @property

@@ -27,10 +27,7 @@ class Conv4Model(ZooModel):
     )
     normalisation: Literal["batch", "record"] = setting(
         "batch",
-        doc=(
-            "batch: over the task's images; record: within each image, so"
-            " that no image depends on another"
-        ),
+        doc=("over the task's images (batch), or within each image"),
     )
 
     @property

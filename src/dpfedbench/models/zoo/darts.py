@@ -43,7 +43,7 @@ class CellModel(ZooModel):
     )
     reductions: tuple[int, ...] | None = setting(
         None,
-        doc="indices of the cells that halve the maps; null: after one and two thirds",
+        doc="cells that halve the maps; null: after one and two thirds",
         paper="after 1/3 and 2/3",
     )
     groups: int | None = setting(
@@ -57,7 +57,7 @@ class CellModel(ZooModel):
     pooling: int = setting(
         1,
         ge=1,
-        doc="side of the squares of pixels whose mean the first layer reads",
+        doc="side of the squares of pixels that are averaged first",
         paper="1",
     )
 
@@ -133,24 +133,24 @@ class DartsCells(CellModel):
     by_record: ClassVar[str] = "model.batch_normalisation to false"
     affine: bool = setting(
         True,
-        doc="whether normalised maps are scaled and shifted by weights",
+        doc="weights scale and shift normalised maps",
         paper="true",
     )
     genotype: GenotypeSource = setting(RandomGenotype(), doc="source of the cells")
     batch_normalisation: bool = setting(
         False,
         doc=(
-            "false: maps are normalised within each record; true: over the"
-            " batch in training and by running statistics in tests, for"
-            " training without privacy only (client_update.kind batch-steps)"
+            "false: normalised within each record; true: over the batch in"
+            " training and by running statistics in tests, without privacy only"
+            " (client_update.kind batch-steps)"
         ),
         paper="true",
     )
     auxiliary: bool = setting(
         False,
         doc=(
-            "whether a second classifier after two thirds of the cells helps in"
-            " training (client_update.kind batch-steps); tests do without it"
+            "a second classifier after two thirds of the cells, in training alone"
+            " (client_update.kind batch-steps)"
         ),
         paper="true",
     )

@@ -34,8 +34,8 @@ class LinearModel(ZooModel):
     bias: bool = setting(
         True,
         doc=(
-            "whether each class has a bias; with features of length 1 it"
-            " makes gradients sqrt(2) longer"
+            "a bias for each class; with features of length 1 it makes gradients"
+            " sqrt(2) longer"
         ),
     )
 

@@ -120,8 +120,7 @@ def clip_kernels(
 
 @dataclasses.dataclass(frozen=True)
 class ByKernel(ClippingRule):
-    """Clipping of each kernel of a lot's mean gradient to C, with noise of standard
-    deviation z C^2 in place of z C.
+    """Clipping of each kernel of a lot's mean gradient to C, with noise of z C^2, not z C.
 
     The released code multiplies the noise by C twice. The sum's threshold in the ledger
     is its `sensitivity`, which no contribution exceeds.
@@ -134,7 +133,7 @@ class ByKernel(ClippingRule):
         None,
         ge=SMALLEST_THRESHOLD,
         le=LARGEST_THRESHOLD,
-        doc="null: twice C times the square root of the number of kernels",
+        doc="null: 2 C times the root of the number of kernels",
     )
     kernel_norm: float = parameter(
         0.01,
@@ -175,9 +174,7 @@ class ByKernel(ClippingRule):
 
 
 class ReleasedSearchSteps(SearchSteps):
-    """One step of the architecture and one of the weights in each round, as in the
-    released code. For `reading: as-released`.
-    """
+    """`search-steps` as in the released code, for `reading: as-released`."""
 
     kind: Literal["released-search-steps"] = "released-search-steps"  # type: ignore[assignment]
     keeps_state = False  # optimisers follow the party's messages

@@ -52,9 +52,8 @@ class Natural(RecordClients):
 
 
 class NaturalTasks(TaskClients):
-    """Few-shot clients that each hold some classes of one owner, and images of these
-    classes that the owner made. For texts, each client is one task of the data set,
-    such as a role of a play.
+    """Few-shot clients that each hold some classes of one owner, with the owner's images.
+    For texts, each client is one task of the data set, such as a role of a play.
     """
 
     partition: Literal["natural-tasks"] = "natural-tasks"

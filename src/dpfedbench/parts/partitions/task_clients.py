@@ -38,9 +38,9 @@ class TaskClients(PartitionScheme):
     rotations: Literal["none", "quarter-turns"] = setting(
         "none",
         doc=(
-            "quarter-turns: each client rotates all its images of a class by 0, 90, 180"
-            " or 270 degrees, drawn for each client and class; none: no image is"
-            " rotated. Images of test tasks are never rotated"
+            "quarter-turns: all images of a class at a client are rotated by 0,"
+            " 90, 180 or 270 degrees, drawn for each client and class. Images of"
+            " test tasks are never rotated"
         ),
         paper="quarter-turns (Omniglot in MAML++, on which DP-FedMeta's code is built)",
     )

@@ -32,9 +32,7 @@ class ConstantRate(Schedule):
 
 
 class Cosine(Schedule):
-    """Rate that falls to `final_rate` over all planned rounds, along half a period of a
-    cosine (DP-MAML, Section 6.2).
-    """
+    """Half a cosine to `final_rate` over all planned rounds (DP-MAML, Section 6.2)."""
 
     kind: Literal["cosine"] = "cosine"
     final_rate: float = setting(
@@ -55,8 +53,8 @@ class Cosine(Schedule):
 
 
 class Linear(Schedule):
-    """Rate that falls to `final_rate` over all planned rounds, along a straight line
-    (Nichol et al. 2018, Section 6.1: the outer step size falls to 0).
+    """Straight line to `final_rate` over all planned rounds (Nichol et al. 2018, Section
+    6.1: to 0).
     """
 
     kind: Literal["linear"] = "linear"
@@ -69,9 +67,7 @@ class Linear(Schedule):
 
 
 class Exponential(Schedule):
-    """Rate that falls exponentially: in round t, from 0, it is the first rate times
-    e^(-decay t) (Li et al. 2020, Appendix C).
-    """
+    """First rate times e^(-decay t) in round t, from 0 (Li et al. 2020, Appendix C)."""
 
     kind: Literal["exponential"] = "exponential"
     decay: float = setting(

@@ -152,8 +152,7 @@ class Step(ServerStep):
 
 
 class Average(ServerStep):
-    """Replacement of the model by the mean of the clients' models (FedAvg, McMahan et
-    al. 2017; Adap DP-FL, line 23).
+    """Mean of the clients' models (FedAvg, McMahan et al. 2017; Adap DP-FL, line 23).
 
     All clients hold equally many records.
     """

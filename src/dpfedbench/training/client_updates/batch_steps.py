@@ -53,8 +53,8 @@ class BatchSteps(ClientUpdate):
         ge=0,
         lt=1,
         doc=(
-            "probability at the end of the training that an edge's map of a record is"
-            " dropped; it grows linearly from 0"
+            "probability that an edge's map of a record is dropped; it grows"
+            " linearly from 0 to this"
         ),
         paper="0.2",
     )
@@ -62,7 +62,7 @@ class BatchSteps(ClientUpdate):
         0.4,
         ge=0,
         le=1e6,
-        doc="weight of the second classifier's loss, where model.auxiliary is true",
+        doc="weight of the loss of model.auxiliary",
         paper="0.4",
     )
 

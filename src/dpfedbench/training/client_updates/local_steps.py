@@ -61,7 +61,7 @@ class LocalSteps(ClientUpdate):
         ConstantRate(), doc="schedule of the rate over the planned rounds"
     )
     keep_state: bool = setting(
-        True, doc="whether a client's optimiser keeps its state between rounds"
+        True, doc="a client's optimiser keeps its state between rounds"
     )
 
     def columns(self, run: Run) -> tuple[str, ...]:

@@ -62,9 +62,9 @@ class QueryGradient(ClientUpdate):
     learnable_rates: bool = setting(
         False,
         doc=(
-            "whether each inner step and tensor has its own rate, learnt with the"
-            " weights (MAML++); a meta-test with another optimiser, minibatches or a"
-            " schedule does not use these rates"
+            "a rate for each inner step and tensor, learnt with the weights"
+            " (MAML++); a meta-test with another optimiser, minibatches or a"
+            " schedule does not use them"
         ),
         paper="released code: true",
     )

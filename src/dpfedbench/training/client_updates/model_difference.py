@@ -50,7 +50,7 @@ class ModelDifference(DifferenceUpdate):
         5,
         ge=1,
         le=100_000,
-        doc="local steps, each along the mean gradient of all of the client's records",
+        doc="local steps, along the mean gradient of all the client's records",
     )
     inner_rate: float = setting(
         0.1, gt=0, le=1e6, doc="learning rate of the local steps"

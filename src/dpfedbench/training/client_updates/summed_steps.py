@@ -54,8 +54,7 @@ class SummedUpdate(ClientUpdate):
     parties: Literal["mean", "sum"] = setting(
         "mean",
         doc=(
-            "mean: a step follows the mean over all parties' lots; sum: the sum of each"
-            " party's mean"
+            "a step follows the mean over all parties' lots, or the sum of their means"
         ),
         paper="sum",
     )
