@@ -23,32 +23,30 @@ from workflow_jobs.manifests import rule_job
 NOTES = (
     (
         "Each row is a run of the library itself, as its package index has it, watched"
-        " by its adapter of dpsum. Samplers, thresholds, noise, rounds and accountants"
-        " are those of the tutorial or example that the row names. Data and models are"
+        " by its adapter of dpsum, with the samplers, thresholds, noise, rounds and"
+        " accountants of the tutorial or example that it names. Data and models are"
         " small random stand-ins, on which no ε depends."
     ),
     (
         "The claimed ε is what the library's own accountant says. The proven ε is the"
         " upper end that is proved for what ran; ∞: nothing finite is. The audited ε is a"
-        " lower"
-        " bound at 95 % confidence, by attacks on the code that clips, adds up and adds"
-        " noise. The attacks do not try the sampling."
+        " lower bound at 95 % confidence, by attacks on the code that clips, adds up and"
+        " adds noise, but not on the sampling."
     ),
     (
-        "Each ε is for an adjacency. Under zero-out a unit's contribution becomes zero,"
-        " and under replace-one any other; the number of units is public. A claim for"
-        " add-or-remove is compared with zero-out, and holds only where that number is"
-        " public: what the libraries run follows it. Opacus divides by int(N / batches):"
-        " in batches of 64, by 64 for 60,032 records and by 63 for 60,031."
+        "Under zero-out a unit's contribution becomes zero, under replace-one any other;"
+        " the number of units is public. A claim for add-or-remove is compared with"
+        " zero-out, and holds only where that number is public: what the libraries run"
+        " follows it. Opacus divides by int(N / batches): in batches of 64, by 64 for"
+        " 60,032 records and by 63 for 60,031."
     ),
     (
-        "Where a library is right, the row says so. Where it documents an assumption"
-        " that the run breaks, or that explains the number, the row quotes it."
+        "A quotation is an assumption that the library documents and the run breaks, or"
+        " that explains the number."
     ),
     (
-        "What is proven is of the models alone. Metrics that a library shows beside them"
-        " without noise are taken to stay with the server, except in the row that says"
-        " otherwise."
+        "What is proven is of the models alone. Metrics that a library shows without"
+        " noise are taken to stay with the server, except where a row says otherwise."
     ),
 )
 
