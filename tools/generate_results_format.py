@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpfedbench.results.columns import DICTIONARY
+from dpfedbench.results.columns import DICTIONARY, run_columns
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results-format.md"
 
@@ -92,16 +92,26 @@ others is text.
 """
 
 
-def make_column_table(group: str) -> str:
-    """Return a Markdown table of a group of columns, with the units of numbers."""
+def list_columns(group: str) -> str:
+    """Return a Markdown list of a group of columns, with the units of numbers.
+
+    Columns of cells that runs have too are named together; `paper` has two meanings.
+    """
     columns = DICTIONARY[DICTIONARY["group"] == group]
-    rows = []
+    run_names = set(run_columns())
+    shared = []
+    lines = []
     for column in columns.itertuples(index=False):
         name = f"`{column.name}`"
+        if group == "cells" and column.name in run_names - {"paper"}:
+            shared.append(name)
+            continue
         if column.type.startswith("number, "):
             name += f" ({column.type.removeprefix('number, ')})"
-        rows.append(f"| {name} | {column.meaning} |")
-    return "\n".join(["| column | meaning |", "|---|---|", *rows])
+        lines.append(f"- {name}: {column.meaning}")
+    if shared:
+        lines.append(f"- of the cell's test, as in runs: {', '.join(shared)}")
+    return "\n".join(lines)
 
 
 def make_page() -> str:
@@ -118,14 +128,14 @@ def make_page() -> str:
     )
     parts = [
         INTRODUCTION,
-        f"## Which run\n\n{make_column_table('identity')}\n",
-        f"## Test\n\n{make_column_table('test')}\n",
-        f"## Test of clients' own models\n\n{personal}{make_column_table('personal')}\n",
-        f"## Privacy\n\n{privacy}{make_column_table('privacy')}\n",
-        f"## Training\n\n{make_column_table('training')}\n",
+        f"## Which run\n\n{list_columns('identity')}\n",
+        f"## Test\n\n{list_columns('test')}\n",
+        f"## Test of clients' own models\n\n{personal}{list_columns('personal')}\n",
+        f"## Privacy\n\n{privacy}{list_columns('privacy')}\n",
+        f"## Training\n\n{list_columns('training')}\n",
         SETTINGS,
         RUN_FOLDER,
-        f"## Columns of `cells.parquet`\n\n{make_column_table('cells')}\n",
+        f"## Columns of `cells.parquet`\n\n{list_columns('cells')}\n",
     ]
     return "\n".join(parts)
 

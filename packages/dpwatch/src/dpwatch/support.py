@@ -233,9 +233,12 @@ def support_page() -> str:
     Raises:
         ImportError: dp_accounting is not installed.
     """
+    samplers: dict[tuple[str, ...], list[str]] = {}
+    for row in own_support():
+        samplers.setdefault(row[1:], []).append(row.sampler)
     own = _table(
-        ["sampler", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
-        own_support(),
+        ["samplers", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
+        [(", ".join(names), *entries) for entries, names in samplers.items()],
     )
     dp_accounting = _table(
         ["sampler and noise", "PLDAccountant", "RdpAccountant"],
