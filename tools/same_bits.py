@@ -214,13 +214,20 @@ def _print_plan(tree: Path, preset: str) -> None:
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.papers import read_run
 
+    try:
+        from dpfedbench.run import Run
+
+        run_of = Run.another
+    except ImportError:  # a commit before a run had a module of its own
+        run_of = read_run
+
     def resolve_runs(values: Any) -> Any:
         """Return values with each run that they name (`initial.run`) written out."""
         if not isinstance(values, Mapping):
             return values
         return {
             key: resolve_runs(
-                read_run({"seed": 0, **value}).plain() if key == "run" else value
+                run_of({"seed": 0, **value}).plain() if key == "run" else value
             )
             for key, value in values.items()
         }
