@@ -435,13 +435,11 @@ def page():
     lines = [
         "# Combinations of sums, and the rule that accounts for each",
         "",
-        f"This page says what can be combined, and what an account of it is. A test"
-        f" builds all {sum(counts.values()):,} combinations on two rounds of six units,"
-        " and compares the printed ε with privacy losses by brute force, or sees the"
-        " refusal: `tests/dpsum/test_combinations.py`. A new clipping rule, noise or"
-        " participation, a plugin's too, fails that test until it has a row in"
-        " `tests/dpsum/combinations.py`. `tools/generate_combinations.py` writes this"
-        " page.",
+        f"A test builds all {sum(counts.values()):,} combinations on two rounds of six"
+        " units, and compares the printed ε with privacy losses by brute force, or sees"
+        " the refusal: `tests/dpsum/test_combinations.py`. A new clipping rule, noise or"
+        " participation, a plugin's too, needs a row in `tests/dpsum/combinations.py`."
+        " `tools/generate_combinations.py` writes this page.",
         "",
         "## What is combined",
         "",
