@@ -1084,7 +1084,9 @@ def _make_result_tables(paper: str) -> Iterable[str]:
     for result in read_results(paper):
         if result.status in WITHOUT_ROW:
             continue
-        location = result.location + (f" (`{result.item}`)" if result.item else "")
+        location = result.location
+        if result.item and result.item not in location.lower().replace(" ", ""):
+            location += f" (`{result.item}`)"
         printed = published_text(result, paper, numbers)
         if result.ours:
             ours = f"[{result.ours}]({result.page}) {_add_links(result.measurement)}"
@@ -1120,19 +1122,19 @@ def _make_result_tables(paper: str) -> Iterable[str]:
 
 _MEASURED = (
     "Judged, with a number of ours: where (our item) | what | published | ours | difference"
-    " | our runs | status | evidence and explanation"
+    " | our runs | status | evidence, explanation, *cost*"
 )
 _MEASURED_NOT_DECIDED = (
     "**not decided**, with a number of ours: where (our item) | what | published | ours"
-    " | difference | our runs | what is known, and the cost"
+    " | difference | our runs | what is known, and *the cost*"
 )
 _WITHOUT_NUMBER = (
     "Judged, without a number of ours: where (our item) | what | published | status"
-    " | evidence and explanation"
+    " | evidence, explanation, *cost*"
 )
 _NOT_DECIDED = (
     "**not decided**, without a number of ours: where (our item) | what | published"
-    " | what is known, and the cost"
+    " | what is known, and *the cost*"
 )
 _RESULT_HEADS = (_MEASURED, _MEASURED_NOT_DECIDED, _WITHOUT_NUMBER, _NOT_DECIDED)
 """Title and columns of the tables of a paper's results."""
@@ -1172,7 +1174,7 @@ def _describe_evidence(result: Result) -> str:
         parts.append(f"Cause: {result.cause}; from {before} to {after}.")
     parts.append(result.explanation)
     if result.cost:
-        parts.append(f"Cost: {result.cost}.")
+        parts.append(f"*{result.cost}*")
     return " ".join(part for part in parts if part)
 
 
@@ -1211,8 +1213,7 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
     """
     equal: dict[str, None] = {}
     equal_count = 0
-    tables: dict[str, list[str]] = {}
-    reasons_above: dict[str, str] = {}
+    tables: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for setting in read_settings():
         if setting.paper != paper:
             continue
@@ -1225,23 +1226,27 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
             equal[entry] = None
             continue
         key = f" (`{setting.key}`)" if setting.key else ""
-        reason = setting.reason
-        above = reasons_above.get(compared.verdict)
-        if len(reason.split()) >= _LONG and reason == above:
-            reason = "As above."
-        reasons_above[compared.verdict] = setting.reason
-        cells = [setting.location, setting.setting + key, setting.text]
+        text = re.sub(r"^not stated( \(figure only\))?$", "", setting.text)
+        cells = [setting.setting + key, text]
         if compared.verdict != "no key":
             cells.append(compared.ours)
-        row = _make_row(*cells, _add_links(reason))
-        tables.setdefault(compared.verdict, []).append(row)
+        rows = tables.setdefault(compared.verdict, {})
+        rows.setdefault((*cells, setting.reason), []).append(setting.location)
     yield f"**equal** ({equal_count}): {'; '.join(equal)}."
     for verdict, rows in tables.items():
         names = ["where", "setting (key)", "the text", "`paper` preset", "reason"]
         if verdict == "no key":
             names.remove("`paper` preset")
+        lines = [_make_row(*names), "|---" * len(names) + "|"]
+        reason_above = ""
+        for (*cells, reason), locations in rows.items():
+            is_again = len(reason.split()) >= _LONG and reason == reason_above
+            reason_above = reason
+            shown = "As above." if is_again else _add_links(reason)
+            where = "; ".join(dict.fromkeys(locations))
+            lines.append(_make_row(where, *cells, shown))
         yield f"**{verdict}**:"
-        yield "\n".join([_make_row(*names), "|---" * len(names) + "|", *rows])
+        yield "\n".join(lines)
 
 
 def _make_summary() -> Iterable[str]:
@@ -1333,6 +1338,8 @@ method stand in one row with their algorithm.
 - *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md).
 - *our runs*: the settings of these runs, listed below each paper's results.
 - *difference*: ours less the printed number.
+- *where*: section, table or figure; our item has its name (`table2`, `figure4a`) or that in brackets.
+- *the text*, of a setting: a dash where it does not state the value.
 
 `docs/fidelity/settings.csv` has section, key and wording of each setting, also of the *equal* ones, and the values of their longer
 lists. The data sets that a cost needs (CIFAR-FS, Wiki-3029) are not on our machine.
