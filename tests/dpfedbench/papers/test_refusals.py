@@ -12,7 +12,7 @@ from dpfedbench.papers import METHODS
 from tests.dpfedbench.training.conftest import DIFFERENCE, LOTS, RUN, make_config
 
 OF_LOTS = ("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells")
-OF_DIFFERENCES = ("dp-fedavg", "dp-scaffold")
+OF_DIFFERENCES = ("dp-fedavg", "dp-scaffold", "dp-fedrep", "fedrep", "local-training")
 GENERAL = dict.fromkeys(OF_LOTS, LOTS) | dict.fromkeys(OF_DIFFERENCES, DIFFERENCE)
 FILE = {
     "kind": "file",
@@ -101,11 +101,13 @@ def test_privacy_of_methods_follows_from_their_sums() -> None:
     within = ("record", "server", False)
     within_everyone = ("record", "everyone", False)
     public = ("random", "public-alone", "maml", "reptile", "transfer", "fedavg", "fnas")
-    expected = {name: [] for name in (*public, "cells")} | {
+    public += ("cells", "fedrep", "local-training")
+    expected = {name: [] for name in public} | {
         "dp-agr": [clients],
         "dp-agr-ftrl": [clients],
         "dp-maml": [clients],
         "dp-fedavg": [clients],
+        "dp-fedrep": [clients],
         "dp-scaffold": [clients, clients],
         "dp-agrlr": [within, within, clients],
         "dp-maml-sample": [within_everyone, ("record", "everyone", True)],

@@ -67,8 +67,10 @@ WIDE["adap-dp-fl"] = SILOS
 
 
 def test_noise_stream_cases_are_all_private_methods():
-    """Correlated and discrete noise and SCAFFOLD's two sums have tests of their own."""
-    tested_elsewhere = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold"}
+    """Correlated and discrete noise and SCAFFOLD's two sums have tests of their own.
+    FedRep's sum is that of DP-FedAvg.
+    """
+    tested_elsewhere = {"dp-agr-ftrl", "dp-agr-secagg", "dp-scaffold", "dp-fedrep"}
     private = {run.method for run in RUNS.values() if run.private}
     assert set(NOISY) == private - tested_elsewhere
 
