@@ -1334,7 +1334,7 @@ Every table, figure, algorithm and quantitative claim of the five papers: what i
 the text's, and what explains a difference. Numbers that the papers quote from other work are left out. Equations that only define a
 method stand in one row with their algorithm.
 
-- *published*: the printed number, from `config/published.csv` where it has it.
+- *published*: the printed number, from `config/published.csv` where it has it. DP-FNAS's errors are shown as accuracies in %.
 - *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md).
 - *our runs*: the settings of these runs, listed below each paper's results.
 - *difference*: ours less the printed number.

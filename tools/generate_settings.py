@@ -322,12 +322,12 @@ def _make_table(cls: type[Settings], keys: list[str] | None = None) -> str:
 def _format_table(
     rows: list[tuple[str, ...]], names: tuple[str, ...] = _COLUMNS
 ) -> str:
-    """Return a Markdown table, without the last column if it is empty."""
-    if not any(row[-1] for row in rows):
-        names = names[:-1]
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for row in rows:
-        lines.append(f"| {' | '.join(row[: len(names)])} |")
+    """Return a Markdown table; the paper's value stands behind the meaning."""
+    lines = [f"| {' | '.join(names[:-1])} |", "|---" * len(names[:-1]) + "|"]
+    for *cells, paper in rows:
+        if paper:
+            cells[-1] = f"{cells[-1]} (*paper*: {paper})"
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
