@@ -51,29 +51,22 @@ PAPERS = {
 """Title of each paper, and its page in docs/findings/."""
 
 STATUSES = {
-    "reproduced": "the paper's quantity, data set and stated settings; the printed number"
-    " is in our interval",
-    "holds": "a fact, a derivation or an account of the paper that is right, without"
-    " training",
-    "implemented": "an algorithm or a formula that runs; each deviation is named",
-    "effect found": "the statement's quantity, baseline, data set and settings; our runs"
-    " show the effect",
-    "effect not found": "the same, and our runs do not show it",
+    "reproduced": "the printed number is in our interval (rule 1)",
+    "holds": "a fact, a derivation or an account of the paper is right, without training",
+    "implemented": "an algorithm or a formula runs; each deviation is named",
+    "effect found": "our runs show the effect (rule 3)",
+    "effect not found": "our runs do not show it (rule 3)",
     "differs, explained": "with one cause changed, our interval has the printed number",
-    "differs, partly explained": "with one cause changed, our number is nearer to the"
-    " printed one",
-    "contradictory": "the paper contradicts itself, or its released code, here",
+    "differs, partly explained": "with one cause changed, our number is nearer to it",
+    "contradictory": "the paper contradicts itself, or its released code",
     "void": "a privacy claim that does not hold for the mechanism that was run",
-    "agrees, other settings": "the printed number is in our interval, but our settings"
-    " are not the paper's",
+    "agrees, other settings": "the printed number is in our interval, by our settings",
     "fitted": "a free value was chosen so that the printed number comes out, or training"
     " ends there",
-    "effect seen, other settings": "our runs show the effect, at another scale or by"
-    " other settings",
-    "effect not seen, other settings": "our runs do not show it, at another scale or by"
-    " other settings",
-    "not decided": "no run of ours decides it; the row has what a decision costs",
-    "a setting": "not a result; it stands among the settings below",
+    "effect seen, other settings": "our runs show it, at another scale or setting",
+    "effect not seen, other settings": "our runs do not show it, likewise",
+    "not decided": "no run of ours decides it; the row has the cost of a decision",
+    "a setting": "not a result; among the settings below",
     "nothing to measure": "an illustration or a notation",
 }
 """Every status of a result, and its meaning."""
@@ -1076,9 +1069,13 @@ def _make_row(*cells: str) -> str:
 def _make_result_tables(paper: str) -> Iterable[str]:
     """Yield a paper's results: those that are decided and those that no run decides,
     with a number of ours and without. A table has the columns that its rows fill.
+    Results without a number that are equal but for their claims share a row.
     """
     numbers = read_published()
-    rows: dict[str, list[str]] = {head: [] for head in _RESULT_HEADS}
+    rows: dict[str, list[tuple[str, list[str], tuple[str, ...]]]] = {
+        head: [] for head in _RESULT_HEADS
+    }
+    last_row: dict[str, tuple[str, ...]] = {}
     above: dict[tuple[str, str], str] = {}
     last: dict[str, str] = {}
     for result in read_results(paper):
@@ -1103,6 +1100,11 @@ def _make_result_tables(paper: str) -> Iterable[str]:
             cells = [f"**{result.status}**"]
             head = _WITHOUT_NUMBER
         evidence = _describe_evidence(result)
+        row = (location, printed, *cells, evidence)
+        if last_row.get(head) == row and not result.ours:
+            rows[head][-1][1].append(result.claim)
+            continue
+        last_row[head] = row
         explanation = result.explanation
         if len(explanation.split()) >= _LONG and (head, explanation) in above:
             first = above[head, explanation]
@@ -1111,8 +1113,12 @@ def _make_result_tables(paper: str) -> Iterable[str]:
         above.setdefault((head, explanation), result.location)
         last[head] = explanation
         evidence = _add_links(evidence)
-        rows[head].append(_make_row(location, result.claim, printed, *cells, evidence))
-    for head, lines in rows.items():
+        rows[head].append((location, [result.claim], (printed, *cells, evidence)))
+    for head, entries in rows.items():
+        lines = [
+            _make_row(location, "; ".join(claims), *others)
+            for location, claims, others in entries
+        ]
         if lines:
             title, _, columns = head.partition(": ")
             names = columns.split(" | ")
@@ -1264,7 +1270,7 @@ def _make_summary() -> Iterable[str]:
     undecided = (
         str(sum(counts[paper][status] for status in UNDECIDED)) for paper in PAPERS
     )
-    yield _make_row("open", f"the rows of {', '.join(UNDECIDED)}", *undecided)
+    yield _make_row("open", "the rows with a cost", *undecided)
     totals = (str(sum(counts[paper].values())) for paper in PAPERS)
     yield _make_row("all rows", "", *totals)
 
