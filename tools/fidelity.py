@@ -1066,6 +1066,15 @@ def _make_row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") or "–" for cell in cells) + " |"
 
 
+def _shorten_repeats(cells: Sequence[str]) -> list[str]:
+    """Return the cells of a column, with a mark for those that repeat the cell above."""
+    above = ["", *cells[:-1]]
+    return [
+        "″" if cell == before and len(cell.split()) > 1 else cell
+        for cell, before in zip(cells, above, strict=True)
+    ]
+
+
 def _make_result_tables(paper: str) -> Iterable[str]:
     """Yield a paper's results: those that are decided and those that no run decides,
     with a number of ours and without. A table has the columns that its rows fill.
@@ -1115,9 +1124,10 @@ def _make_result_tables(paper: str) -> Iterable[str]:
         evidence = _add_links(evidence)
         rows[head].append((location, [result.claim], (printed, *cells, evidence)))
     for head, entries in rows.items():
+        locations = _shorten_repeats([location for location, _, _ in entries])
         lines = [
             _make_row(location, "; ".join(claims), *others)
-            for location, claims, others in entries
+            for location, (_, claims, others) in zip(locations, entries, strict=True)
         ]
         if lines:
             title, _, columns = head.partition(": ")
@@ -1176,6 +1186,8 @@ def _describe_evidence(result: Result) -> str:
         parts.append(f"Beside: {_remove_brackets(result.baseline)}.")
     if result.cause:
         before = _remove_brackets(result.from_)
+        if result.from_ == f"{result.ours} [{result.measurement}]":
+            before = "ours"
         after = _remove_brackets(result.to)
         parts.append(f"Cause: {result.cause}; from {before} to {after}.")
     parts.append(result.explanation)
@@ -1238,21 +1250,34 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
             cells.append(compared.ours)
         rows = tables.setdefault(compared.verdict, {})
         rows.setdefault((*cells, setting.reason), []).append(setting.location)
-    yield f"**equal** ({equal_count}): {'; '.join(equal)}."
+    yield f"**equal** ({equal_count}): {'; '.join(_join_entries(equal))}."
     for verdict, rows in tables.items():
         names = ["where", "setting (key)", "the text", "`paper` preset", "reason"]
         if verdict == "no key":
             names.remove("`paper` preset")
         lines = [_make_row(*names), "|---" * len(names) + "|"]
         reason_above = ""
-        for (*cells, reason), locations in rows.items():
+        places = ["; ".join(dict.fromkeys(locations)) for locations in rows.values()]
+        for where, (*cells, reason) in zip(_shorten_repeats(places), rows, strict=True):
             is_again = len(reason.split()) >= _LONG and reason == reason_above
             reason_above = reason
             shown = "As above." if is_again else _add_links(reason)
-            where = "; ".join(dict.fromkeys(locations))
             lines.append(_make_row(where, *cells, shown))
         yield f"**{verdict}**:"
         yield "\n".join(lines)
+
+
+def _join_entries(entries: Iterable[str]) -> list[str]:
+    """Return entries "NAME, DETAIL: VALUE", those of one name and value as one entry."""
+    details: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        name, separator, value = entry.rpartition(": ")
+        head, comma, detail = name.partition(", ")
+        key = (head, separator + value)
+        details.setdefault(key, []).append(comma + detail)
+    return [
+        f"{head}{''.join(parts)}{value}" for (head, value), parts in details.items()
+    ]
 
 
 def _make_summary() -> Iterable[str]:
@@ -1344,7 +1369,7 @@ method stand in one row with their algorithm.
 - *ours*: our number with its 95 % interval, its page, and its row of [measurements](measurements.md).
 - *our runs*: the settings of these runs, listed below each paper's results.
 - *difference*: ours less the printed number.
-- *where*: section, table or figure; our item has its name (`table2`, `figure4a`) or that in brackets.
+- *where*: section, table or figure (″: as in the row above); our item has its name (`table2`, `figure4a`) or that in brackets.
 - *the text*, of a setting: a dash where it does not state the value.
 
 `docs/fidelity/settings.csv` has section, key and wording of each setting, also of the *equal* ones, and the values of their longer
