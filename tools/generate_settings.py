@@ -59,7 +59,8 @@ the values of the keys that both kinds have, and takes its own defaults for the 
 part, does not have is refused with its file and line.
 
 A key without a default has to be given. A run's identity, and so its folder, follows from the values that differ from the defaults
-below, whatever their layer. *Paper* is the value that a paper states; a *name* has lower-case letters, digits and hyphens.
+below, whatever their layer. *Paper* is the value that a paper states; a *name* has lower-case letters, digits and hyphens; ″ stands
+for the kinds of the row above.
 """
 
 _REAL_DATA = """# Real data
@@ -192,8 +193,12 @@ def _describe_kinds(
         for row in _make_rows(cls):
             kinds_by_row.setdefault(row, []).append(kind)
     rows = []
+    owners_above: list[str] = []
     for row, owners in kinds_by_row.items():
         owners_text = "all" if len(owners) == len(kinds) else ", ".join(owners)
+        if owners == owners_above and " " in owners_text:
+            owners_text = "″"
+        owners_above = owners
         rows.append((row[0], owners_text, *row[1:]))
     if rows:
         yield ""
