@@ -1,4 +1,6 @@
-"""Hooks in jax_privacy: its trainings are named and refused, since no watch knows them."""
+"""Hooks in jax_privacy: its trainings are named and refused, since no hook sees compiled
+code. A loop that calls `dpwatch.adapters.jax_privacy.watch` is watched.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 from dpwatch.check.hooks import Session
 
 _REFUSED = (
-    "jax_privacy may add its noise in compiled code, which no hook sees: put a watch of"
-    " dpwatch.adapters around the loop, or account for the plan's dp_event by"
+    "jax_privacy may add its noise in compiled code, which no hook sees: put"
+    " dpwatch.adapters.jax_privacy.watch around the loop, or account for the plan's dp_event by"
     " dpwatch.adapters.dp_event.from_event, which says what is proven if the loop does"
     " what its plan says"
 )
