@@ -57,16 +57,16 @@ def main(words: Sequence[str], config: Path) -> int:
     configuration = _read(known.check, known.configfile, config)
     local = local_folder(configuration.data.local_dir)
     names = {run.dataset for run in make_plan(configuration).runs.values()}
-    own = {
+    own_datasets = {
         name: {"options": dataset.options}
         for name, dataset in configuration.datasets.items()
         if dataset is not None
     }
-    missing = list(find_missing(names, local, own))
+    missing = list(find_missing(names, local, own_datasets))
     for line, is_downloaded in missing:
         print(line + (": the run downloads it" if is_downloaded else ""))
-    place = f"the local data folder {local}" if local else f"no {ENVIRONMENT}"
-    print(f"{len(names)} data sets, {len(missing)} missing files; {place}")
+    source = f"the local data folder {local}" if local else f"no {ENVIRONMENT}"
+    print(f"{len(names)} data sets, {len(missing)} missing files; {source}")
     return int(not all(is_downloaded for _, is_downloaded in missing))
 
 

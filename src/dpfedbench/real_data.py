@@ -27,7 +27,9 @@ COLUMNS = (
     "SHA-256 as prepared",
     "source",
 )
-"""Columns of the table of real data sets; a checksum has its first twelve digits."""
+"""Columns of the table of real data sets."""
+
+_SHOWN_DIGITS = 12  # of a checksum
 
 _NOT_RECORDED = "not recorded"
 
@@ -56,7 +58,7 @@ def describe_places() -> Iterator[tuple[str, ...]]:
             size,
             entry.licence,
             place.check,
-            (entry.recorded_sha256 or _NOT_RECORDED)[: len(_NOT_RECORDED)],
+            (entry.recorded_sha256 or "")[:_SHOWN_DIGITS] or _NOT_RECORDED,
             entry.source,
         )
 
@@ -75,20 +77,20 @@ def _describe_names(names: Iterable[str]) -> str:
 def find_missing(
     names: Iterable[str],
     local: Path | None,
-    own: Mapping[str, Mapping[str, Any]],
+    own_datasets: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[tuple[str, bool]]:
     """Yield a line for each missing file, and whether it will be downloaded.
 
     Args:
         names: the data sets that runs need.
         local: the local data folder; None: there is none.
-        own: the configuration's `datasets`.
+        own_datasets: the configuration's `datasets`.
     """
     places = read_places()
     folder = local or Path("FOLDER")
     for name in sorted(set(names)):
-        if name in own:
-            options = own[name].get("options", {})
+        if name in own_datasets:
+            options = own_datasets[name].get("options", {})
             if "folder" in options and not folder_of(options["folder"], local).is_dir():
                 yield (
                     f"{name}: {folder_of(options['folder'], folder)} is missing",

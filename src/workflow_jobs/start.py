@@ -110,7 +110,9 @@ def order_jobs(
             )
     waiting.sort(key=lambda job: (-stages[job], seconds_to_end[job]))
     for priority, job in enumerate(waiting, start=1):
-        if dag.priority(job) < job.HIGHEST_PRIORITY:  # --prioritize of the user
+        # Rules state priorities before the plan is known; afterwards Snakemake has no
+        # public way. A job of the user's --prioritize keeps its own.
+        if dag.priority(job) < job.HIGHEST_PRIORITY:
             dag._priority[job] = priority
 
 

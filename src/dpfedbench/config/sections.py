@@ -126,9 +126,14 @@ class PartitionScheme(Part):
     support_per_class: int = setting(
         ge=1,
         le=100_000,
-        doc=("those for adaptation in training; task.shots is for the meta-test"),
+        doc=(
+            "of these, images for adaptation in training; task.shots is for the"
+            " meta-test"
+        ),
     )
-    query_per_class: int = setting(ge=1, le=100_000, doc="those for the query gradient")
+    query_per_class: int = setting(
+        ge=1, le=100_000, doc="of these, images for the query gradient"
+    )
     held_out_share: float = setting(
         0.0,
         ge=0,

@@ -303,7 +303,7 @@ class XAxis(Settings):
     symbol: str | None = setting(None, doc="symbol of the swept key, for tables")
     values: Numbers | None = setting(None, doc="for a sweep: the values")
     also: tuple[Overlay, ...] | None = setting(
-        None, doc="for each value, an overlay that goes with it"
+        None, doc="for each value, an overlay of the keys that change with it"
     )
     scale: Literal["linear", "log"] = setting("linear", doc="scale of the axis")
 
@@ -367,7 +367,7 @@ class Experiment(Settings):
     )
     methods: dict[str, Overlay] = setting(
         {},
-        doc=("overlays in this paper alone, by NAME"),
+        doc="overlays in this paper alone, by method, family or `all`",
     )
     variants: dict[str, Overlay] = setting(
         {}, doc="overlays by name, for series to `use`"
@@ -376,7 +376,7 @@ class Experiment(Settings):
         {}, doc="scale of the published values: a cell that differs is marked"
     )
     published_at_methods: dict[str, Overlay] = setting(
-        {}, doc="the same for single methods, in its place"
+        {}, doc="by method, the scale that replaces published_at"
     )
     tasks: Annotated[dict[str, Overlay], _some] = setting(
         doc="overlays of the run, by the task's name"
@@ -415,14 +415,14 @@ class Configuration(Settings):
     small: dict[str, Overlay] = setting(
         {},
         doc=(
-            "values of runs that state none, below `run`, by NAME; not for"
+            "values of runs that state none, below `run`, by method, family or `all`; not for"
             " experiments with `sizes: published`"
         ),
     )
     run: Overlay = setting({}, doc="overlay of all runs")
     methods: dict[str, Overlay] = setting(
         {},
-        doc=("overlays of `run` in all papers, by NAME"),
+        doc=("overlays of `run` in all papers, by method, family or `all`"),
     )
     tuning: dict[str, Tuning | None] = setting(
         {}, doc="search for a method's hyper-parameters, by its name"
@@ -548,20 +548,20 @@ def choose_experiments(
         return []
     chosen = names.split(",")
     if chosen == ["own"]:
-        found = [read_file(path).get("experiments") or {} for path in own]
-        made = {
+        of_files = [read_file(path).get("experiments") or {} for path in own]
+        titled = {
             name
-            for experiments in found
+            for experiments in of_files
             for name, experiment in experiments.items()
             if "title" in (experiment or {})
         }
-        if not made:
+        if not titled:
             files = ", ".join(path.name for path in own)
             raise BenchError(
                 f"{files} makes no experiment (one has a title). A file that changes"
                 " existing ones goes after --configfile"
             )
-        chosen = sorted(made)
+        chosen = sorted(titled)
     for name in chosen:
         if name not in planned:
             raise BenchError(

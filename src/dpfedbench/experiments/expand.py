@@ -115,10 +115,10 @@ def _listed(known: Known, files: Sequence[Path]) -> list[str]:
     texts = []
     for message, faults in by_message.items():
         location = f" [in {faults[0].location}]" if faults[0].location else ""
-        places = [_place_of(fault.keys, files) for fault in faults]
-        stated_places = "; ".join(dict.fromkeys(filter(None, places)))
+        lines = [_place_of(fault.keys, files) for fault in faults]
+        stated_lines = "; ".join(dict.fromkeys(filter(None, lines)))
         text = f"{message}{location}"
-        texts.append(f"{text} ({stated_places})" if stated_places else text)
+        texts.append(f"{text} ({stated_lines})" if stated_lines else text)
     return texts
 
 

@@ -27,7 +27,7 @@ class BudgetSettings(Budget):
     """Limit on the privacy loss. `delta` is also the δ of reports without a limit."""
 
     profile: Literal["claimed", "proven"] = parameter(
-        "claimed", doc="ε that is limited"
+        "claimed", doc="which ε is limited"
     )
     counted_clients: int | None = parameter(
         None,
@@ -91,7 +91,7 @@ class OwnSum(Section):
         paper="2.5 (DP-AGRLR)",
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
-    profile: Literal["claimed", "proven"] = setting("proven", doc="ε that is limited")
+    profile: Literal["claimed", "proven"] = setting("proven", doc="which ε is limited")
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -109,7 +109,9 @@ def load_configurations(results: str | Path = "results") -> pd.DataFrame:
 
 
 def with_groups(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the column `group`."""
+    """Return the rows with the columns `group` and `accuracy_lost`, the points below the
+    best non-private row of the same data set and test.
+    """
     is_trained = rows["method"].map(lambda name: METHODS[name].trained)
     groups = is_trained.map({True: NOT_PRIVATE, False: NO_PRIVATE_DATA})
     rows = rows.assign(group=groups.where(rows["unit"] == "", PRIVATE))
@@ -190,6 +192,6 @@ def rank(
     is_private = ranked["group"] == PRIVATE
     lows = ranked["accuracy_low"].fillna(ranked["accuracy"])[is_private].to_numpy()
     highs = ranked["accuracy_high"].fillna(ranked["accuracy"])
-    above = [int((lows > high).sum()) for high in highs]
-    ranks = pd.Series(above, ranked.index, dtype="Int64") + 1
+    higher_counts = [int((lows > high).sum()) for high in highs]
+    ranks = pd.Series(higher_counts, ranked.index, dtype="Int64") + 1
     return ranked.assign(rank=ranks.where(is_private))

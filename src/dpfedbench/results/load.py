@@ -30,9 +30,9 @@ def load_runs(results: str | Path = "results") -> pd.DataFrame:
     """
     results = Path(results)
     # Folders of presets and experiments lie at most three folders below.
-    places = [results, *results.parents][:4] if results.is_dir() else []
+    folders = [results, *results.parents][:4] if results.is_dir() else []
     runs_folder = next(
-        (place / "runs" for place in places if (place / "runs").is_dir()), None
+        (folder / "runs" for folder in folders if (folder / "runs").is_dir()), None
     )
     if runs_folder is None:
         raise BenchError(

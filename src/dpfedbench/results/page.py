@@ -212,13 +212,13 @@ def _configurations(rows: pd.DataFrame) -> Listing:
     """
     is_named = (rows["variant"] == rows["title"]) | (rows["variant"] == rows["method"])
     names = rows["variant"].mask(is_named, "")
-    both = (names != "") & (rows["difference"] != "")
+    has_both = (names != "") & (rows["difference"] != "")
     rows = rows.assign(
-        variant_note=names + both.map({True: ", ", False: ""}) + rows["difference"],
+        variant_note=names + has_both.map({True: ", ", False: ""}) + rows["difference"],
         data=rows["dataset"] + ", " + rows["tested"],
         costs_note=[_costs_note(row) for row in each_row(rows)],
         personal_note=[
-            f"worst tenth {value:.1f}" if value == value else ""
+            f"worst tenth {value:.1f}" if pd.notna(value) else ""
             for value in rows["personal_worst_tenth"]
         ],
     )

@@ -177,11 +177,15 @@ def _guarantee(account: StatedAccount, proven: Entry | None) -> str:
             f" {proven.delta:g}: {proven.explanation}."
         )
     high = rounded_outwards(proven.epsilon_high, up=True)
-    text = (
-        f"The {account.rounds:,} rounds of releases are (epsilon, delta)-differentially"
-        f" private for one {proven.unit}, with epsilon at most {high} at delta"
-        f" {proven.delta:g}"
-    )
+    subject = f"{account.rounds:,} rounds of releases"
+    if proven.status == "proved":
+        text = (
+            f"The {subject} are (epsilon, delta)-differentially private for one"
+            f" {proven.unit}, with epsilon"
+        )
+    else:
+        text = f"For one {proven.unit}, the account of {subject} has an epsilon of"
+    text += f" at most {high} at delta {proven.delta:g}"
     if proven.epsilon_low < proven.epsilon_high:
         low = rounded_outwards(proven.epsilon_low, up=False)
         text += f"; the exact epsilon is at least {low}"

@@ -22,6 +22,7 @@ from dpfedbench.papers import METHODS, read_run
 from dpfedbench.papers.gbml import NonPrivateReptile
 from dpfedbench.training import engine
 from dpfedbench.training.accounts import account_run
+from dpfedbench.training.client_updates.model_difference import DifferenceUpdate
 from dpfedbench.training.clients import Clients
 from dpfedbench.training.federation import Federation
 from dpsum import randomness
@@ -345,6 +346,10 @@ class FlatNet:
     def initial(self, generator):
         return np.zeros(self.dimension, np.float32)
 
+    def mask(self, *names):
+        """Return the coordinates of any tensors: all but the last, bool [d]."""
+        return np.arange(self.dimension) < self.dimension - 1
+
 
 class FixedClients(Clients):
     """Clients with fixed contributions [clients, d]."""
@@ -453,7 +458,7 @@ def rounds_without_data(config):
     images = [np.zeros((50, 4, 4, 1), np.uint8)] * count
     labels = [np.zeros(50, np.int64)] * count
     held = SimpleNamespace(images=images, labels=labels, gather=gather)
-    sends_differences = getattr(config.client_update, "kind", "") == "model-difference"
+    sends_differences = isinstance(config.client_update, DifferenceUpdate)
     sends_gradients = not config.client_sums and config.client_data == "tasks"
     clients = None
     if sends_differences or sends_gradients:

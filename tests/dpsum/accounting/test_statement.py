@@ -97,6 +97,7 @@ def test_statement_of_a_release_without_account_has_no_number():
 def test_statement_of_a_schedule_as_run_says_what_is_not_covered():
     text = make_account(make_entry(status="as run")).statement()
     assert "It does not cover how this noise was chosen." in text
+    assert "differentially private" not in text
     assert "proven for the mechanism that the ledger names" not in text
 
 

@@ -34,7 +34,10 @@ class CnnModel(ZooModel):
         1.0,
         ge=1e-6,
         le=1e6,
-        doc=("... which this then divides; both are public constants of the data set"),
+        doc=(
+            "... which is then divided by this value; both are public constants of the"
+            " data set"
+        ),
         paper="0.3081, 0.3530",
     )
 

@@ -27,7 +27,10 @@ class Conv4Model(ZooModel):
     )
     normalisation: Literal["batch", "record"] = setting(
         "batch",
-        doc=("over the task's images (batch), or within each image"),
+        doc=(
+            "batch: over the task's images; record: within each image, so that no image"
+            " depends on another"
+        ),
     )
 
     @property

@@ -191,8 +191,9 @@ def _not_seen(
 def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
     """Return the verdict of a report, and why.
 
-    - "proven": each watched training has a finite proven epsilon, which is not above
-      its claim, and no pitfall was found.
+    - "proven": each watched training has a finite proven epsilon, its claim is not
+      below that by more than the width of a bracket (`_BRACKET`), and no pitfall was
+      found.
     - "look": the same, but something looks like a pitfall, in the text or in the run.
     - "not as claimed": the claim is below what is proven, or the audit refutes the
       declared noise.
@@ -216,7 +217,10 @@ def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
     if content["findings"]:
         titles = dict.fromkeys(PITFALLS[f["pitfall"]] for f in content["findings"])
         return LOOK, f"looks like a pitfall: {', '.join(titles)}"
-    return PROVEN, "a finite epsilon is proven, and it is not above what is claimed"
+    return PROVEN, (
+        "a finite epsilon is proven for the neighbouring data that the text names, and no"
+        f" claim is more than {_BRACKET:.0%} below it"
+    )
 
 
 def _profile(item: Mapping[str, Any], name: str) -> dict[str, Any] | None:
