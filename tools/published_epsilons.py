@@ -2,7 +2,7 @@
 figures of docs/privacy.md.
 
 `uv run python tools/published_epsilons.py` prints the table "Checked figures" of that
-page.
+page, and the function that computes each figure.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _yield_one_pass() -> Iterator[Figure]:
 
     rate = 0.004
     delta = 1e-6
-    name = "one pass, z = 1 / 2 / 3: "
+    name = "one pass: "
     yield make_figure(
         name + "as claimed",
         "1.517 / 0.355 / 0.238",

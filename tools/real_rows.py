@@ -4,6 +4,7 @@
 `MEASURED`; a test compares the page with both.
 """
 
+from collections import Counter
 from pathlib import Path
 
 from dpfedbench.config.yaml_files import read_file
@@ -299,26 +300,53 @@ def _count_measured(count: int, total: int) -> str:
     return str(count) if count else "none"
 
 
+def _choose_rows(rows_by_run: list[list[str]]) -> list[str]:
+    """Return few rows of measurements that have all runs.
+
+    The function takes the row that has the most runs, then that with the most of the
+    others, and so on; of equals the first.
+    """
+    chosen = []
+    left = rows_by_run
+    while left:
+        counts = Counter(row for rows in left for row in rows)
+        best = min(counts, key=lambda row: (-counts[row], *_sort_key(row)))
+        chosen.append(best)
+        left = [rows for rows in left if best not in rows]
+    return sorted(chosen, key=_sort_key)
+
+
+def _sort_key(row: str) -> tuple[str, int]:
+    """Return the letter and the number of a row of measurements."""
+    return row[0], int(row[1:])
+
+
+def _format_seeds(seeds: list[int]) -> str:
+    """Return seeds as text: "0", or "0–2" for consecutive ones."""
+    if len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}–{seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
 def make_page(plan: Plan) -> str:
     """Return the page, in Markdown."""
     measured = find_measured_runs(plan)
-    lines = []
+    names_by_cells: dict[tuple[str, ...], list[str]] = {}
     for (paper, name), item in plan.items.items():
         cell_runs = [run for cell in item.cells for run in cell.runs]
         folders = dict.fromkeys(item.runs)
         measured_folders = [folder for folder in folders if folder in measured]
         state = _count_measured(len(measured_folders), len(folders))
-        rows = sorted(
-            {row for folder in measured_folders for row in measured[folder]},
-            key=lambda row: (row[0], int(row[1:])),
-        )
+        rows = _choose_rows([measured[folder] for folder in measured_folders])
         data = ", ".join(sorted({run.dataset for run in cell_runs}))
-        seeds = ", ".join(map(str, sorted({run.seed for run in cell_runs})))
+        seeds = _format_seeds(sorted({run.seed for run in cell_runs}))
         kind = "tables" if item.kind == "table" else "figures"
-        lines.append(
-            f"| {kind}/{paper}/{name} | {data} | {seeds} | {len(folders)} | {state} |"
-            f" {', '.join(rows) or '–'} |"
-        )
+        cells = (data, seeds, str(len(folders)), state, ", ".join(rows) or "–")
+        names_by_cells.setdefault((f"{kind}/{paper}", *cells), []).append(name)
+    lines = [
+        f"| {folder}/{', '.join(names)} | {' | '.join(cells)} |"
+        for (folder, *cells), names in names_by_cells.items()
+    ]
     shown_runs = {folder for item in plan.items.values() for folder in item.runs}
     count = sum(folder in measured for folder in shown_runs)
     return (
@@ -330,14 +358,14 @@ and **{count} of these stand**: these pages have a number of theirs. The others 
 
 - *runs*: how many the table or figure shows. Tables and figures share runs.
 - *stand*: how many of them were measured: all, a number, or none.
-- *numbers*: rows of [measurements](../measurements.md), which have command, processor, seeds and date.
+- *numbers*: few rows of [measurements](../measurements.md) that have all of these; each has command, processor and date.
 
 A row that is missing is made by its own target, for example
 
     export DPFEDBENCH_DATA=/path/to/folder
     uv run snakemake --cores all results/real/tables/dp-maml/baselines.csv --configfile config/presets/real.yaml
 
-(`.csv` of a table, `.png` of a figure).
+(`.csv` of a table, `.png` of a figure). Tables or figures with equal cells share a line.
 
 | table or figure, below `results/real/` | data | seeds | runs | stand | numbers |
 |---|---|---|---|---|---|

@@ -37,8 +37,7 @@ NOTES = (
         "Under zero-out a unit's contribution becomes zero, under replace-one any other;"
         " the number of units is public. A claim for add-or-remove is compared with"
         " zero-out, and holds only where that number is public: what the libraries run"
-        " follows it. Opacus divides by int(N / batches): in batches of 64, by 64 for"
-        " 60,032 records and by 63 for 60,031."
+        " follows it."
     ),
     (
         "A quotation is an assumption that the library documents and the run breaks, or"

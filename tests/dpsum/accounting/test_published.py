@@ -53,5 +53,5 @@ def test_sample_level_claim_of_dp_maml_is_that_of_4000_units():
 
 def test_privacy_page_shows_the_checked_figures():
     text = PAGE.read_text(encoding="utf-8")
-    rows = [f"| {' | '.join(figure)} |" for figure in compute_figures()]
+    rows = [f"| {' | '.join(figure[:3])} |" for figure in compute_figures()]
     assert not [row for row in rows if row not in text]
