@@ -14,11 +14,12 @@ import gc
 import importlib.metadata
 import importlib.util
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
 
 from dpfedbench.data.images import Progress, with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
@@ -121,31 +122,44 @@ def _texts(
 
 
 def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
-    """Leave out long texts that share much with an earlier long text.
+    """Leave out long texts that share much with an earlier long text that is kept.
 
-    Short texts stay as they are.
+    Short texts come first, as they are. Of long ones the first `WORDS` words are kept.
     """
-    owners: dict[int, list[int]] = {}
-    word_numbers: dict[
-        str, int
-    ] = {}  # number of each word, in order of first occurrence
-    for number, (name, words) in enumerate(texts):
+    long_texts: list[tuple[str, list[str]]] = []
+    grams: list[NDArray[np.uint64]] = []
+    word_numbers: dict[str, int] = {}  # in order of first occurrence
+    for name, words in texts:
         if len(words) < WORDS:
             yield name, words
             continue
-        grams = _grams(
-            [word_numbers.setdefault(word, len(word_numbers)) for word in words]
-        )
-        shared = Counter(owner for gram in grams for owner in owners.get(gram, ()))
-        if shared and max(shared.values()) >= _SHARED * len(grams):
+        long_texts.append((name, words[:WORDS]))
+        numbers = [word_numbers.setdefault(word, len(word_numbers)) for word in words]
+        grams.append(_grams(numbers))
+    kept = np.zeros(len(grams), bool)
+    shared = _count_shared(grams)
+    for number, text in enumerate(long_texts):
+        with_kept = shared[number].toarray() * kept
+        if with_kept.max() >= _SHARED * len(grams[number]):
             continue
-        for gram in grams:
-            owners.setdefault(gram, []).append(number)
-        yield name, words
+        kept[number] = True
+        yield text
 
 
-def _grams(places: list[int]) -> set[int]:
-    """Return 64-bit hashes of all sequences of `_GRAM` words.
+def _count_shared(grams: list[NDArray[np.uint64]]) -> scipy.sparse.csr_array:
+    """Return how many sequences each two texts share.
+
+    Args:
+        grams: the distinct hashes of each text.
+    """
+    _, columns = np.unique(np.concatenate(grams), return_inverse=True)
+    starts = np.cumsum([0, *map(len, grams)])
+    contains = scipy.sparse.csr_array((np.ones(len(columns), int), columns, starts))
+    return (contains @ contains.T).tocsr()
+
+
+def _grams(places: list[int]) -> NDArray[np.uint64]:
+    """Return 64-bit hashes of all distinct sequences of `_GRAM` words.
 
     They are the same in every process. The probability that any two of several million
     sequences share a hash is about a millionth.
@@ -161,7 +175,7 @@ def _grams(places: list[int]) -> set[int]:
             0xBF58476D1CE4E5B9
         )
         numbers ^= numbers >> np.uint64(31)
-    return set(numbers.tolist())
+    return np.unique(numbers)
 
 
 READERS = {"docstrings": read_docstrings}
