@@ -61,9 +61,10 @@ def listing_of(
     lines = _lines(table, options, "heading")
     headings = lines["heading"].map(lambda heading: heading.format(**words))
     lines = lines.assign(heading=headings)
+    columns = list(each_row(lines))
     sources = list(each_row(rows))
     listed = [
-        {line.heading: _formatted(row, line) for line in each_row(lines)}
+        {column.heading: _formatted(row, column) for column in columns}
         for row in sources
     ]
     return Listing(
