@@ -128,6 +128,7 @@ COMMON_KEYS = (
     "model.nodes",
     "participation.cohort",
     "participation.kind",
+    "participation.lot",
     "server.optimizer.kind",
     "server.rate",
     "server.schedule.kind",

@@ -463,6 +463,8 @@ def _make_choice(keys: list[Key], *, required: bool) -> dict[str, Any]:
     """
     classes = dict.fromkeys(cls for key in keys for cls in key.classes)
     options = [_make_object([cls], required=required) for cls in classes]
+    if not required:
+        _add_other_names(options, classes)
     kinds = [kind for kind in map(kind_of, classes) if kind]
     short_forms = [text for cls in classes for text in getattr(cls, "short", ())]
     if kinds or short_forms:
@@ -470,6 +472,34 @@ def _make_choice(keys: list[Key], *, required: bool) -> dict[str, Any]:
     if any(key.nullable for key in keys):
         options.append({"type": "null"})
     return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def _add_other_names(options: list[dict[str, Any]], classes: Iterable[type]) -> None:
+    """Add to parts the names that a key has in other kinds (`former_names`).
+
+    An overlay for several methods has both names.
+
+    Args:
+        options: schemas of the parts; they are changed.
+        classes: the parts.
+    """
+    pairs = {
+        pair for cls in classes for pair in getattr(cls, "former_names", {}).items()
+    }
+    for pair in sorted(pairs):
+        rules = {
+            name: option["properties"][name]
+            for option in options
+            for name in pair
+            if name in option["properties"]
+        }
+        for option in options:
+            if option["properties"].keys() & set(pair):
+                option["properties"] |= {
+                    name: value
+                    for name, value in rules.items()
+                    if name not in option["properties"]
+                }
 
 
 def _insert_references(schema: Any) -> Any:

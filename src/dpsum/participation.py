@@ -47,6 +47,8 @@ class Participation:
             size must divide the number of units.
         correlated: whether there is an analysis with noise that is correlated over
             rounds.
+        former_names: earlier name of each renamed parameter. The identity of a run of
+            the benchmark has the earlier names, so that it stays.
 
     Raises:
         DpsumError: the numbers contradict one another.
@@ -58,6 +60,7 @@ class Participation:
     independent: ClassVar[bool] = False
     blocks: ClassVar[bool] = False
     correlated: ClassVar[bool] = False
+    former_names: ClassVar[Mapping[str, str]] = {}
 
     cohort: int = parameter(
         100,
@@ -444,11 +447,17 @@ class PoissonLots(Participation):
     In each step each record is in its client's lot with probability L/n, independently
     of all others. Where clients hold different numbers of records, n is their mean.
     `lots` draws the lots.
+
+    Args:
+        lot: L, the expected number of records in a client's lot.
     """
 
     kind = "poisson-lots"
+    former_names: ClassVar[Mapping[str, str]] = {"lot": "cohort"}
 
-    cohort: int = parameter(
+    # A class variable, so that `cohort` is no parameter here: L counts records.
+    cohort: ClassVar[int] = property(lambda self: self.lot)  # type: ignore[assignment,misc]
+    lot: int = parameter(
         100,
         ge=1,
         le=10_000_000,
@@ -496,7 +505,7 @@ class PoissonLots(Participation):
         return RecordLots(
             kind=self.kind,
             clients=clients,
-            lot=self.cohort,
+            lot=self.lot,
             rounds=self.rounds,
             steps=steps,
             seed=seed,
@@ -564,7 +573,7 @@ class RecordLots:
             else:
                 held = f"{self.records / clients:g} on average"
             raise DpsumError(
-                f"participation.cohort is {lot}, but {holder_name} holds {held}"
+                f"participation.lot is {lot}, but {holder_name} holds {held}"
                 f" records: a lot must have 1 to {held} records"
             )
         self.kind = kind

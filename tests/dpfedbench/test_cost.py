@@ -12,7 +12,7 @@ from dpfedbench.experiments.work import Rate, kind_key
 from tests.dpfedbench.training.conftest import make_config
 from tests.partitions import make_fragments
 
-UNTESTED = {"validation": {"every": 0}, "participation": {"cohort": 24, "rounds": 2}}
+UNTESTED = {"validation": {"every": 0}, "participation": {"rounds": 2}}
 TRANSFER = {
     "method": "transfer",
     "clients": {"count": 1, "partition": "fragments", "fragments": 1},
@@ -21,7 +21,9 @@ TRANSFER = {
 
 
 def make_run(method="dp-agr", **overlay):
-    return make_config({"method": method}, UNTESTED, overlay)
+    size = "lot" if method == "transfer" else "cohort"
+    size_of_round = {"participation": {size: 24}}
+    return make_config({"method": method}, UNTESTED, size_of_round, overlay)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.config.merge import set_key
+from dpfedbench.config.merge import KeyFault, lay, set_key
 from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
@@ -27,6 +27,7 @@ from dpfedbench.experiments.datasets import (
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.papers import METHODS
+from dpfedbench.run import Run
 from tests.shipped import parsed
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
@@ -325,3 +326,55 @@ def test_data_sets_with_owners_are_those_that_count_them() -> None:
         entry = {**shapes, "options": {**options, "owner": owner}}
         values = Configuration.read(configuration(**{"datasets.shapes": entry}))
         assert read_owned(DATASETS_TABLE, values) - counted == owned
+
+
+def test_cohort_and_lot_are_two_keys_of_one_section() -> None:
+    """DP-AGR draws cohorts of clients, DP-FL lots of a client's records."""
+    both = {"participation": {"cohort": 20, "lot": 5}}
+    agr, lots = METHODS["dp-agr"], METHODS["dp-fl"]
+    laid = lay(agr, agr.default_values(), both, "run")
+    assert laid["participation"]["cohort"] == 20
+    assert "lot" not in laid["participation"]
+    laid = lay(lots, lots.default_values(), both, "run")
+    assert laid["participation"]["lot"] == 5
+    assert "cohort" not in laid["participation"]
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "message"),
+    [
+        (
+            "dp-fl",
+            "cohort",
+            "run.participation.cohort: poisson-lots has lot in its place; a section for"
+            " several methods states both, cohort and lot",
+        ),
+        (
+            "dp-agr",
+            "lot",
+            "run.participation.lot: one-pass has cohort in its place; a section for"
+            " several methods states both, lot and cohort",
+        ),
+    ],
+)
+def test_size_of_the_other_unit_alone_is_refused(
+    method: str, key: str, message: str
+) -> None:
+    cls = METHODS[method]
+    with pytest.raises(KeyFault) as fault:
+        lay(cls, cls.default_values(), {"participation": {key: 5}}, "run")
+    assert str(fault.value) == message
+    assert fault.value.key == f"run.participation.{key}"
+
+
+def test_identity_of_a_run_has_the_earlier_name_of_a_lot() -> None:
+    """So its key stays, and results of earlier versions are read."""
+    runs = planned().runs.values()
+    values = next(run for run in runs if run.method == "dp-fl").plain()
+    cls = METHODS["dp-fl"]
+    run = cls.read(values | {"participation": {"kind": "poisson-lots", "lot": 7}})
+    assert run.identity()["participation"]["cohort"] == 7
+    assert run.plain()["participation"]["lot"] == 7
+    former = {"kind": "poisson-lots", "cohort": 7}
+    assert cls.read(values | {"participation": former}) == run
+    assert Run.another(run.identity()) == run

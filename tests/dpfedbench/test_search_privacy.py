@@ -51,7 +51,7 @@ REFUSED = [
     ("client_update.inner_steps", [1, 2], (RECORDS,), {"method": "dp-agrlr"}),
     ("within_task.multiplier", [1.0, 2.0], (RECORDS,), {"method": "dp-agrlr"}),
     ("client_update.inner_steps", [1, 2], (), {"method": "dp-fl", "general": LOTS}),
-    ("participation.cohort", [4, 8], (), {"method": "dp-fl", "general": LOTS}),
+    ("participation.lot", [4, 8], (), {"method": "dp-fl", "general": LOTS}),
     ("model.filters", [4, 8], (LAYERS,), {}),
     (
         "validation.every",
@@ -153,5 +153,5 @@ def test_privacy_settings_have_what_an_account_may_depend_on():
     assert plain["participation.kind"] == "one-pass"
     assert "server.rate" not in plain
     lots = privacy_settings(lots_config())
-    assert lots["participation.cohort"] == 8
+    assert lots["participation.lot"] == 8
     assert lots["client_update.inner_steps"] == 1

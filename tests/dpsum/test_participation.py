@@ -121,7 +121,7 @@ def test_participation_without_a_proof_has_no_analysis():
         sampler = make_plan(kind, rounds=30).describe()
         find("gaussian", kind).check(sampler)
         assert values.items() <= sampler.items()
-    for plan in make_plan("passes"), make_lots(FixedLots(cohort=8, rounds=3)):
+    for plan in make_plan("passes"), make_lots(FixedLots(lot=8, rounds=3)):
         with pytest.raises(DpsumError, match="no analysis for gaussian noise with"):
             find("gaussian", plan.describe()["kind"])
 
@@ -147,7 +147,7 @@ def test_denominator_is_public(kind):
 
 def test_lots_are_poisson():
     """Property 7."""
-    lots = make_lots(PoissonLots(cohort=20, rounds=4000))
+    lots = make_lots(PoissonLots(lot=20, rounds=4000))
     members = membership(lambda index: lots.lot(index, 0, 1), rounds=4000, units=100)
     assert_independent(members, 0.2)
     assert not np.array_equal(lots.lot(0, 0, 0), lots.lot(0, 0, 1))
@@ -158,7 +158,7 @@ def test_lots_have_a_public_denominator_and_rate():
     """Property 8: L = 20 of 100 records, three lots in each of 5 rounds. Every client
     takes part, and a lot may be larger than the number of clients.
     """
-    part = PoissonLots(cohort=20, rounds=5)
+    part = PoissonLots(lot=20, rounds=5)
     lots = make_lots(part, steps=3)
     assert lots.denominator == 20.0
     sizes = {"clients": 2, "records": 100, "cohort": 20, "rounds": 15}

@@ -295,7 +295,7 @@ def test_plugins_participation_is_one_draw_only_if_all_its_values_agree():
 
 
 def test_lots_of_two_purposes_are_two_draws():
-    lots = dpsum.PoissonLots(cohort=1, rounds=1)
+    lots = dpsum.PoissonLots(lot=1, rounds=1)
     values = {"clients": 1, "seed": 3, "steps": 1, "records": 10}
     plans = [lots.lots(purpose=purpose, **values) for purpose in ("a", "b")]
     ledger = []

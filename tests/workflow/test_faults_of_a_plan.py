@@ -43,7 +43,11 @@ experiments:
           lot:
             method: dp-fl
             run:
-              participation: {cohort: 5, rounds: 2}
+              participation: {lot: 5, rounds: 2}
+          old:
+            method: dp-fl
+            run:
+              participation: {cohort: 3, rounds: 2}
           fixed:
             method: dp-q-ffl
             run:
@@ -86,11 +90,12 @@ def test_all_faults_of_a_plan_are_listed_at_once(snakemake, tmp_path):
     done = snakemake(*options, directory=tmp_path)
     assert done.returncode == 1
     shown = [line for line in done.stderr.splitlines() if line.startswith("- ")]
-    assert "configuration: 5 faults" in done.stderr
+    assert "configuration: 6 faults" in done.stderr
     assert not (tmp_path / "results").exists()
     expected = {
         "few": ("people holds labelled records", "few:"),
-        "lot": ("participation.cohort is 5", "participation: {cohort: 5"),
+        "lot": ("participation.lot is 5", "participation: {lot: 5"),
+        "old": ("poisson-lots has lot in its place", "participation: {cohort: 3"),
         "fixed": ("set h_noise.multiplier to null", "h_noise: {multiplier"),
         "seven": (
             "clients.count is 7, which does not divide the 16",

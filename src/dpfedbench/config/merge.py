@@ -10,8 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfedbench import plugins
-from dpfedbench.config.kinds import Model, kind_of, tag_of, with_kind
-from dpfedbench.config.messages import dotted, no_group, unknown_key, unknown_kind
+from dpfedbench.config.kinds import (
+    Model,
+    is_part,
+    kind_of,
+    kinds_of,
+    root_of,
+    tag_of,
+    with_kind,
+)
+from dpfedbench.config.messages import (
+    dotted,
+    no_group,
+    other_name,
+    unknown_key,
+    unknown_kind,
+)
 from dpfedbench.config.schema import Key, keys_of, nearest_key, value_fault
 from dpfedbench.errors import BenchError
 
@@ -60,7 +74,9 @@ def lay(
     """Return the values of a method with an overlay laid over them.
 
     A part of another kind keeps the values of the keys that both kinds have, and takes
-    its own defaults for the rest.
+    its own defaults for the rest. Of a renamed key (`former_names`) an overlay may have
+    both names, which other kinds of the part have: `cohort` and `lot`. Each kind takes
+    the one that it has.
 
     Args:
         cls: the method, or a section of it.
@@ -99,12 +115,48 @@ def _lay_part(key: Key, lower: Any, value: Any, where: str) -> Any:
             for name, item in lower.items()
             if name in keys_of(cls) and name != key.tag
         }
+    if is_part(cls):
+        group = _without_names_of_other_kinds(cls, group, where)
     for name in group.keys() - keys_of(cls).keys() - {key.tag}:
         kinds = [kind for kind, part in key.parts.items() if name in keys_of(part)]
         known = nearest_key([cls], str(name))
         message = unknown_key(where, str(name), known, ", ".join(kinds))
         raise KeyFault(message, dotted(where, name))
     return lay(cls, lower, group, where)
+
+
+def _without_names_of_other_kinds(
+    cls: Model, group: Mapping[str, Any], where: str
+) -> Mapping[str, Any]:
+    """Return the values for a part without the names that other kinds have for a key.
+
+    Raises:
+        KeyFault: the values have the other name alone.
+    """
+    left_out = set()
+    for name, former_name in _former_names(root_of(cls)).items():
+        own, other = (former_name, name)
+        if name in keys_of(cls):
+            own, other = (name, former_name)
+        if other in group and own in group:
+            left_out.add(other)
+        elif other in group:
+            message = other_name(where, other, own, str(kind_of(cls)))
+            raise KeyFault(message, dotted(where, other))
+    return {name: value for name, value in group.items() if name not in left_out}
+
+
+@plugins.cached
+def _former_names(root: Model) -> dict[str, str]:
+    """Return the earlier names of the renamed keys of a family's parts, by name.
+
+    Args:
+        root: the family's base.
+    """
+    names: dict[str, str] = {}
+    for part in kinds_of(root).values():
+        names |= getattr(part, "former_names", {})
+    return names
 
 
 def keep_declared(cls: Model, overlay: Mapping[str, Any]) -> dict[str, Any]:

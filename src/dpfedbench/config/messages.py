@@ -104,6 +104,21 @@ def unknown_key(where: str, key: str, known: str | None, kinds: str = "") -> str
     return message
 
 
+def other_name(where: str, key: str, name: str, kind: str) -> str:
+    """Return the message about a key that has another name in a kind of part.
+
+    Args:
+        where: the dotted key of the part.
+        key: the key that the values have.
+        name: the name of the key in this kind.
+        kind: the kind.
+    """
+    return (
+        f"{dotted(where, key)}: {kind} has {name} in its place; a section for several"
+        f" methods states both, {key} and {name}"
+    )
+
+
 def unknown_kind(where: str, value: Any, tag: str, kinds: str) -> str:
     """Return the message about a part whose kind a key does not accept.
 

@@ -158,8 +158,13 @@ def plain(value: Any) -> Any:
 
 
 def differing_values(section: Any) -> dict[str, Any]:
-    """Return the values that differ from their defaults, and all parts' kinds."""
+    """Return the values that differ from their defaults, and all parts' kinds.
+
+    A renamed key of a part of `dpsum` has its earlier name (`former_names`), so that
+    the identities of runs stay.
+    """
     tag = tag_of([type(section)])
+    former_names = getattr(type(section), "former_names", {})
     values: dict[str, Any] = {}
     for key, field in fields_of(type(section)).items():
         value = getattr(section, key)
@@ -168,5 +173,6 @@ def differing_values(section: Any) -> dict[str, Any]:
         )
         if key == tag or not is_default:
             is_inner = is_section(type(value))
-            values[key] = differing_values(value) if is_inner else plain(value)
+            name = former_names.get(key, key)
+            values[name] = differing_values(value) if is_inner else plain(value)
     return values

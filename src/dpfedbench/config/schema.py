@@ -229,10 +229,24 @@ def read_value(key: Key, value: Any) -> Any:
         raise PydanticCustomError(
             "unknown_kind", "expected one of {kinds}", {"tag": key.tag, "kinds": kinds}
         )
+    value = _with_current_names(cls, value)
     for name in value:
         if name not in fields_of(cls):
             raise _unknown_key(cls, name, key.parts)
     return _read_part(cls, {key.tag: kind_of(cls), **value})
+
+
+def _with_current_names(cls: Model, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a part with the current names of renamed keys.
+
+    Identities of runs, and results of earlier versions, have the earlier names.
+    Overlays are refused if they have them (`dpfedbench.config.merge.lay`).
+    """
+    renamed = dict(values)
+    for name, former_name in getattr(cls, "former_names", {}).items():
+        if former_name in renamed and name not in renamed:
+            renamed[name] = renamed.pop(former_name)
+    return renamed
 
 
 def _read_part(cls: Model, values: Mapping[str, Any]) -> Any:

@@ -481,7 +481,10 @@ class TableCell:
         return len(rows) > 1
 
     def _mismatch(self, run: Run, published_dataset: str) -> str:
-        """Return why the cell is not comparable with the published value; "" if so."""
+        """Return why the cell is not comparable with the published value; "" if so.
+
+        Of the published scale, keys count that the run has: no cohort for lots.
+        """
         if run.dataset != published_dataset:
             return f"published on {published_dataset}, measured on {run.dataset}"
         if not run.trained or not run.participation.rounds:
@@ -492,9 +495,9 @@ class TableCell:
             run.method, experiment.published_at
         )
         return "; ".join(
-            f"{key} {_short(value)} at the published scale, {_short(ours.get(key))} here"
+            f"{key} {_short(value)} at the published scale, {_short(ours[key])} here"
             for key, value in leaves(published).items()
-            if ours.get(key) != value
+            if key in ours and ours[key] != value
         )
 
 

@@ -127,14 +127,16 @@ class Clock:
             tasks = min(tasks, 4 * self.threads)
         # Noise that clients share is complete only with the whole cohort.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums())
-        cohort = run.participation.cohort
+        participation = run.participation
+        cohort = participation.cohort
         if whole:
             cohort = min(cohort, _MOST)
+            participation = dataclasses.replace(participation, cohort=cohort)
         rounds = self._rounds(
             run,
             seed=_SEED,
             validation=run.validation.replace(tasks=tasks),
-            participation=dataclasses.replace(run.participation, cohort=cohort),
+            participation=participation,
         )
         lot = rounds.clients.work(np.arange(1))
         plan = rounds.plan

@@ -277,9 +277,9 @@ def _check_lot(run: Run, records: int) -> None:
     clients = run.clients.count
     if run.participation.kind != "poisson-lots" or not run.clients.synthetic:
         return
-    if run.participation.cohort * clients > records:
+    if run.participation.lot * clients > records:
         raise BenchError(
-            f"participation.cohort is {run.participation.cohort:,}, the records of a"
+            f"participation.lot is {run.participation.lot:,}, the records of a"
             f" client's lot, but each of the {clients:,} clients holds"
             f" {records // clients:,} of the {records:,} training records of"
             f" {run.dataset}: lower it or clients.count"

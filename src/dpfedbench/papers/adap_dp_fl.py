@@ -63,7 +63,7 @@ class Silos(Method):
     model: ModelSettings = CnnModel(pixel_mean=0.1307, pixel_deviation=0.3081)
     # Section V-A: L = 78. Training ends at epsilon = 2, by Theorem 1 after at most
     # 33,495 rounds (z = 6).
-    participation: PoissonLots = PoissonLots(cohort=78, rounds=34_000)
+    participation: PoissonLots = PoissonLots(lot=78, rounds=34_000)
     # Section V-A: one local round; Adam at 0.002. Whether its state is kept is not
     # stated.
     client_update: LocalSteps = LocalSteps(

@@ -94,7 +94,7 @@ class Transfer(Method):
     paper = "dp-fedmeta"
     pretrains = True
     defaults = PRE_TRAINING | {
-        "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}
+        "participation": {"kind": "poisson-lots", "lot": 100, "rounds": 150}
     }
 
     participation: PoissonLots = PoissonLots()
@@ -136,7 +136,7 @@ class DpTransfer(LocalRecordMethod):
     pretrains = True
     observer = "everyone"
     defaults = PRE_TRAINING | {
-        "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 30},
+        "participation": {"kind": "poisson-lots", "lot": 500, "rounds": 30},
         "clipping": {"kind": "constant", "threshold": 1.0},
         "noise": {"kind": "fixed", "multiplier": 6.0},
         "budget": {"epsilon": None, "delta": 1.0e-5},

@@ -53,7 +53,7 @@ class FedAvg(Silos):
 
     # The number of rounds is not stated.
     participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots(  # type: ignore[assignment]  # more than the paper's
-        cohort=78, rounds=4000
+        lot=78, rounds=4000
     )
     client_update: LocalSteps | DifferenceUpdate = LocalSteps(  # type: ignore[assignment]  # more than the paper's
         inner_steps=1, inner_rate=0.002, optimizer=Adam(), keep_state=True

@@ -38,6 +38,7 @@ from dpfedbench.results.runs_table import SEPARATOR, collect_cells, collect_runs
 _KEY = ["paper", "item", "cell"]
 """Columns that the seeds of one cell share and no other cell has."""
 _COHORT = "participation.cohort"
+_LOT = "participation.lot"
 _OVER_SEEDS = (
     "milliseconds",
     "validation_accuracy",
@@ -46,7 +47,7 @@ _OVER_SEEDS = (
     "personal_worst_tenth",
 )
 """Columns with an interval over seeds."""
-_SIZES = [_COHORT, "participation.kind", "clients.count"]
+_SIZES = [_COHORT, _LOT, "participation.kind", "clients.count"]
 
 
 def read_rows(
@@ -158,8 +159,8 @@ def _over_seeds(seeds: pd.DataFrame) -> pd.DataFrame:
     worst = ordered.drop_duplicates(_KEY).set_index(_KEY, drop=False)
     rows = worst.loc[combined.index].assign(**combined)
     rows["folder"] = rows["run"].str.rpartition("/")[0]
-    rows["cohort"] = rows[_COHORT]
-    # Where a cohort is a lot of each client's records, all clients take part.
+    # Where lots of each client's records are drawn, all clients take part.
+    rows["cohort"] = rows[_COHORT].fillna(rows[_LOT])
     has_lots = rows["participation.kind"] == "poisson-lots"
     rows["lot"] = rows["cohort"].where(has_lots)
     rows["clients_of_round"] = rows["cohort"].mask(has_lots, rows["clients.count"])

@@ -21,7 +21,7 @@ LOTS = {
     "task": {"ways": 10, "shots": 0},
     "clients": {"count": 2, "partition": "fragments", "fragments": 8},
     "model": {"kind": "cnn"},
-    "participation": {"kind": "poisson-lots", "cohort": 20, "rounds": 10},
+    "participation": {"kind": "poisson-lots", "lot": 20, "rounds": 10},
     "client_update": {"kind": "local-steps", "inner_steps": 1, "optimizer": "adam"},
     "clipping": {"kind": "constant", "threshold": 1.0},
     "server": {"kind": "average"},

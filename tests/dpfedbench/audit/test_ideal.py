@@ -29,7 +29,7 @@ POISSON = {
 }
 STEPS = {
     "client_update": {"inner_steps": 50},
-    "participation": {"cohort": 20, "rounds": 1},
+    "participation": {"lot": 20, "rounds": 1},
     "noise": {"multiplier": 2.0},
     "clients": {"count": 10, "fragments": 10},
 }

@@ -62,7 +62,7 @@ def run_experiment(*, lot=2, z=Z, inserted=True):
     ratio of both, or the least count, as released or as the thresholds show it.
     """
     noise = {"noise": {"multiplier": z}, "clipping": {"count_noise": 0.525 * z}}
-    config = make_config(LOTS, CONFIG, noise, {"participation": {"cohort": lot}})
+    config = make_config(LOTS, CONFIG, noise, {"participation": {"lot": lot}})
     seed = audit_seed(config)
     coins = stream(seed, "audit-coins").integers(2, size=CLIENTS).astype(bool)
     units = [canary_units(size) for size in LARGE * (coins & inserted)]

@@ -21,7 +21,7 @@ SEARCH = {
     "model": {"kind": "darts-search"},
     "client_update": {"kind": "search-steps"},
     "clients": {"count": 3, "fragments": 9},
-    "participation": {"kind": "poisson-lots", "cohort": 80, "rounds": 20},
+    "participation": {"kind": "poisson-lots", "lot": 80, "rounds": 20},
     "clipping": {"threshold": 0.1},
     "noise": {"multiplier": 4.0},
     "architecture_clipping": {"threshold": 0.01},

@@ -29,7 +29,7 @@ def run_of(method: str, *overlays: Any) -> Any:
     if method == "public-alone":
         general = general | {"initial": FILE}
     if method in ("transfer", "dp-transfer"):
-        values["participation"] = {"cohort": 8, "rounds": 6}
+        values["participation"] = {"lot": 8, "rounds": 6}
     return make_config(values, *overlays, general=general)
 
 

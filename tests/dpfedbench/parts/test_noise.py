@@ -62,7 +62,7 @@ def test_noise_refuses_samplers_without_an_analysis(noise, kind, message):
 
 def test_decaying_noise_decays_after_three_decreases_in_a_row():
     """J(w_1) and J(w_2) count as infinite: the fifth loss can be the first to decay."""
-    lots = PoissonLots(cohort=8, rounds=13)
+    lots = PoissonLots(lot=8, rounds=13)
     budget = DecayingBudgetPlan(
         BudgetSettings(delta=1e-4),
         sampler=lots.lots(clients=4, seed=0, steps=1, records=100).describe(),

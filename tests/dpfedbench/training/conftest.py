@@ -72,7 +72,7 @@ LOTS = merge(
         "task": {"ways": 10, "shots": 0},
         "clients": {"count": 4, "partition": "fragments", "fragments": 20},
         "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
-        "participation": {"kind": "poisson-lots", "cohort": 8},
+        "participation": {"kind": "poisson-lots", "lot": 8},
         "client_update": {"inner_rate": 0.01, "optimizer": "adam"},
         "clipping": {"kind": "constant", "threshold": 1.0},
         "noise": {"kind": "fixed", "multiplier": 2.0},

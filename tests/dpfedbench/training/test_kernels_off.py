@@ -39,7 +39,7 @@ QUIET = {
 
 RECORD = {"model": {"normalisation": "record"}}
 WITHIN = {"within_task": {"multiplier": 0.05, "threshold": 1.0}}
-TRANSFER = {"method": "transfer", "participation": {"cohort": 8}}
+TRANSFER = {"method": "transfer", "participation": {"lot": 8}}
 MOVING = {"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05}}
 
 

@@ -24,7 +24,7 @@ HEAD = {
     },
     "clipping": {"threshold": 0.5},
     "noise": {"multiplier": 0.5},
-    "participation": {"cohort": 20, "rounds": 20},
+    "participation": {"lot": 20, "rounds": 20},
 }
 EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
 

@@ -129,7 +129,7 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client(monkeypatch):
     """Four rounds of four clients of 100 records, and three steps of 30 expected
     records.
     """
-    plan = {"client_update": {"inner_steps": 3}, "participation": {"cohort": 30}}
+    plan = {"client_update": {"inner_steps": 3}, "participation": {"lot": 30}}
     lots = [[] for _ in range(4)]
 
     def record(_, rows, theta, images, labels, total):
@@ -158,7 +158,7 @@ def test_decaying_noise_follows_the_validation_loss_alone(silos, tmp_path, monke
 
 # With one record expected of a hundred, 37 % of the lots are empty.
 def test_client_moves_by_its_noise_alone_where_its_lot_is_empty():
-    config = lots_config(DP_FL, SGD, {"participation": {"cohort": 1}})
+    config = lots_config(DP_FL, SGD, {"participation": {"lot": 1}})
     rounds = rounds_of_rows(config, np.zeros((4, 100, 3)))
     empty = 0
     for index in range(5):
@@ -176,7 +176,7 @@ def test_party_releases_its_noise_alone_where_its_lot_is_empty(monkeypatch, conf
         monkeypatch, RecordRows, "add_record_gradients", lambda *call: len(call[3])
     )
     released = watch(monkeypatch, Phase, "take", lambda result, *_: result[0].clone())
-    config = config_of({"participation": {"cohort": 1}})
+    config = config_of({"participation": {"lot": 1}})
     take_rounds(rounds_of_rows(config, np.zeros((4, 100, 3))), 4)
     assert 0 in sizes
     assert any(sizes)
@@ -193,7 +193,7 @@ def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
     overlay = {
         "method": "fedavg",
         "clients": UNEQUAL,
-        "participation": {"cohort": 100, "rounds": 1},
+        "participation": {"lot": 100, "rounds": 1},
         "client_update": {"inner_rate": 0.1, "optimizer": "sgd"},
     }
     rounds = rounds_of(lots_config(overlay), unequal, tmp_path)
@@ -207,7 +207,7 @@ def test_plain_step_of_unequal_clients_is_along_the_mean_over_records(
 # A central trainer that holds all images of the training classes
 TRANSFER = {
     "method": "dp-transfer",
-    "participation": {"cohort": 8, "rounds": 6},
+    "participation": {"lot": 8, "rounds": 6},
     "noise": {"multiplier": 2.0},
     "budget": {"profile": "claimed"},
 }

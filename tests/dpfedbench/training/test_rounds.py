@@ -44,7 +44,7 @@ TWO_STEPS = {"client_update": {"inner_steps": 2}}
 QUANTILE = {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}
 NORM_QUERY = {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}
 POISSON = {"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}}
-TRANSFER = {"participation": {"cohort": 8, "rounds": ROUNDS}}
+TRANSFER = {"participation": {"lot": 8, "rounds": ROUNDS}}
 NOISY = {
     "dp-agr": (RUN, MANY | QUANTILE),
     "dp-maml": (RUN, MANY),

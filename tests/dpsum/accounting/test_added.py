@@ -121,7 +121,7 @@ def test_added_private_quantiles_count_each_holders_threshold(tmp_path):
     would be of a client that looks for its own records.)
     """
     path = tmp_path / "ledger.jsonl"
-    lots = dpsum.PoissonLots(cohort=10, rounds=3)
+    lots = dpsum.PoissonLots(lot=10, rounds=3)
     clipping = dpsum.PrivateQuantile(1.0, count_noise=20.0, never_rising=False)
     mechanism = make_mechanism(
         name="g",
@@ -172,7 +172,7 @@ def test_added_releases_whose_thresholds_may_differ_are_as_run(tmp_path):
         ("constant", dpsum.Constant(1.0)),
     ):
         path = tmp_path / f"{name}.jsonl"
-        lots = dpsum.PoissonLots(cohort=10, rounds=1)
+        lots = dpsum.PoissonLots(lot=10, rounds=1)
         mechanism = make_mechanism(
             name="g",
             unit="record",

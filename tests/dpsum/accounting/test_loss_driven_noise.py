@@ -50,7 +50,7 @@ FALLING = [2.0 * 0.9 ** (index // 3) for index in range(LOTS)]
 def released_losses(tmp_path, losses, noise):
     """Return the path of the ledger of a run that observes these losses."""
     path = tmp_path / "ledger.jsonl"
-    lots = dpsum.PoissonLots(cohort=10, rounds=12)
+    lots = dpsum.PoissonLots(lot=10, rounds=12)
     mechanism = make_mechanism(
         unit="record",
         clipping=dpsum.Constant(1.0),

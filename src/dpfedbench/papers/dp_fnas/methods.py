@@ -78,7 +78,7 @@ class Fnas(Parties):
     # Section 4.1: cells of four nodes. The sizes of the network, of a lot and of the
     # training, and the steps are those of the released code.
     model: ModelSettings = DartsSearch(nodes=4, cells=8, filters=16, pooling=1)
-    participation: PoissonLots = PoissonLots(cohort=64, rounds=19_531)
+    participation: PoissonLots = PoissonLots(lot=64, rounds=19_531)
     client_update: SearchSteps = SEARCH
 
     def party_sums(self) -> list[SumSpec]:
@@ -198,7 +198,7 @@ class Cells(Parties):
         batch_normalisation=True,
         auxiliary=True,
     )
-    participation: PoissonLots = PoissonLots(cohort=96, rounds=312_500)
+    participation: PoissonLots = PoissonLots(lot=96, rounds=312_500)
     # 0.473 is the mean of CIFAR-10's published channel means, to which DARTS blanks.
     client_update: SummedSteps | BatchSteps = BatchSteps(
         weights=WEIGHT_STEP,
