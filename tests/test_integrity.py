@@ -307,7 +307,7 @@ def decaying(
 
 
 def double_round_3(line: dict[str, Any]) -> None:
-    if line["round"] == 3:
+    if line["index"] == 3:
         line["noise_multiplier"] *= 2
 
 

@@ -68,7 +68,7 @@ RUN_FOLDER = """\
 |---|---|
 | `config.yaml` | the resolved configuration |
 | `history.csv` | one row for each round: threshold, norm of the release, ε so far, validation accuracy; seconds where no cohort is secret; loss and norm quantiles only for runs without privacy |
-| `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. `sampler.draw` names the draw of the cohorts: releases of one name are over the same cohorts, and nothing is composed where it is missing. `round` counts from 0; for a merge with the history take `open_run(folder).releases`, which counts from 1 |
+| `ledger.jsonl` | one line for each release: mechanism, threshold, noise, sampler, observer. `sampler.draw` names the draw of the cohorts: releases of one name are over the same cohorts, and nothing is composed where it is missing. `index` counts the rounds from 0 (`round` in ledgers of earlier versions); `open_run(folder).releases` has `round`, from 1 as in the history |
 | `model.safetensors` | the meta-model |
 | `training.json` | rounds planned and run, what stopped it, speed, versions, notices, tests of clients' own models |
 | `privacy.json` | claimed ε, proven ε, ε of one image and of a declared search: each with low and high end, unit, adjacency, observer, status, explanation |

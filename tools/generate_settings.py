@@ -56,7 +56,8 @@ NAME is `all`, a family (`client-level`, `local-record`, `party`) or a method; a
 merged key by key. `kind` names the part where a key takes one of several; a text is short for `{kind: text}`. **Another kind** keeps
 the values of the keys that both kinds have, and takes its own defaults for the rest. **A whole part** in a section for all methods
 (`run`, a task, `all`) is not for a method that does not declare it or accept its kind. Every other key that the method, or the
-part, does not have is refused with its file and line.
+part, does not have is refused with its file and line. A section for methods of clients and of records states both sizes of a
+round, `participation.cohort` (clients) and `participation.lot` (records); each method takes its own.
 
 A key without a default has to be given. A run's identity, and so its folder, follows from the values that differ from the defaults
 below, whatever their layer. *Paper* is the value that a paper states; a *name* has lower-case letters, digits and hyphens; ″ stands

@@ -218,7 +218,11 @@ class Release:
         Args:
             previous: digest of the line before it; "" for the first line.
         """
-        fields = {key: value for key, value in vars(self).items() if value is not None}
+        fields = {
+            _NAMES_IN_FILES.get(key, key): value
+            for key, value in vars(self).items()
+            if value is not None
+        }
         return (
             json.dumps(
                 {_CHAIN: previous} | fields | {"sampler": dict(self.sampler)},
@@ -229,6 +233,10 @@ class Release:
 
 
 _CHAIN = "previous"
+_NAMES_IN_FILES = {"round": "index"}
+"""Names of fields in a file. `round` counts from 0, but rounds of other tables of a run
+from 1, so that a merge of a file with them by `round` would be wrong.
+"""
 _KINDS: dict[Any, tuple[type, str]] = {
     "int": (int, "a whole number"),
     "str": (str, "text"),
@@ -302,6 +310,9 @@ def parse(text: str, where: str) -> list[Release]:
             if before != previous:
                 raise ValueError("the line before it was changed, or lines are missing")
             previous = digest(line)
+            for name, name_in_file in _NAMES_IN_FILES.items():
+                if name_in_file in values and name not in values:
+                    values[name] = values.pop(name_in_file)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")

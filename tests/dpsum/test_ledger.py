@@ -51,6 +51,15 @@ def test_ledger_is_read_back_with_the_fields_of_other_noise_and_of_parts_alone(
     assert not {"combines", "secure", "part", "adds", "groups"} & set(plain_line)
 
 
+def test_ledger_of_an_earlier_version_is_read(tmp_path):
+    """Its field `index` was `round`."""
+    path = tmp_path / "ledger.jsonl"
+    values = json.loads(make_release().line(""))
+    values["round"] = values.pop("index")
+    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    assert read_ledger(path) == [make_release()]
+
+
 def test_ledger_after_a_restart_keeps_the_lines_of_its_checkpoint(ledger, tmp_path):
     restarted = write_ledger_of(tmp_path / "restarted.jsonl", make_releases(2))
     chain = restarted.chain
@@ -117,11 +126,12 @@ def test_ledger_refuses_content_that_is_no_release(tmp_path, content):
         ("threshold", [0.5, None], "threshold is None, not a number"),
         ("noise_std", -1.0, "noise_std is -1.0, not a number"),
         ("combines", [0.5, "x"], "combines is 'x', not a number"),
-        ("round", 1.5, "round is 1.5, not a whole number"),
-        ("round", -1, "round is -1 and dimension 3"),
+        ("index", 1.5, "round is 1.5, not a whole number"),
+        ("index", -1, "round is -1 and dimension 3"),
         ("dimension", "3", "dimension is '3', not a whole number"),
         ("name", None, "name is None, not text"),
         ("extra", 1, "fields missing or unknown: extra"),
+        ("round", 0, "fields missing or unknown: index"),
         ("mechanism", MISSING, "fields missing or unknown: mechanism"),
         ("counted_by_paper", "yes", "counted_by_paper is 'yes', not true or false"),
         ("sampler", "poisson", "sampler is 'poisson', not a group of keys"),

@@ -202,6 +202,8 @@ def _weights(path: Path) -> list[list[tuple[list[int], str]]]:
 
 def _ledger(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line["round"] = line.pop("index")
     return [
         _picked(line, "release") | {"sampler": _picked(line["sampler"], "sampler")}
         for line in lines

@@ -60,7 +60,7 @@ def test_percentile_of_raw_norms_is_flagged_and_its_control_is_not(
 
 
 MEAN = {
-    "participation": {"rounds": 12, "cohort": 40},
+    "participation": {"rounds": 12, "lot": 40},
     "clients": {"count": 10, "fragments": 10},
     "clipping": {"kind": "mean-of-raw-norms"},
 }

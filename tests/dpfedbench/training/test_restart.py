@@ -74,8 +74,8 @@ CASES = {
 def append_torn_lines(ledger):
     """Append a line of the next round and half a line, as a killed process leaves them."""
     last = ledger.read_text().splitlines()[-1]
-    index = int(re.search(r'"round": (\d+)', last)[1])
-    following = last.replace(f'"round": {index}', f'"round": {index + 1}')
+    index = int(re.search(r'"index": (\d+)', last)[1])
+    following = last.replace(f'"index": {index}', f'"index": {index + 1}')
     with open(ledger, "a", encoding="utf-8") as file:
         file.write(following + '\n{"round": 9, "na')
 
