@@ -41,7 +41,8 @@ from tests.finished_run import (
     script_context,
     verify,
 )
-from workflow_jobs.manifests import rule_job, seal
+from workflow_jobs.manifests import seal
+from workflow_jobs.rule_job import rule_job
 
 FILES = {
     "config.yaml": "configure",

@@ -10,7 +10,6 @@ import gc
 import io
 import logging
 import os
-import platform
 import re
 import resource
 import sys
@@ -19,13 +18,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from dpfedbench import files, plugins
 from dpfedbench.errors import BenchError
 from dpsum.files import number_of
+from workflow_jobs.hand_over import WORKFLOW, place
 from workflow_jobs.terminal import QUIET, ImportantLines, Stream, print_over_progress
 
 
@@ -139,21 +138,6 @@ def own_sources_first(*sources: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([*first, *further])
 
 
-def print_no_interrupt() -> None:
-    """Print no traceback in this process if the user interrupts it."""
-    default = sys.excepthook
-
-    def hook(kind: Any, error: Any, trace: Any) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            default(kind, error, trace)
-
-    sys.excepthook = hook
-
-
-WORKFLOW = "DPFEDBENCH_WORKFLOW"
-"""Environment variable that tells jobs which workflow started them."""
-
-
 def mark_workflow() -> None:
     """Mark this process as the workflow of the jobs that it will start."""
     os.environ[WORKFLOW] = this_process()
@@ -162,15 +146,6 @@ def mark_workflow() -> None:
 def this_process() -> str:
     """Return the value of `WORKFLOW` for processes that have to end with this one."""
     return f"{place()} {os.getpid()} {psutil.Process().create_time()}"
-
-
-def place() -> str:
-    """Return the name of the namespace of process numbers.
-
-    It is a machine, or a container with its own process numbers.
-    """
-    space = Path("/proc/self/ns/pid")
-    return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
 
 
 def workflow_process() -> psutil.Process | None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from workflow_jobs.jobs import WORKFLOW, this_process
+from workflow_jobs.hand_over import WORKFLOW
+from workflow_jobs.jobs import this_process
 
 ERROR = "error: "
 """Prefix of the one line with which a process reports why it ends."""

@@ -1,4 +1,4 @@
-"""Run the script of a rule as a job, and write the manifests of its output files.
+"""Check the manifests of a job's input files, and write those of its output files.
 
 A manifest has the SHA-256 of each file that the job wrote to one folder.
 `dpfedbench.manifests` reads it. It is written last, and completely or not at all. Each
@@ -17,19 +17,17 @@ from typing import Any
 
 from dpfedbench import files
 from dpfedbench.manifests import FOLDER, RESULTS, digest_of
-from workflow_jobs import warm
 from workflow_jobs.jobs import job, measured
 
 
 @contextlib.contextmanager
-def rule_job(
+def sealed_job(
     snakemake: Any, name: str, *, timed: bool = True, is_answer: bool = False
 ) -> Iterator[logging.Logger]:
-    """Run the script of a rule as a job.
+    """Run a job whose input files are checked and whose output files get manifests.
 
-    The warm process runs it if there is one (`warm.hand_over`). Before the body, the
-    input files are compared with their manifests. After the body, the manifests of the
-    output files are written.
+    Before the body, the input files are compared with their manifests. After the body,
+    the manifests of the output files are written.
 
     Args:
         snakemake: Snakemake's object for scripts.
@@ -41,7 +39,6 @@ def rule_job(
     Yields:
         The job's logger.
     """
-    warm.hand_over()
     log = Path(snakemake.log[0])
     measurement: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if timed:

@@ -17,8 +17,9 @@ from dpfedbench.experiments.job_descriptions import JobDescriptions
 from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.run import Run
 from workflow_jobs.cluster import check_slurm
+from workflow_jobs.hand_over import WARM
 from workflow_jobs.terminal import JobTimes, TerminalHandler, duration_text
-from workflow_jobs.warm import FEWEST, WARM
+from workflow_jobs.warm import FEWEST
 
 NICENESS = 10
 """By how much the workflow and its jobs stand back for other programs, 0 to 19."""

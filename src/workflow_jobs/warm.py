@@ -1,7 +1,7 @@
 """Starts jobs quickly: a warm process imports torch and the compiled loops once.
 
-It forks for each job of a workflow. A job's script calls `hand_over` before it loads
-anything slow. `hand_over` asks the workflow's warm process to run the script in a fork,
+It forks for each job of a workflow. A job's script calls `hand_over.hand_over` before
+it loads anything slow, which asks the workflow's warm process to run the script in a fork,
 waits, and ends with the fork's exit status. The first script that finds no warm process
 starts one. If there can be none, or it is lost, the script does the work itself: only
 time depends on the warm process.
@@ -22,7 +22,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import hashlib
 import importlib
 import json
 import math
@@ -32,219 +31,29 @@ import runpy
 import select
 import signal
 import socket
-import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from dpfedbench import plugins
-from workflow_jobs.jobs import (
-    WORKFLOW,
-    place,
+from workflow_jobs.hand_over import (
+    PATIENCE,
+    WARM,
+    package_folders,
     print_no_interrupt,
-    workflow_process,
+    refuse_others,
+    source_state,
 )
+from workflow_jobs.jobs import workflow_process
 
-WARM = "DPFEDBENCH_WARM"
-"""Environment variable with which a workflow allows its jobs a warm process.
-
-It is "no" if the user disables the warm process.
-"""
 FEWEST = 4
 """Least number of jobs for which starting a warm process pays off."""
 
-_SOURCES = Path(__file__).resolve().parents[1]
-_IMPORTED = ("dpfedbench", "dpkernels", "dploss", "dpsum", "drawnsets", "workflow_jobs")
-"""Packages that the warm process imports; an edit of one starts a new process."""
-_PATIENCE = 30.0
-"""Time limit, in seconds, of the two ends.
-
-A warm process has to start in it, and a script has to send its request in it.
-"""
 _LEAVE = 1.4
 """Time, in seconds, in which jobs can notice and log that their workflow has ended."""
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
-START = (
-    "import os, sys; sys.path[:] = sys.argv[2:]; from workflow_jobs.warm import serve;"
-    " serve(sys.argv[1]); os._exit(0)"
-)
-# Libraries that start threads on import would start them in the warm process. A fork
-# sets its own number of threads.
-_ALONE = {
-    **dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-    ),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    # A plugin may start threads as well, and an edit of a plugin must reach the next
-    # job.
-    plugins.VARIABLE: "no",
-}
-
-
-def hand_over() -> None:
-    """Let a fork of the warm process run this script, and exit with the fork's status.
-
-    It returns if the script has to run in this process. In either case, and in
-    processes that the script starts, numpy's matrix products use one thread: their last
-    bits depend on it.
-    """
-    os.environ["OPENBLAS_NUM_THREADS"] = (
-        "1"  # numpy reads it when it is loaded, which is later
-    )
-    print_no_interrupt()
-    marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
-    if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
-        return
-    for _ in range(
-        2
-    ):  # a warm process with outdated imports is replaced at the second attempt
-        with contextlib.suppress(OSError), _connected(_name()) as connection:
-            request = {
-                "script": sys.argv[0],
-                "folder": os.getcwd(),
-                "environment": dict(os.environ),
-                "state": _state(),
-            }
-            socket.send_fds(connection, [b"{"], [0, 1, 2])
-            connection.sendall(json.dumps(request).encode()[1:] + b"\n")
-            answers = connection.makefile("rb")
-            job = _number(answers)
-            if job is not None:
-                return _wait(answers, job)
-
-
-def _wait(answers: BinaryIO, job: int) -> None:
-    """Exit with the status of a job.
-
-    It returns if the warm process is lost. It then first waits for the job, which ends
-    with the warm process.
-    """
-    ended = None
-    with contextlib.suppress(ProcessLookupError):
-        ended = os.pidfd_open(job)
-    # From a terminal the job receives this signal as well. Give it some seconds to
-    # clean up.
-    signal.signal(signal.SIGINT, lambda *_: signal.alarm(5))
-    status = _number(answers)
-    if status is None:
-        if ended is not None:
-            select.select([ended], [], [])
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        with contextlib.suppress(OSError, ValueError):  # SIGKILL cannot have a handler
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.WEXITSTATUS(status))
-
-
-def _name() -> str:
-    """Return the socket's name.
-
-    It depends on the workflow, the interpreter, and the namespace of paths and process
-    numbers.
-    """
-    spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
-    identity = json.dumps(
-        [os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces]
-    )
-    return f"\0dpfedbench-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
-
-
-def _package_folders() -> dict[str, Path]:
-    """Return the folders of the packages of this checkout, or beside this package."""
-    places = [_SOURCES, *sorted(_SOURCES.parent.glob("packages/*/src"))]
-    return {
-        name: place / name
-        for place in places
-        for name in _IMPORTED
-        if (place / name).is_dir()
-    }
-
-
-def _state() -> str:
-    """Return a hash of the packages' source files and of the installed packages.
-
-    Plugins do not count: each job imports them in its fork.
-    """
-    state = []
-    packages = _package_folders().values()
-    for folder, _, names in (level for top in packages for level in os.walk(top)):
-        for name in names:
-            if name.endswith(".py"):
-                stat = os.stat(os.path.join(folder, name))
-                state.append((folder, name, stat.st_mtime_ns, stat.st_size))
-    for folder in {entry for entry in sys.path if entry.endswith("-packages")}:
-        with contextlib.suppress(OSError):
-            state.append((folder, "", os.stat(folder).st_mtime_ns, 0))
-    return hashlib.sha256(repr(sorted(state)).encode()).hexdigest()
-
-
-def _connected(name: str) -> socket.socket:
-    """Return a connection to the warm process, which is started if there is none.
-
-    Raises:
-        OSError: there can be no warm process, or it belongs to another user.
-    """
-    started = None
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(name)
-            _refuse_others(connection)
-            return connection
-        except ConnectionRefusedError:
-            connection.close()
-            if time.monotonic() > deadline or (started and started.poll() is not None):
-                raise
-            started = started or subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    START,
-                    name[1:],
-                    *map(os.path.abspath, sys.path[1:]),
-                ],
-                env=os.environ | _ALONE,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(0.02)
-        except BaseException:
-            connection.close()
-            raise
-
-
-def _refuse_others(connection: socket.socket) -> None:
-    """Refuse a connection to another user's process.
-
-    Raises:
-        PermissionError: the other end belongs to another user.
-    """
-    _, user, _ = struct.unpack(
-        "=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    )
-    if user != os.getuid():
-        raise PermissionError("another user's process")
-
-
-def _number(answers: BinaryIO) -> int | None:
-    """Return the next number from the warm process.
-
-    None: it closed the connection.
-    """
-    with contextlib.suppress(ConnectionResetError):
-        if line := answers.readline():
-            return int(line)
-    return None
 
 
 class _Job:
@@ -273,7 +82,7 @@ def serve(name: str) -> None:
     started_by = workflow_process()
     assert started_by is not None
     workflow = os.pidfd_open(started_by.pid)
-    state = _state()
+    state = source_state()
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(f"\0{name}")
@@ -327,8 +136,8 @@ def serve(name: str) -> None:
             connection = listener.accept()[0]
             descriptors: list[int] = []
             try:
-                _refuse_others(connection)
-                connection.settimeout(_PATIENCE)
+                refuse_others(connection)
+                connection.settimeout(PATIENCE)
                 request, descriptors = _request(connection)
                 if request["state"] == state:
                     jobs.append(
@@ -370,7 +179,7 @@ def _import_all() -> None:
         "snakemake.logging",
         "matplotlib.backends.backend_agg",
     ]
-    for package, folder in _package_folders().items():
+    for package, folder in package_folders().items():
         modules = pkgutil.walk_packages([str(folder)], f"{package}.")
         named += [module.name for module in modules]
     for module in named:

@@ -32,8 +32,7 @@ from pathlib import Path
 import psutil
 from compare import differences
 
-from workflow_jobs.jobs import WORKFLOW
-from workflow_jobs.warm import START
+from workflow_jobs.hand_over import START, WORKFLOW
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each event, and the targets that are called from then on, of the files of RESULTS: runs

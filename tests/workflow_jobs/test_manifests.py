@@ -7,7 +7,8 @@ import pytest
 
 from dpfedbench.files import write_text
 from tests.finished_run import FileList, script_context
-from workflow_jobs.manifests import rule_job, seal
+from workflow_jobs.manifests import seal
+from workflow_jobs.rule_job import rule_job
 
 INPUT = Path("results/a/input.txt")
 OUTPUT = Path("results/b/output.txt")

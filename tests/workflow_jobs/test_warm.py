@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from tests.workflow_jobs.test_jobs import wait_until
-from workflow_jobs.jobs import WORKFLOW, place
-from workflow_jobs.warm import WARM, _refuse_others
+from workflow_jobs.hand_over import WARM, WORKFLOW, place, refuse_others
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "dpfedbench"
@@ -35,7 +34,7 @@ place = pathlib.Path(sys.argv[0]).parent
 name = pathlib.Path(sys.argv[0]).stem
 snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[], output=[], rule="test", params=None)
 from dpfedbench.errors import BenchError
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 with rule_job(snakemake, "test") as logger:
     from dpfedbench import results_format
     (place / f"{name}.part").write_text(json.dumps([os.getpid(), os.getppid(), results_format.VERSION]))
@@ -134,7 +133,14 @@ def light_package(tmp_path_factory):
     names = {
         "dpfedbench": ("errors", "files", "manifests", "plugins", "results_format"),
         "dpsum": ("errors", "files"),
-        "workflow_jobs": ("jobs", "manifests", "terminal", "warm"),
+        "workflow_jobs": (
+            "hand_over",
+            "jobs",
+            "manifests",
+            "rule_job",
+            "terminal",
+            "warm",
+        ),
     }
     for package in names:
         (sources / package).mkdir()
@@ -287,10 +293,10 @@ def test_warm_process_never_runs_old_code(make_workflow, light_package, tmp_path
 def test_warm_process_refuses_the_process_of_another_user(monkeypatch):
     first, second = socket.socketpair()
     with first, second:
-        _refuse_others(first)
+        refuse_others(first)
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(PermissionError):
-            _refuse_others(first)
+            refuse_others(first)
 
 
 def test_warm_process_imports_everything_and_computes_nothing(make_workflow):
@@ -353,3 +359,15 @@ def test_warm_job_trains_to_the_same_bits(make_workflow, federation, tmp_path):
         names = ("model.safetensors", "ledger.jsonl", "metrics.json")
         contents.append([(run / name).read_bytes() for name in names])
     assert contents[0] == contents[1]
+
+
+def test_a_script_that_is_handed_over_imports_pythons_own_library_alone():
+    # Each job of a workflow pays for it: with the package it would be six times as much.
+    code = (
+        "import sys; before = set(sys.modules); import workflow_jobs.rule_job;"
+        " print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) - sys.stdlib_module_names == {"workflow_jobs"}

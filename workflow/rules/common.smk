@@ -9,7 +9,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from dpfedbench.errors import BenchError
 from workflow_jobs.folder_lock import wait_for_other_calls
 from workflow_jobs.jobs import mark_workflow, own_sources_first
-from workflow_jobs.warm import WARM
+from workflow_jobs.hand_over import WARM
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from dpfedbench.files import sha256, write_text
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "audit"):
         from dpfedbench.audit.report import audit_run
+        from dpfedbench.files import sha256, write_text
 
         folder = Path(snakemake.output.folder)
         for ledger in snakemake.input.ledgers:

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from dpfedbench.manifests import RESULTS
-from workflow_jobs.manifests import rule_job, seal
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "cost", is_answer=True) as logger:
         from dpfedbench.experiments.cost import Clock, report
+        from dpfedbench.manifests import RESULTS
         from dpfedbench.papers import read_run
+        from workflow_jobs.manifests import seal
 
         machine = snakemake.config["machine"]
         params = snakemake.params

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from dpfedbench.files import atomic_path
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(
         snakemake, f"export {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
+        from dpfedbench.files import atomic_path
         from dpfedbench.results import figure_style, figures
         from dpfedbench.results.items import Item
 

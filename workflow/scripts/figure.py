@@ -1,13 +1,13 @@
 """Draw a figure from finished runs, and write its numbers as CSV."""
 
-from dpfedbench.files import atomic_path, write_text
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(
         snakemake, f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
+        from dpfedbench.files import atomic_path, write_text
         from dpfedbench.results import figure_style, figures, formats
         from dpfedbench.results.items import Item
 

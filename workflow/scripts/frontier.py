@@ -1,13 +1,13 @@
 """Write all frontiers' points as one table: tidy CSV, and Markdown for readers."""
 
-from dpfedbench.files import write_text
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of frontiers"):
         import pandas as pd
 
+        from dpfedbench.files import write_text
         from dpfedbench.results import formats, frontier
 
         table = pd.concat([frontier.read_points(path) for path in snakemake.input])

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from dpfedbench.papers import read_run_file
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "genotype"):
         from dpfedbench.evaluation.found_cells import write_cells
+        from dpfedbench.papers import read_run_file
 
         write_cells(
             read_run_file(snakemake.input.config[0]),

@@ -18,7 +18,7 @@ from dpfedbench.results.formats import (
     format_number,
     format_text,
 )
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 NOTES = (
     (

@@ -22,7 +22,7 @@ import yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.plugins import package_folder
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 
 def read_pins(environment: Path) -> list[str]:

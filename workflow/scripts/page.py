@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from workflow_jobs.manifests import rule_job
 from workflow_jobs.page_so_far import write_page_so_far
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 
 def make_reporter(

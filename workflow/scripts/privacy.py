@@ -1,11 +1,11 @@
 """Write the privacy table, its figure and each paper's table of answers."""
 
-from dpfedbench.files import atomic_path, write_text
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of privacy"):
+        from dpfedbench.files import atomic_path, write_text
         from dpfedbench.results import answer, figure_style, privacy, privacy_figure
         from dpfedbench.results.configurations import read_configurations
         from dpfedbench.results.formats import csv_text

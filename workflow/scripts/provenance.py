@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dpfedbench.files import write_json
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "provenance"):
+        from dpfedbench.files import write_json
         from workflow_jobs.provenance import provenance
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")

@@ -1,13 +1,13 @@
 """Write a table from finished runs: tidy CSV, and Markdown for readers."""
 
-from dpfedbench.files import write_text
-from workflow_jobs.manifests import rule_job
+from workflow_jobs.rule_job import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(
         snakemake, f"table {snakemake.wildcards.paper} {snakemake.wildcards.item}"
     ):
+        from dpfedbench.files import write_text
         from dpfedbench.results import formats, tables
         from dpfedbench.results.items import Item
 
