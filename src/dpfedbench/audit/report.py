@@ -54,6 +54,13 @@ _WORK = 200_000_000
 It is the product of canaries and contributions, added up over all experiments.
 """
 
+_REPEATS = 500
+"""Largest number of experiments.
+
+Only federations of fewer than 43 clients would have more. An experiment takes some
+milliseconds a round, however few clients it has.
+"""
+
 _LEAST = 500
 """Least number of canaries per experiment, for any number of coordinate groups."""
 
@@ -356,7 +363,7 @@ def _audit_served(
     repeats = (
         1
         if is_client_sum or of(releases).known
-        else max(1, min(_MORE * canaries // canaries_each, _WORK // work))
+        else max(1, min(_MORE * canaries // canaries_each, _WORK // work, _REPEATS))
     )
     experiments = [
         one_run(

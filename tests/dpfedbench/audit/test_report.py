@@ -222,6 +222,12 @@ def test_audit_seeds_differ_by_run_and_from_the_published_one():
     assert min(seeds) > 1000
 
 
+def test_number_of_experiments_is_limited(monkeypatch):
+    """Without the limit there are four experiments of 50 canaries."""
+    monkeypatch.setattr(report, "_REPEATS", 3)
+    assert audit(*run_of(POISSON), canaries=50)["canaries"] == 150
+
+
 def test_experiments_under_secret_participation_are_independent(monkeypatch):
     """Each of four experiments has its own seed, coins and scores."""
     experiments = record_experiments(monkeypatch)
