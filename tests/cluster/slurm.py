@@ -42,9 +42,9 @@ from tests.shipped import without_others  # noqa: E402
 
 SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be
-# asked every second.
+# asked every second (`call_snakemake.py`).
 SLURM = ["--profile", str(ROOT / "profiles/slurm")]
-SLURM += ["--slurm-init-seconds-before-status-checks", "2"]
+SLURM += ["--slurm-init-seconds-before-status-checks", "1"]
 DIGITS = "results/data/digits/images.npy"
 # Tasks of images, records, texts; a search, and the cells that it finds; a table, a
 # figure and an audit. A run more of a kind is sent no other way, and each job waits
@@ -72,7 +72,8 @@ experiments:
 
 def command(directory: Path, *arguments: str) -> list[str]:
     """Return a call of Snakemake on this repository with its results elsewhere."""
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    start = [sys.executable, str(Path(__file__).with_name("call_snakemake.py"))]
+    start += ["--snakefile", str(ROOT / "Snakefile")]
     return [*start, "--directory", str(directory), *arguments]
 
 
