@@ -34,18 +34,18 @@ def test_audit_refutes_a_planted_fault(fault):
     assert audit.epsilon > EXACT_EPSILON
 
 
-def unclipped_row(place, seed=0, noise_std=0.5):
+def unclipped_row(row_number, seed=0, noise_std=0.5):
     """Return a mechanism that leaves one row of each call unclipped, or none.
 
     Args:
-        place: function from the number of rows to the row's number; None: no row.
+        row_number: function from the number of rows to the row's number; None: no row.
     """
     rng = np.random.default_rng(seed)
 
     def release(rows):
         clipped = clip(rows)
-        if place is not None and len(rows):
-            at = place(len(rows), rng)
+        if row_number is not None and len(rows):
+            at = row_number(len(rows), rng)
             clipped[at] = rows[at]
         return clipped.sum(axis=0) + noise_std * rng.standard_normal(rows.shape[1])
 
@@ -132,7 +132,7 @@ def test_shares_of_groups_are_of_a_place_only_where_they_depend_on_it(depends):
     """
     places = np.arange(30) % 3
     groups = (places == 0) if depends else (np.arange(30) < 10)
-    shares = attacks._shares_by_place(groups.astype(int), 2, places)
+    shares = attacks._shares_by_position(groups.astype(int), 2, places)
     even = np.full((3, 2), [20 / 3 + 0.5, 10 / 3 + 0.5]) / 11
     by_place = np.array([[0.5, 10.5], [10.5, 0.5], [10.5, 0.5]]) / 11
     assert shares == pytest.approx(by_place if depends else even)

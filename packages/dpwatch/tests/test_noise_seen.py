@@ -81,3 +81,37 @@ def test_noise_seen_allows_noise_that_rounding_removes():
     assert NoiseSeen().faults([observed], 0.1, [values]) == []
     (fault,) = NoiseSeen().faults([observed], 0.1)
     assert "coordinates have no noise" in fault
+
+
+def test_noise_seen_allows_the_zeros_of_a_single_precision_generator():
+    """Torch's draws are 0 in pairs, with probability 2^-24 a pair.
+
+    1.6 million coordinates have 0.05 such pairs on average, and sixteen have a
+    probability below 1e-30; of 600 coordinates one pair is right, and two are not.
+    """
+    rng = np.random.default_rng(2)
+    for size, pairs, is_right in (
+        (1_600_000, 1, True),
+        (1_600_000, 16, False),
+        (600, 1, True),
+        (600, 2, False),
+    ):
+        noise = rng.standard_normal(size).astype(np.float32)
+        noise[: 2 * pairs] = 0.0
+        values = np.zeros(size, np.float32)
+        faults = NoiseSeen().faults([noise], 1.0, [values])
+        assert (faults == []) == is_right
+        assert NoiseSeen().faults([noise], 1.0, [values.astype(np.float64)])
+
+
+def test_noise_seen_adds_up_coordinates_without_noise_over_releases():
+    """A pair in one release of 600 coordinates is right, the same pair twice is not."""
+    rng = np.random.default_rng(2)
+    seen = NoiseSeen()
+    values = np.zeros(600, np.float32)
+    faults = []
+    for _ in range(2):
+        noise = rng.standard_normal(600).astype(np.float32)
+        noise[:2] = 0.0
+        faults.append(seen.faults([noise], 1.0, [values]))
+    assert faults == [[], ["2 of 600 coordinates have no noise"]]

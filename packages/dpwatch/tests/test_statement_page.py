@@ -54,8 +54,8 @@ def test_page_states_numbers_rounded_up():
     """One Gaussian of z = 1: advantage 0.38292, and 9.2356 % found at 1 %."""
     releases = make_releases(4)
     page = statement_page(account(releases, delta=DELTA), releases=releases)
-    found = re.search(r"at most ([\d.]+) % \(true.*?at most ([\d.]+) % of", page)
-    advantage, caught = map(float, found.groups())
+    bounds = re.search(r"at most ([\d.]+) % \(true.*?at most ([\d.]+) % of", page)
+    advantage, caught = map(float, bounds.groups())
     assert advantage == 38.3
     assert 9.2356 <= caught <= 9.5
     assert page.count("<svg") == 2

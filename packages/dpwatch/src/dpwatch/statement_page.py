@@ -163,10 +163,10 @@ def statement_page(
 
 
 def _curves(account: Account, releases: Sequence[Release] | None) -> str:
-    found = proven_points(account, releases)
-    if found is None:
+    proven = proven_points(account, releases)
+    if proven is None:
         return "<p>No finite epsilon is proven, so there is no curve.</p>"
-    points, is_curve = found
+    points, is_curve = proven
     caught = 1 - float(false_negatives(points, np.array([FALSE_POSITIVES]))[0])
     advantage = _percent_up(largest_advantage(points))
     numbers = (
@@ -242,32 +242,34 @@ def _figure(
         guessing: whether to draw the falling diagonal.
     """
 
-    def place(x: float, y: float) -> str:
+    def svg_point(x: float, y: float) -> str:
         inner_width = _WIDTH - _MARGIN - 20
         inner_height = _HEIGHT - _MARGIN - 25
         return f"{_MARGIN + 10 + x * inner_width:.1f},{25 + y * inner_height:.1f}"
 
     parts = []
     for x, text in xs:
-        left, top = place(x, 1).split(",")
-        parts.append(f'<path class="grid" d="M{place(x, 0)}L{place(x, 1)}"/>')
+        left, top = svg_point(x, 1).split(",")
+        parts.append(f'<path class="grid" d="M{svg_point(x, 0)}L{svg_point(x, 1)}"/>')
         parts.append(
             f'<text x="{left}" y="{float(top) + 18}" text-anchor="middle">{text}</text>'
         )
     for y, text in ys:
-        left, top = place(0, y).split(",")
-        parts.append(f'<path class="grid" d="M{place(0, y)}L{place(1, y)}"/>')
+        left, top = svg_point(0, y).split(",")
+        parts.append(f'<path class="grid" d="M{svg_point(0, y)}L{svg_point(1, y)}"/>')
         parts.append(
             f'<text x="{float(left) - 6}" y="{float(top) + 4}"'
             f' text-anchor="end">{text}</text>'
         )
     if guessing:
-        parts.append(f'<path class="chance" d="M{place(0, 0)}L{place(1, 1)}"/>')
-    drawn = "L".join(place(x, y) for x, y in path)
-    parts.append(f'<path class="axis" d="M{place(0, 0)}L{place(0, 1)}L{place(1, 1)}"/>')
+        parts.append(f'<path class="chance" d="M{svg_point(0, 0)}L{svg_point(1, 1)}"/>')
+    drawn = "L".join(svg_point(x, y) for x, y in path)
+    parts.append(
+        f'<path class="axis" d="M{svg_point(0, 0)}L{svg_point(0, 1)}L{svg_point(1, 1)}"/>'
+    )
     parts.append(f'<path class="curve" d="M{drawn}"/>')
     parts.append(f'<text x="4" y="14">{y_label}</text>')
-    middle, _ = place(0.5, 1).split(",")
+    middle, _ = svg_point(0.5, 1).split(",")
     parts.append(
         f'<text x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{x_label}</text>'
     )

@@ -236,7 +236,7 @@ def support_page() -> str:
     samplers: dict[tuple[str, ...], list[str]] = {}
     for row in own_support():
         samplers.setdefault(row[1:], []).append(row.sampler)
-    own = _table(
+    dpsum_table = _table(
         ["samplers", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
         [(", ".join(names), *entries) for entries, names in samplers.items()],
     )
@@ -254,7 +254,7 @@ Find your sampler, noise and adjacency. A pair that is not here has no account i
 
 ## dpsum and dpwatch
 
-{own}
+{dpsum_table}
 
 - *{EXACT}*: all releases are one Gaussian for a unit. *{BOTH}*: a proven low and high end. *{HIGH}*: a replacement counts as two
   changes, or the end is exact where this run's releases are one Gaussian; the low end is that of zero-out.

@@ -19,17 +19,21 @@ Each update of the privatizer becomes a line:
   batch, where the sum is of another number of examples than were drawn (padding that is
   not marked, say), or longer than so many clipped examples can be.
 - The noise is the privatizer's output less its input (`watch.NoiseSeen`). Noise that is
-  correlated over rounds is not that of `gaussian_privatizer` and has a reason.
+  correlated over rounds is not that of `gaussian_privatizer` and has a reason, and so
+  has a noise state that was used before.
 
 Under `jax.jit` values cannot be seen: call the clipped function and the privatizer
 outside it. The functions that they call may be compiled.
+
+`dpwatch check` watches the same three parts of an unedited script (`check.jax_hooks`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,6 +58,30 @@ _RELATIONS = {
     dp_accounting.NeighboringRelation.REPLACE_ONE: "replace-one",
     dp_accounting.NeighboringRelation.REPLACE_SPECIAL: "zero-out",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class StatedClaim:
+    """An epsilon that a script got from an accountant of dp_accounting.
+
+    Attributes:
+        epsilon: function of delta that returns the accountant's epsilon.
+        adjacency: adjacency of the accountant.
+        accountant: name of its class.
+    """
+
+    epsilon: Callable[[float], float]
+    adjacency: str
+    accountant: str
+
+    @classmethod
+    def of(cls, accountant: Any, epsilon: Callable[[float], float]) -> StatedClaim:
+        """Return the claim of an accountant, with its adjacency and name."""
+        return cls(
+            epsilon=epsilon,
+            adjacency=_RELATIONS[accountant.neighboring_relation],
+            accountant=type(accountant).__name__,
+        )
 
 
 def describe_selection(
@@ -125,6 +153,7 @@ class JaxPrivacyWatch(Watch):
     Attributes:
         clipped: the clipped function; to be called in place of the original.
         privatizer: the privatizer; to be used in place of the original.
+        stated_claim: a claim of the script, which counts where there is no `event`.
 
     Raises:
         DpsumError: an argument is out of bounds, or the ledger exists.
@@ -157,6 +186,7 @@ class JaxPrivacyWatch(Watch):
         self.stddev = float(stddev)
         self.bound = float(clipped.sensitivity())
         self.event = event
+        self.stated_claim: StatedClaim | None = None
         self._new_accountant = accountant or (
             lambda: dp_accounting.pld.PLDAccountant(
                 dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -168,17 +198,34 @@ class JaxPrivacyWatch(Watch):
         self._drawn: np.ndarray | None = None
         self._total: list[Any] = []
         self._count = 0
+        self._noise_states: set[bytes] = set()
         self.privatizer = optax.GradientTransformation(privatizer.init, self._watched)
 
     def batches(self, rng: Any = None) -> Iterator[np.ndarray]:
         """Yield the selection's batches, int [n] each, and remember each."""
         for indices in self.selection.batch_iterator(self.examples, rng):
-            self._drawn = np.asarray(indices)
+            self.record_batch(indices)
             yield indices
+
+    def record_batch(self, indices: np.ndarray) -> None:
+        """Remember the batch that was drawn, int [n]."""
+        self._drawn = np.asarray(indices)
 
     def clipped(self, *args: Any, **kwargs: Any) -> Any:
         """Call the clipped function; arguments and result are its own."""
         result = self._clipped(*args, **kwargs)
+        self.record_sum(result, args, kwargs)
+        return result
+
+    def record_sum(
+        self, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Remember a result of the clipped function, and its number of examples.
+
+        Args:
+            result: what the function returned.
+            args, kwargs: its arguments.
+        """
         value = result[0] if self._clipped.has_aux else result
         self._total = jax.tree.leaves(value)
         padding = kwargs.get("is_padding_example")
@@ -187,20 +234,39 @@ class JaxPrivacyWatch(Watch):
             self._count = int(batch[0].shape[0])
         else:
             self._count = int(np.sum(~np.asarray(padding)))
-        return result
+
+    def forget_sum(self) -> None:
+        """Forget the last clipped sum: it is of another function than the watched one."""
+        self._total = []
 
     def _watched(self, updates: Any, state: Any, params: Any = None) -> Any:
         """Update the privatizer, and write the line of its release."""
-        noisy, state = self._update(updates, state, params)
-        leaves = jax.tree.leaves(updates)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        noisy, new_state = self._update(updates, state, params)
+        if is_compiled(updates):
             raise DpsumError(
                 "the privatizer is called under jax.jit, where its noise cannot be"
                 " seen: call it outside"
             )
+        self.record_release(updates, state, noisy)
+        return noisy, new_state
+
+    def record_release(self, updates: Any, state: Any, noisy: Any) -> None:
+        """Write the line of a release.
+
+        Args:
+            updates: the privatizer's input.
+            state: the noise state that it was given.
+            noisy: its output.
+        """
+        leaves = jax.tree.leaves(updates)
         values = [np.asarray(leaf, dtype=np.float64) for leaf in leaves]
         sums = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(noisy)]
         noise = [after - value for after, value in zip(sums, values, strict=True)]
+        reasons = self._reasons(leaves, values)
+        digest = _digest(state)
+        if digest in self._noise_states:
+            reasons.append("its noise state was used before, so that its noise was too")
+        self._noise_states.add(digest)
         self.write(
             name="clipped-sum",
             threshold=self.bound,
@@ -208,14 +274,13 @@ class JaxPrivacyWatch(Watch):
             deviation=self.stddev,
             sampler=describe_selection(self.selection, self.examples),
             denominator=1.0,
-            reasons=self._reasons(leaves, values),
+            reasons=reasons,
             draws=[noise],
-            values=values,
+            values=[np.asarray(leaf) for leaf in leaves],
         )
         self.round += 1
         self._drawn = None
         self._total = []
-        return noisy, state
 
     def _reasons(self, leaves: list[Any], values: list[np.ndarray]) -> list[str]:
         """Return why the release is not the clipped sum of the batch that was drawn."""
@@ -239,27 +304,33 @@ class JaxPrivacyWatch(Watch):
         return reasons
 
     def claim(self) -> Claim | None:
-        """Return dp_accounting's epsilon of the event; None without an event."""
-        if self.event is None:
+        """Return dp_accounting's epsilon of the event, or else the script's own."""
+        stated = self._stated()
+        if stated is None:
             return None
-        name = type(self._new_accountant()).__name__
 
         def epsilon(schedule: Any, sampler: Any, delta: float) -> float:
+            return stated.epsilon(delta)
+
+        subject = "of the script" if self.event is None else "for the plan's event"
+        return Claim(
+            epsilon=epsilon,
+            explanation=(
+                f"{stated.accountant} of dp_accounting {subject}, under"
+                f" {stated.adjacency} adjacency"
+            ),
+        )
+
+    def _stated(self) -> StatedClaim | None:
+        if self.event is None:
+            return self.stated_claim
+
+        def epsilon(delta: float) -> float:
             accountant = self._new_accountant()
             accountant.compose(self.event)
             return float(accountant.get_epsilon(delta))
 
-        return Claim(
-            epsilon=epsilon,
-            explanation=(
-                f"{name} of dp_accounting for the plan's event, under"
-                f" {self._relation()} adjacency"
-            ),
-        )
-
-    def _relation(self) -> str:
-        """Return the adjacency of the claim's accountant."""
-        return _RELATIONS[self._new_accountant().neighboring_relation]
+        return StatedClaim.of(self._new_accountant(), epsilon)
 
     def account(self, delta: float, *, units_public: bool = False) -> Account:
         """Return the account with the plan's claim; see `Watch.account`.
@@ -270,15 +341,31 @@ class JaxPrivacyWatch(Watch):
         """
         account = self.compute_account(delta)
         claimed = account.profiles.get("claimed")
-        if claimed is None:
+        stated = self._stated()
+        if claimed is None or stated is None:
             return account
-        named = dataclasses.replace(claimed, adjacency=self._relation())
+        named = dataclasses.replace(claimed, adjacency=stated.adjacency)
         fixed = isinstance(self.selection, batch_selection.FixedBatchSampling)
         if named.adjacency == "add-or-remove" and fixed and not units_public:
             text = f"{claimed.explanation}; the batch has a fixed number of records"
             named = dataclasses.replace(named, status="void", explanation=text)
         profiles = {**account.profiles, "claimed": named}
         return dataclasses.replace(account, profiles=profiles)
+
+
+def is_compiled(tree: Any) -> bool:
+    """Return whether a pytree has values of `jax.jit`, which cannot be seen."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def _digest(state: Any) -> bytes:
+    """Return a digest of a noise state, equal for equal states."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(state):
+        if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.digest()
 
 
 watch = JaxPrivacyWatch

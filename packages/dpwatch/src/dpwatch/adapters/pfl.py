@@ -56,6 +56,7 @@ from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
 from dpsum.errors import DpsumError
+from dpwatch import accountants  # noqa: F401  # registers "fixed-draws"
 from dpwatch.adapters.watch import Watch, check_cohorts, check_scale, differences, norm
 
 _RANDOM = get_user_sampler("random", [0]).__code__
@@ -82,12 +83,21 @@ def _sampling(sampler: Any) -> tuple[str, int | None]:
 
 @dataclasses.dataclass
 class _Round:
-    """Observations of one iteration: users, norms and weights of the sum, and noise."""
+    """Observations of one iteration.
+
+    Attributes:
+        users: users of the cohort, in the order of their draw.
+        norms, weights: of the vectors that are added up.
+        draws: noise of each call, array by array.
+        noised: arrays to which the last noise was added.
+        bound: clipping bound.
+    """
 
     users: list[Any] = dataclasses.field(default_factory=list)
     norms: list[float] = dataclasses.field(default_factory=list)
     weights: list[float] = dataclasses.field(default_factory=list)
     draws: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    noised: list[np.ndarray] = dataclasses.field(default_factory=list)
     bound: float = 0.0
 
 
@@ -203,6 +213,7 @@ class BackendWatch(Watch):
         self._now.bound = float(get_param_value(self.gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
         self._now.draws.append(differences(_numpy(noisy.get_weights()[1]), before))
+        self._now.noised = before
         if self._local:
             self._now.norms.append(norm(before))
         return noisy, metrics
@@ -224,6 +235,7 @@ class BackendWatch(Watch):
             if self._approximated:
                 self._now.bound = float(get_param_value(self.gaussian.clipping_bound))
                 self._now.draws = [differences(_numpy(stats.get_weights()[1]), before)]
+                self._now.noised = before
             self._write()
             self.round += 1
         return stats, metrics
@@ -234,6 +246,7 @@ class BackendWatch(Watch):
         self._cohort = self._cohort or len(now.users)
         factor = 1.0
         combines = None
+        values: list[np.ndarray] | None = now.noised
         draws = now.draws if self._local else now.draws[-1:]
         deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
@@ -243,6 +256,7 @@ class BackendWatch(Watch):
             combines = [float(weight) for weight in inverse]
             drawn, self._past = _undone(encoder, self._past, now.draws[-1], self.round)
             draws = [drawn]
+            values = None  # the draw is a sum of noise of several rounds
         if self._approximated:
             deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
@@ -274,6 +288,7 @@ class BackendWatch(Watch):
             sensitivity=now.bound * factor,
             deviation=deviation,
             draws=draws,
+            values=values,
             sampler=sampler,
             denominator=1 if self._local else len(now.users),
             reasons=reasons,

@@ -56,6 +56,12 @@ _ARRAYS, _KEPT = (
     # others
 )
 _LEAST = 16  # least coordinates for the test of repeated draws
+_SINGLE_PRECISION_ZERO = 2.0**-24
+"""Largest probability that a generator of single-precision normal draws returns 0.
+
+Torch draws pairs by Box and Muller's method, and both are 0 where its uniform number of
+24 bits is. JAX inverts the distribution function at a number of 23 bits and a sign.
+"""
 _DIGITS = 32
 _LEVELS = 16
 """Coordinates of a draw that are compared by their digits, and values of a digit: two
@@ -74,6 +80,7 @@ class NoiseSeen:
     def __init__(self, window: int | None = None) -> None:
         self._squares: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+        self._zeros = _ZeroCounts()
         self._draws: deque[np.ndarray] = deque(maxlen=window)
         self._digits: set[bytes] = set()
 
@@ -88,8 +95,9 @@ class NoiseSeen:
         Args:
             noise: the observed noise, array by array.
             std: its declared deviation.
-            values: the values to which the noise was added. Noise below their
-                floating-point resolution may be lost.
+            values: the values to which the noise was added, in their own precision.
+                Noise below their floating-point resolution may be lost, and a generator
+                of single-precision numbers returns 0 now and then.
         """
         if std <= 0:
             return ["no noise is added"]
@@ -128,21 +136,22 @@ class NoiseSeen:
                     ]
         return []
 
-    @staticmethod
     def _missing(
-        pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float
+        self, pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float
     ) -> list[str]:
-        zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
-        # Coordinates whose noise rounds to zero: |noise| is below half the spacing of
-        # floating-point numbers there.
-        lost = 0.0
-        for value in values:
-            lost += float(
-                np.sum(np.minimum(spacing(value) / (std * (2 * np.pi) ** 0.5), 1.0))
-            )
+        seen = _ZeroCounts()
+        for piece, value in zip(pieces, values, strict=True):
+            seen.zeros += int(np.sum(piece == 0.0))
+            # Coordinates whose noise rounds to zero: |noise| is below half the spacing
+            # of floating-point numbers there.
+            lost = spacing(value) / (std * (2 * np.pi) ** 0.5)
+            seen.rounded += float(np.sum(np.minimum(lost, 1.0)))
+            if np.asarray(value).dtype.itemsize <= 4:
+                seen.drawn += piece.size * _SINGLE_PRECISION_ZERO
+        self._zeros.add(seen)
         size = sum(piece.size for piece in pieces)
-        if zeros and poisson.sf(zeros - 1, lost) < FALSE_ALARM:
-            return [f"{zeros:,} of {size:,} coordinates have no noise"]
+        if seen.zeros and (seen.is_too_many() or self._zeros.is_too_many()):
+            return [f"{seen.zeros:,} of {size:,} coordinates have no noise"]
         return []
 
     def repeats(
@@ -156,7 +165,7 @@ class NoiseSeen:
         """
         faults = list[str]()
         earlier = list(self._draws)
-        own = list[np.ndarray]()
+        of_this_release = list[np.ndarray]()
         by_size = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)
         largest = set(by_size[:_ARRAYS])
         for number, whole in enumerate(pieces):
@@ -169,17 +178,49 @@ class NoiseSeen:
             self._digits.add(digits)
             if number in largest:
                 piece = whole[:_KEPT].astype(np.float32)
-                comparable = [*earlier, *own]
+                comparable = [*earlier, *of_this_release]
                 chances = _chances(piece, comparable)
                 if comparable and np.min(chances) * len(comparable) < level:
                     before = "in an earlier release"
                     if int(np.argmin(chances)) >= len(earlier):
                         before = "in this release"
-                own.append(piece)
+                of_this_release.append(piece)
             if before:
                 faults.append(f"the noise of array {number} was used before: {before}")
-        self._draws.extend(own)
+        self._draws.extend(of_this_release)
         return faults[:1]
+
+
+@dataclasses.dataclass
+class _ZeroCounts:
+    """Coordinates without observed noise, and those that right noise explains.
+
+    Attributes:
+        zeros: number of coordinates whose noise is 0.
+        rounded: expected number of those whose noise is lost to rounding.
+        drawn: bound on the expected number of times that a generator of
+            single-precision numbers returns 0, for two coordinates at most.
+    """
+
+    zeros: int = 0
+    rounded: float = 0.0
+    drawn: float = 0.0
+
+    def add(self, other: _ZeroCounts) -> None:
+        """Add the counts of a further release."""
+        self.zeros += other.zeros
+        self.rounded += other.rounded
+        self.drawn += other.drawn
+
+    def is_too_many(self) -> bool:
+        """Return whether right noise has so many zeros with less than `FALSE_ALARM`."""
+        by_generator = 0
+        if self.drawn:
+            by_generator = 2 * int(poisson.isf(FALSE_ALARM / 2, self.drawn))
+        by_rounding = self.zeros - by_generator
+        if by_rounding <= 0:
+            return False
+        return bool(poisson.sf(by_rounding - 1, self.rounded) < FALSE_ALARM / 2)
 
 
 def _digits(piece: np.ndarray) -> bytes:
@@ -192,22 +233,22 @@ def _digits(piece: np.ndarray) -> bytes:
     return np.floor(ndtr(values) * _LEVELS).astype(np.uint8).tobytes()
 
 
-def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+def _chances(vector: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     """Return the p-value of the correlation r of n normal draws with each other vector.
 
     r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Vectors of
     different lengths are compared in the first coordinates of both.
     """
     chances = np.ones(len(others))
-    for size in {min(own.size, vector.size) for vector in others}:
+    for size in {min(vector.size, other.size) for other in others}:
         at = [
             number
-            for number, vector in enumerate(others)
-            if min(own.size, vector.size) == size
+            for number, other in enumerate(others)
+            if min(vector.size, other.size) == size
         ]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
-        row = own[:size].astype(np.float64) - own[:size].mean()
+        row = vector[:size].astype(np.float64) - vector[:size].mean()
         norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
         r = np.clip(rows @ row / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
         chances[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)

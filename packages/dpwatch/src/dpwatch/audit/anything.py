@@ -265,11 +265,11 @@ def audited(
     )
     planned = 0
 
-    def told(made: int) -> None:
+    def report_progress(calls_made: int) -> None:
         if progress is not None:
-            progress(made, max(planned, made))
+            progress(calls_made, max(planned, calls_made))
 
-    watched = Watched(release, dimension, adjacency, cohort, told)
+    watched = Watched(release, dimension, adjacency, cohort, report_progress)
     whole = (
         family.whole
         if hasattr(first, "describe") and hasattr(first, "sample_cohort")

@@ -35,17 +35,17 @@ BLOCK = 16
 TRAINING = 64
 """Number of calls in each world from which the score of `alone` is learned."""
 
-_PLACES = 3
+_POSITIONS = 3
 _ANYWHERE = 2
-"""Numbers of places of a canary that is alone: first, last, and any."""
+"""Numbers of positions of a canary that is alone: first, last, and any."""
 
 _FAR = 4.0
 _LEAST_MEMBERS = 8
 """Groups of answers are this many times the reach of a row apart, and clear of the noise. Where a group has fewer members of a world, its calls are not compared.
 """
 
-_SAME_PLACES = 1e-4
-"""Probability of calls as uneven as those whose shares are taken place by place."""
+_SAME_POSITIONS = 1e-4
+"""Probability of calls as uneven as those whose shares are taken position by position."""
 
 _PLAIN = 6.0
 """Number of standard errors beyond which a change of the noise is scored as well."""
@@ -195,15 +195,15 @@ def alone(
     """Return scores and coins, each [calls], of one canary in each call."""
     rows = np.concatenate([watched.background, 2 * watched.direction[None, :]])
 
-    def answer(present: bool, place: int) -> np.ndarray:
-        order = _order(watched.pair_size, place, rng)
+    def answer(present: bool, position: int) -> np.ndarray:
+        order = _order(watched.pair_size, position, rng)
         return watched(rows, np.array([present]), order=order) - watched.mean
 
     worlds = [
-        np.stack([answer(present, number % _PLACES) for number in range(TRAINING)])
+        np.stack([answer(present, number % _POSITIONS) for number in range(TRAINING)])
         for present in (False, True)
     ]
-    places = np.arange(TRAINING) % _PLACES
+    positions = np.arange(TRAINING) % _POSITIONS
     if watched.aligned:
         way = watched.response(watched.direction) / watched.variance
     # what is released is laid out otherwise: the direction is learned from calls that
@@ -214,44 +214,44 @@ def alone(
             worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)
         ) / watched.variance
         worlds = [world[cut:] for world in worlds]
-        places = places[cut:]
+        positions = positions[cut:]
     way = way / max(float(np.linalg.norm(way)), 1e-300)
     absent, present = (_features(world, way) for world in worlds)
-    ratio = _learned_by_place(absent, present, places)
+    ratio = _learned_by_position(absent, present, positions)
     coins = rng.integers(2, size=calls).astype(bool)
-    turns = rng.integers(_PLACES, size=calls)
+    turns = rng.integers(_POSITIONS, size=calls)
     scores = [
-        ratio(_features(answer(bool(coin), place)[None], way), place)
-        for coin, place in zip(coins, turns, strict=True)
+        ratio(_features(answer(bool(coin), position)[None], way), position)
+        for coin, position in zip(coins, turns, strict=True)
     ]
     return np.array(scores), coins
 
 
-def _order(count: int, place: int, rng: np.random.Generator) -> np.ndarray:
-    """Return places of the rows of a call, the background and one canary first.
+def _order(count: int, position: int, rng: np.random.Generator) -> np.ndarray:
+    """Return positions of the rows of a call, the background and one canary first.
 
     Args:
         count: number of rows.
-        place: the canary's: 0 first, 1 last, 2 any.
+        position: the canary's: 0 first, 1 last, 2 any.
     """
     order = rng.random(count)
-    if place < _ANYWHERE:
-        order[1] = -1.0 if place == 0 else 2.0
+    if position < _ANYWHERE:
+        order[1] = -1.0 if position == 0 else 2.0
     return order
 
 
-def _learned_by_place(
-    absent: np.ndarray, present: np.ndarray, places: np.ndarray
+def _learned_by_position(
+    absent: np.ndarray, present: np.ndarray, positions: np.ndarray
 ) -> Callable[[np.ndarray, int], float]:
-    """Return the fitted log-likelihood ratio of features [1, 2] at a place.
+    """Return the fitted log-likelihood ratio of features [1, 2] at a position.
 
-    Answers of right code are one group, and the ratio is `_learned` for all places.
+    Answers of right code are one group, and the ratio is `_learned` for all positions.
     Where some are far from the others, the shares of the groups are compared between
     the worlds, and the ratio within a group is that of its own centre.
 
     Args:
         absent, present: features of the calls in each world, [n, 2].
-        places: place of the canary in each of these calls, [n].
+        positions: position of the canary in each of these calls, [n].
     """
     borders = _borders(absent[:, 0], present[:, 0])
     if not len(borders):
@@ -267,11 +267,11 @@ def _learned_by_place(
         if min(map(len, members)) >= _LEAST_MEMBERS:
             within[group] = _learned(*members)
 
-    shares = [_shares_by_place(of, len(borders) + 1, places) for of in groups]
+    shares = [_shares_by_position(of, len(borders) + 1, positions) for of in groups]
 
-    def scored(features: np.ndarray, place: int) -> float:
+    def scored(features: np.ndarray, position: int) -> float:
         group = int(np.searchsorted(borders, features[0, 0]))
-        value = float(np.log(shares[1][place, group] / shares[0][place, group]))
+        value = float(np.log(shares[1][position, group] / shares[0][position, group]))
         if group in within:
             value += float(within[group](features)[0])
         return value
@@ -279,21 +279,23 @@ def _learned_by_place(
     return scored
 
 
-def _shares_by_place(groups: np.ndarray, count: int, places: np.ndarray) -> np.ndarray:
-    """Return the shares of the groups at each place, float64 [places, count].
+def _shares_by_position(
+    groups: np.ndarray, count: int, positions: np.ndarray
+) -> np.ndarray:
+    """Return the shares of the groups at each position, float64 [positions, count].
 
-    They are above 0. They are the same for all places unless the groups of calls
-    clearly depend on the place (chi-squared test).
+    They are above 0. They are the same for all positions unless the groups of calls
+    clearly depend on the position (chi-squared test).
 
     Args:
         groups: number of the group of each call, [n].
         count: number of groups.
-        places: place of the canary in each call, [n].
+        positions: position of the canary in each call, [n].
     """
-    counts = np.zeros((_PLACES, count))
-    np.add.at(counts, (places, groups), 1.0)
+    counts = np.zeros((_POSITIONS, count))
+    np.add.at(counts, (positions, groups), 1.0)
     seen = counts[:, counts.any(axis=0)]
-    if scipy.stats.chi2_contingency(seen).pvalue > _SAME_PLACES:
+    if scipy.stats.chi2_contingency(seen).pvalue > _SAME_POSITIONS:
         counts[:] = counts.mean(axis=0)
     counts += 0.5
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))

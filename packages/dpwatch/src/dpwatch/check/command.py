@@ -40,10 +40,14 @@ def check(
     if not command:
         raise DpsumError("no command: give it after --, as in check -- python train.py")
     with tempfile.TemporaryDirectory(prefix="dpwatch-") as temporary:
-        place = _empty_folder(Path(temporary) if folder is None else Path(folder))
-        (place / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-        exit_code = _run(command, place)
-        observations = read_observations(place)
+        check_folder = _empty_folder(
+            Path(temporary) if folder is None else Path(folder)
+        )
+        (check_folder / "settings.json").write_text(
+            json.dumps(settings), encoding="utf-8"
+        )
+        exit_code = _run(command, check_folder)
+        observations = read_observations(check_folder)
         _check_started(observations, command)
         return report(
             observations, command=command, exit_code=exit_code, settings=settings

@@ -42,13 +42,18 @@ HOOKS = {
     "flwr.server.strategy.dp_adaptive_clipping": "flower_hooks",
     "flwr.server.strategy.dpfedavg_fixed": "flower_hooks",
     "flwr.server.strategy.dpfedavg_adaptive": "flower_hooks",
+    "jax_privacy.batch_selection": "jax_hooks",
+    "jax_privacy.clipping": "jax_hooks",
     "jax_privacy.noise_addition": "jax_hooks",
+    "dp_accounting.mechanism_calibration": "jax_hooks",
+    "dp_accounting.pld.pld_privacy_accountant": "jax_hooks",
+    "dp_accounting.rdp.rdp_privacy_accountant": "jax_hooks",
     "pfl.algorithm.base": "pfl_hooks",
     "pfl.data.sampling": "pfl_hooks",
 }
 """Module of a library, and the module here that puts hooks into it."""
 
-_OWN = ("dpwatch", "dpsum", "dploss", "sitecustomize")
+_NOT_OF_SCRIPT = ("dpwatch", "dpsum", "dploss", "sitecustomize")
 
 
 class Session:
@@ -122,7 +127,7 @@ class Session:
         """Write the accounts, at the end of the process.
 
         Args:
-            files: the script's own files; None: see `own_files`.
+            files: the script's own files; None: see `script_files`.
         """
         if os.getpid() != self._process:
             return
@@ -131,7 +136,7 @@ class Session:
             self.attempt("dpwatch", end)
         for library, name, watch in self.watches:
             self.attempt(library, self._finish_watch, library, name, watch)
-        for path in own_files(self._script) if files is None else files:
+        for path in script_files(self._script) if files is None else files:
             self.say("source", path=str(path))
 
     def _finish_watch(self, library: str, name: str, watch: Any) -> None:
@@ -141,7 +146,7 @@ class Session:
         self.say("account", library=library, ledger=name, **values)
 
 
-def own_files(script: Path | None = None) -> list[Path]:
+def script_files(script: Path | None = None) -> list[Path]:
     """Return the files of imported modules that belong to the script itself.
 
     These are the script, and the modules below its folder or the working folder that are
@@ -161,7 +166,7 @@ def own_files(script: Path | None = None) -> list[Path]:
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     for name, module in list(sys.modules.items()):
         path = _existing(getattr(module, "__file__", None))
-        if path is None or name.partition(".")[0] in _OWN:
+        if path is None or name.partition(".")[0] in _NOT_OF_SCRIPT:
             continue
         is_library = any(path.is_relative_to(Path(root)) for root in libraries)
         if not is_library and any(path.is_relative_to(root) for root in roots):

@@ -35,11 +35,11 @@ def records_mixed(
     }
     before = _outputs(model, args, kwargs)
     after = _outputs(model, changed_args, changed_kwargs)
-    for one, other in zip(before, after, strict=True):
-        if one.shape != other.shape or one.ndim == 0 or len(one) != count:
+    for output, changed in zip(before, after, strict=True):
+        if output.shape != changed.shape or output.ndim == 0 or len(output) != count:
             continue
-        scale = float(one.abs().max()) or 1.0
-        if float((one[1:] - other[1:]).abs().max()) > _TOLERANCE * scale:
+        scale = float(output.abs().max()) or 1.0
+        if float((output[1:] - changed[1:]).abs().max()) > _TOLERANCE * scale:
             return True
     return False
 

@@ -26,7 +26,12 @@ _ROUNDING = 1e-3
 _BRACKET = 0.02
 """Share by which a claim may be below the proven high end: the width of its bracket."""
 
-_LIBRARIES = {"opacus": "Opacus", "flwr": "Flower", "pfl": "pfl-research"}
+_LIBRARIES = {
+    "opacus": "Opacus",
+    "flwr": "Flower",
+    "pfl": "pfl-research",
+    "jax_privacy": "JAX Privacy",
+}
 """Names of the libraries, where they are not those of their modules."""
 
 _NOT_SEEN = {
@@ -45,6 +50,11 @@ _NOT_SEEN = {
     "pfl": (
         "data that reaches the model outside the backend",
         "whether anybody learns the cohorts (taken as secret unless --cohorts known)",
+    ),
+    "jax_privacy": (
+        "a release without the privatizer, such as a loss or another auxiliary output",
+        "records that are mixed before the clipped function, except in the script's text",
+        "whether the indices of a batch are those of its examples",
     ),
 }
 """Parts of a run that the watch of a library does not see."""
@@ -118,8 +128,8 @@ def _watched(observations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if item["kind"] != "watched":
             continue
         values = {key: item[key] for key in ("library", "version", "ledger")}
-        own = accounts.get(item["ledger"])
-        if own is None:
+        account = accounts.get(item["ledger"])
+        if account is None:
             values |= {
                 "releases": 0,
                 "reasons": {},
@@ -127,7 +137,9 @@ def _watched(observations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "not_audited": "its process ended without a report",
             }
         else:
-            values |= {key: own[key] for key in own if key not in ("kind", "library")}
+            values |= {
+                key: account[key] for key in account if key not in ("kind", "library")
+            }
         watched.append(values)
     return watched
 
@@ -137,9 +149,9 @@ def _delta(
 ) -> dict[str, Any]:
     if settings["delta"] is not None:
         return {"value": settings["delta"], "from": "--delta"}
-    told = [item["delta"] for item in observations if item["kind"] == "claim"]
-    if told:
-        return {"value": told[-1], "from": "the script"}
+    claimed_deltas = [item["delta"] for item in observations if item["kind"] == "claim"]
+    if claimed_deltas:
+        return {"value": claimed_deltas[-1], "from": "the script"}
     return {"value": 1e-5, "from": "no source: the script states none"}
 
 
@@ -151,12 +163,12 @@ def _findings(observations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
     paths = {item["path"] for item in observations if item["kind"] == "source"}
     for path in sorted(paths):
-        for found in findings_of(path):
+        for finding in findings_of(path):
             findings.append(
                 {
-                    "pitfall": found.pitfall,
-                    "place": found.place,
-                    "text": found.text,
+                    "pitfall": finding.pitfall,
+                    "place": finding.place,
+                    "text": finding.text,
                     "seen": "text",
                 }
             )
@@ -224,8 +236,8 @@ def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _profile(item: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    found = item.get("account", {}).get("profiles", {}).get(name)
-    return None if found is None else dict(found)
+    profile = item.get("account", {}).get("profiles", {}).get(name)
+    return None if profile is None else dict(profile)
 
 
 def _why_nothing(item: Mapping[str, Any]) -> str:
@@ -255,6 +267,10 @@ def _why_not_as_claimed(item: Mapping[str, Any], content: Mapping[str, Any]) -> 
         return f"the audit refutes the declared noise: {audit['status']}"
     claimed = _profile(item, "claimed")
     if claimed is not None:
+        if claimed["adjacency"] == "replace-one":
+            # A claim is compared with the proven ends of its own adjacency.
+            proven = _profile(item, "replace_one") or proven
+            low = float(proven["epsilon_low"])
         value = float(claimed["epsilon_high"])
         high = float(proven["epsilon_high"])
         if value < low * (1 - _ROUNDING):
@@ -277,6 +293,12 @@ def paragraph(content: Mapping[str, Any]) -> str:
         sentences.append(_training(item))
     if not content["watched"]:
         sentences.append(content["why"][0].upper() + content["why"][1:] + ".")
+        for claim in content["claims"]:
+            library = _LIBRARIES.get(claim["library"], claim["library"])
+            sentences.append(
+                f"The script gets epsilon {claim['epsilon']:.4g} at delta"
+                f" {claim['delta']:g} from {library}'s accountant."
+            )
     if content["exit_code"]:
         sentences.append(
             f"The script itself ended with exit code {content['exit_code']}; this is of"
@@ -319,8 +341,8 @@ def lines_of(content: Mapping[str, Any], width: int = 100) -> list[str]:
     sections = {
         "The reader has to believe": beliefs,
         "Pitfalls (in the text: look there)": [
-            f"{PITFALLS[found['pitfall']]}, {found['place']}: {found['text']}"
-            for found in content["findings"]
+            f"{PITFALLS[finding['pitfall']]}, {finding['place']}: {finding['text']}"
+            for finding in content["findings"]
         ],
         "Not watched": [item["text"] for item in content["refused"]],
         "Not seen": content["not_seen"],
@@ -341,7 +363,7 @@ def _number(value: Any) -> str:
 
 
 def _distinct(items: Any) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     for item in items:
-        found.setdefault(json.dumps(item, sort_keys=True), dict(item))
-    return list(found.values())
+        distinct.setdefault(json.dumps(item, sort_keys=True), dict(item))
+    return list(distinct.values())

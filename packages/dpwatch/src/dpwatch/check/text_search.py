@@ -58,7 +58,9 @@ def findings_of(path: Path | str) -> list[Finding]:
         for rule in _RULES
         for pitfall, line, text in rule(file)
     ]
-    return [found for _, found in sorted(dict.fromkeys(findings), key=lambda f: f[0])]
+    return [
+        finding for _, finding in sorted(dict.fromkeys(findings), key=lambda f: f[0])
+    ]
 
 
 class _File:
@@ -91,10 +93,10 @@ class _File:
         return bool(self.names & {"make_private", "make_private_with_epsilon"})
 
 
-_Found = Iterator[tuple[str, int, str]]
+_Matches = Iterator[tuple[str, int, str]]
 
 
-def _division(file: _File) -> _Found:
+def _division(file: _File) -> _Matches:
     """Division of a private sum by the realised number of records."""
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Assign) and any(
@@ -121,7 +123,7 @@ def _division(file: _File) -> _Found:
         return
     for scope in file.scopes:
         gradients = _derived(scope, _mentions_gradient)
-        for node in _own_nodes(scope):
+        for node in _nodes_of(scope):
             for value, divisor in _divisions(node):
                 if _is_realised_size(divisor) and _uses(value, gradients):
                     yield (
@@ -132,12 +134,12 @@ def _division(file: _File) -> _Found:
                     )
 
 
-def _reductions(file: _File) -> _Found:
+def _reductions(file: _File) -> _Matches:
     """A loss whose reduction is not the one that Opacus is told."""
     if not file.uses_opacus:
         return
     losses = set()
-    told = set()
+    loss_reductions = set()
     line = 0
     for node in ast.walk(file.tree):
         if not isinstance(node, ast.Call):
@@ -147,9 +149,9 @@ def _reductions(file: _File) -> _Found:
             losses.add(reduction)
             line = node.lineno
         if _called(node) in ("make_private", "make_private_with_epsilon"):
-            told.add(_text(_keyword(node, "loss_reduction")) or "mean")
+            loss_reductions.add(_text(_keyword(node, "loss_reduction")) or "mean")
             line = line or node.lineno
-    if (losses or {"mean"}) & told:
+    if (losses or {"mean"}) & loss_reductions:
         return
     if "DPLossFastGradientClipping" in file.names:
         return
@@ -157,16 +159,16 @@ def _reductions(file: _File) -> _Found:
         "division-by-batch-size",
         line,
         f"the loss has reduction {'/'.join(sorted(losses or {'mean'}))}, but Opacus's"
-        f" loss_reduction is {'/'.join(sorted(told))}: gradients of records are scaled by"
+        f" loss_reduction is {'/'.join(sorted(loss_reductions))}: gradients of records are scaled by"
         " the batch's size",
     )
 
 
-def _sensitivity(file: _File) -> _Found:
+def _sensitivity(file: _File) -> _Matches:
     """Noise that is not calibrated to the sensitivity of what is released."""
     for scope in file.scopes:
         calibrated = _derived(scope, _mentions_sensitivity)
-        for node in _own_nodes(scope):
+        for node in _nodes_of(scope):
             if not isinstance(node, ast.Call):
                 continue
             stddev = _keyword(node, "stddev")
@@ -190,7 +192,7 @@ def _sensitivity(file: _File) -> _Found:
                 )
 
 
-def _mismatch(file: _File) -> _Found:
+def _mismatch(file: _File) -> _Matches:
     """Accounting for Poisson samples of batches that are not."""
     for node in ast.walk(file.tree):
         if not isinstance(node, ast.Call):
@@ -216,13 +218,13 @@ def _mismatch(file: _File) -> _Found:
             )
 
 
-def _metadata(file: _File) -> _Found:
+def _metadata(file: _File) -> _Matches:
     """Saved values that follow the data: their number, indices, random states."""
     if not file.is_private:
         return
     for scope in file.scopes:
         private = _derived(scope, _mentions_metadata)
-        for node in _own_nodes(scope):
+        for node in _nodes_of(scope):
             if not isinstance(node, ast.Call) or _called(node) not in _SAVERS:
                 continue
             if any(
@@ -238,7 +240,7 @@ def _metadata(file: _File) -> _Found:
                 )
 
 
-def _relation(file: _File) -> _Found:
+def _relation(file: _File) -> _Matches:
     """Sensitivity under one adjacency, and accounting under another."""
     sensitivities = set()
     accountants = set()
@@ -272,7 +274,7 @@ def _relation(file: _File) -> _Found:
         )
 
 
-def _empty(file: _File) -> _Found:
+def _empty(file: _File) -> _Matches:
     """Steps that are left out for an empty batch, or for a value that is not finite."""
     if not file.is_private:
         return
@@ -299,7 +301,7 @@ def _empty(file: _File) -> _Found:
                 )
 
 
-def _accumulation(file: _File) -> _Found:
+def _accumulation(file: _File) -> _Matches:
     """Noise that is drawn once, or from one key, for several releases."""
     for loop in ast.walk(file.tree):
         if not isinstance(loop, (ast.For, ast.While)):
@@ -330,7 +332,7 @@ def _accumulation(file: _File) -> _Found:
         yield from _reused_noise(scope)
 
 
-def _reused_noise(scope: ast.AST) -> _Found:
+def _reused_noise(scope: ast.AST) -> _Matches:
     drawn = {}
     for statement in getattr(scope, "body", []):
         if isinstance(statement, ast.Assign) and _draws_noise(statement.value):
@@ -352,7 +354,7 @@ def _reused_noise(scope: ast.AST) -> _Found:
                             )
 
 
-def _mixing(file: _File) -> _Found:
+def _mixing(file: _File) -> _Matches:
     """Operations that mix the records of a batch."""
     if not file.is_private:
         return
@@ -380,7 +382,7 @@ def _mixing(file: _File) -> _Found:
             )
 
 
-def _auxiliary(file: _File) -> _Found:
+def _auxiliary(file: _File) -> _Matches:
     """Losses of private batches that are printed, logged or saved without noise."""
     shown = _LOGS | _SAVERS
     returned: dict[str, set[int]] = {}
@@ -394,7 +396,7 @@ def _auxiliary(file: _File) -> _Found:
         if not start:
             continue
         losses = _derived(scope, lambda node: False, start=start)
-        for node in _own_nodes(scope):
+        for node in _nodes_of(scope):
             if (
                 isinstance(node, ast.Call)
                 and _called(node) in shown
@@ -408,7 +410,7 @@ def _auxiliary(file: _File) -> _Found:
                 )
 
 
-_RULES: tuple[Callable[[_File], _Found], ...] = (
+_RULES: tuple[Callable[[_File], _Matches], ...] = (
     _division,
     _sensitivity,
     _mismatch,
@@ -460,7 +462,7 @@ def _text(node: ast.expr | None) -> str:
     return ""
 
 
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a scope without those of functions within it."""
     pending: list[ast.AST] = list(ast.iter_child_nodes(scope))
     while pending:
@@ -509,7 +511,7 @@ def _derived(
     derived = set(start)
     statements = [
         node
-        for node in _own_nodes(scope)
+        for node in _nodes_of(scope)
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For))
         or (isinstance(node, ast.Call) and _called(node) in ("append", "extend"))
     ]
@@ -610,10 +612,10 @@ def _is_empty_test(test: ast.expr) -> bool:
         return isinstance(test.operand, ast.Call) and _is_realised_size(test.operand)
     if not isinstance(test, ast.Compare) or len(test.comparators) != 1:
         return False
-    other = test.comparators[0]
+    constant = test.comparators[0]
     return (
-        isinstance(other, ast.Constant)
-        and other.value in (0, 1)
+        isinstance(constant, ast.Constant)
+        and constant.value in (0, 1)
         and _is_realised_size(test.left)
     )
 
@@ -663,7 +665,7 @@ def _is_batch_mean(node: ast.AST, name: str) -> bool:
 def _losses(scope: ast.AST) -> set[str]:
     """Return the names of losses that are differentiated in this scope."""
     losses = set()
-    for node in _own_nodes(scope):
+    for node in _nodes_of(scope):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -696,7 +698,7 @@ def _auxiliary_names(called: str, target: ast.Tuple) -> set[str]:
 def _returned_positions(function: ast.FunctionDef, losses: set[str]) -> set[int]:
     """Return the positions of losses in what a function returns; -1: the whole."""
     positions = set()
-    for node in _own_nodes(function):
+    for node in _nodes_of(function):
         if not isinstance(node, ast.Return) or node.value is None:
             continue
         if isinstance(node.value, ast.Tuple):
@@ -711,7 +713,7 @@ def _returned_positions(function: ast.FunctionDef, losses: set[str]) -> set[int]
 def _received(scope: ast.AST, returned: dict[str, set[int]]) -> set[str]:
     """Return the names that take a loss from a function of this file."""
     names = set()
-    for node in _own_nodes(scope):
+    for node in _nodes_of(scope):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         positions = returned.get(_called(node.value), set())

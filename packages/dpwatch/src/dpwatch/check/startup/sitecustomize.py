@@ -30,9 +30,9 @@ def _start() -> None:
 
 _start()
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-_own = sys.modules.pop("sitecustomize", None)
+_this_module = sys.modules.pop("sitecustomize", None)
 try:
     importlib.import_module("sitecustomize")
 except ImportError:
-    if _own is not None:
-        sys.modules["sitecustomize"] = _own
+    if _this_module is not None:
+        sys.modules["sitecustomize"] = _this_module
