@@ -52,7 +52,15 @@ def test_check_accounts_for_the_random_sampler_of_pfl(tmp_path, monkeypatch):
     report = check_pfl(tmp_path, monkeypatch, "1.0", "random")
     training = report["watched"][0]
     assert training["account"]["profiles"]["proven"]["status"] == "proved"
-    assert training["account"]["sampler"]["kind"] == "fixed-draws"
+    assert "The sampler is fixed-draws" in training["statement"]
+
+
+def test_check_reports_an_account_that_cannot_be_computed(tmp_path, monkeypatch):
+    """A tenth of the noise: the analysis of `random` would need too wide a window."""
+    report = check_pfl(tmp_path, monkeypatch, "0.1", "random")
+    assert report["verdict"] == "nothing proven"
+    assert report["watched"][0]["releases"] == 4
+    assert "window" in report["watched"][0]["no_account"]
 
 
 def test_check_refuses_metrics_of_pfl_that_are_released(tmp_path, monkeypatch):

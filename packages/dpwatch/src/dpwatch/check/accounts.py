@@ -52,7 +52,8 @@ def account_of_watch(
     values |= _audit(watch, lines[-1], delta, settings)
     try:
         account = watch.account(delta, units_public=settings["units_public"])
-    except DpsumError as error:
+    except (DpsumError, ArithmeticError, MemoryError, ValueError) as error:
+        # Noise far below what one unit moves takes more grid points than memory has.
         return values | {"no_account": str(error)}
     values["account"] = plain(account.to_json())
     values["statement"] = account.statement(
