@@ -177,7 +177,7 @@ def check_account(run, folders, tmp_path, unit, epsilons):
 
 LARGE_LOTS = {
     "noise": {"multiplier": 1.0},
-    "participation": {"rounds": 6, "cohort": 40},
+    "participation": {"rounds": 6, "lot": 40},
 }
 AUDITED = {
     "unequal": (lots_config(UNEQUAL_CLIENTS, LARGE_LOTS), 200),
