@@ -27,7 +27,8 @@ def listed(folder: Path) -> dict[str, tuple[str, str]]:
     """
     entries = dict[str, tuple[str, str]]()
     with files.reading(folder / FOLDER):
-        for manifest in sorted((folder / FOLDER).glob("*.sha256")):
+        # Files that are being written have names that begin with a dot.
+        for manifest in sorted((folder / FOLDER).glob("[!.]*.sha256")):
             rule = manifest.name.partition("-")[0]
             with files.reading(manifest):
                 text = manifest.read_text(encoding="utf-8", errors="replace")

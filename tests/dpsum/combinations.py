@@ -399,7 +399,7 @@ def make_participation(kind, classes, seed, holders=1):
             clients=UNITS, rounds=ROUNDS, records=4, steps=2, batches="poisson"
         )
     if kind == "poisson-lots":
-        lots = classes[kind](cohort=COHORT, rounds=ROUNDS)
+        lots = classes[kind](lot=COHORT, rounds=ROUNDS)
         return lots.lots(clients=holders, seed=seed, steps=1, records=UNITS)
     cohort = UNITS if kind == "everyone" else COHORT
     return classes[kind](units=UNITS, cohort=cohort, rounds=ROUNDS, seed=seed)

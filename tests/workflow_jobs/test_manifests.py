@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.files import write_text
+from dpfedbench.files import atomic_path, write_text
+from dpfedbench.manifests import listed
 from tests.finished_run import FileList, script_context
 from workflow_jobs.manifests import seal
 from workflow_jobs.rule_job import rule_job
@@ -45,6 +46,14 @@ def test_manifest_has_the_sums_of_outputs_and_of_the_inputs_they_were_made_from(
         "# made from the files and the code named here",
         f"# from {sha256('1' + chr(10))}  a/input.txt",
     ]
+
+
+def test_manifest_that_another_job_is_writing_is_not_read():
+    run_job("2\n")
+    with atomic_path(Path("results/b/manifest/third-other.sha256")) as unfinished:
+        unfinished.write_text(f"{sha256('3')}  other.txt\n", encoding="utf-8")
+        assert list(listed(Path("results/b"))) == ["output.txt"]
+    assert sorted(listed(Path("results/b"))) == ["other.txt", "output.txt"]
 
 
 def test_inputs_outside_the_results_are_not_compared(tmp_path):

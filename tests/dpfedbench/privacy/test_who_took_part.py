@@ -146,7 +146,7 @@ def files_of_two_labels(kind, values, tmp_path, monkeypatch):
     """
     run = lots_config(
         {"method": "dp-fl", "evaluation": {"every": 0}},
-        {"participation": {"rounds": 2, "cohort": 4}, "validation": {"every": 1}},
+        {"participation": {"rounds": 2, "lot": 4}, "validation": {"every": 1}},
         {"clients": {"partition": kind, **values}},
     )
     deal = {"dirichlet": make_dirichlet, "fragments": make_fragments}[kind]

@@ -136,7 +136,7 @@ def test_record_quantile_reaches_the_percentile_of_each_client(percentile):
     rows[1, :, 1] = 10 * np.arange(1, 101)
     overlay = {
         "clients": {"count": 2},
-        "participation": {"cohort": 40, "rounds": 700},
+        "participation": {"lot": 40, "rounds": 700},
         "clipping": {"percentile": percentile, "quantile_rate": 0.1},
     }
     config = lots_config(RECORD_QUANTILE, overlay)

@@ -37,6 +37,8 @@ def make_participation(kind):
     """Return the smallest valid participation of a class, with three rounds."""
     if kind is dpsum.RecordLots:
         return kind(clients=1, lot=2, rounds=ROUNDS, records=6, seed=0)
+    if kind is dpsum.PoissonLots:
+        return kind(units=6, lot=2, rounds=ROUNDS, seed=0)
     cohort = 6 if kind is dpsum.Everyone else 2
     return kind(units=6, cohort=cohort, rounds=ROUNDS, seed=0)
 
