@@ -11,7 +11,6 @@ privacy.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -32,10 +31,10 @@ from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.history import Row
 from dpfedbench.training.mechanisms import Mechanisms
+from dpfedbench.training.server_sums import Released, ServerSums
 from dpsum.composition import Composition
 from dpsum.mechanism import Observer, ReleaseLog
 from dpsum.randomness import stream
-from dpsum.sums import SumSpec
 
 
 class Rounds:
@@ -89,8 +88,6 @@ class Rounds:
         self.processes = processes or Processes()
         self.plan = plan or run.plan
         self.shared = shared or SharedCoordinates(net, run.shared_mask(net))
-        # In an audit every sum has the coordinates of the audit's model.
-        self._has_shapes = shared is None
         self.ledger = ledger
         self.theta = torch.from_numpy(weights.copy())
         self._elsewhere = 0
@@ -123,43 +120,19 @@ class Rounds:
         if clients is None:
             taken = [mechanism.spec.name for mechanism in self.mechanisms]
             proof_assumptions.check_clients(run, self.clients, taken)
-        server_spec = dataclasses.replace(
-            run.server_sum,
-            denominator=self.plan.denominator * self.clients.contributions_per_client,
-            groups=self.shared.groups(setup.groups_of(run.server_sum)),
+        self.sums = ServerSums(
+            setup,
+            plan=self.plan,
+            mechanisms=mechanisms,
+            clients=self.clients,
+            first_threshold=first_threshold,
+            # In an audit every sum has the coordinates of the audit's model.
+            in_shapes=shared is None,
         )
-        rule = server_spec.clipping
-        if first_threshold is not None and rule is not None and rule.threshold is None:
-            server_spec = server_spec.with_first_threshold(first_threshold)
-        # Further sums are divided by the number of all clients: they change a mean over
-        # all clients' states, whichever clients take part in the round.
-        further_specs = [
-            dataclasses.replace(
-                spec,
-                denominator=float(run.clients.count),
-                groups=self.shared.groups(setup.groups_of(spec)),
-            )
-            for spec in run.further_sums
-        ]
-        server_spec, *further_specs = self.composition.calibrate(
-            [server_spec, *further_specs], self.plan
-        )
-        self.server = mechanisms.create_calibrated(
-            server_spec,
-            participation=self.plan,
-            dimension=self._dimension_of(server_spec),
-            plain_sum=self.step.plain_sum,
-        )
-        self.further = [
-            mechanisms.create_calibrated(
-                spec, participation=self.plan, dimension=self._dimension_of(spec)
-            )
-            for spec in further_specs
-        ]
         self._step_state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._step_state, self.shared)
         self.columns = [*self.measures.columns, *run.client_update.columns(run)]
-        self.columns += history.server_columns(run, self.server, self.clients.unit)
+        self.columns += history.server_columns(run, self.sums.own, self.clients.unit)
 
     def round(self, index: int) -> tuple[Row, int]:
         """Run one round; return its row of the history and its clients or records.
@@ -168,24 +141,19 @@ class Rounds:
         number: the realised number is private.
         """
         cohort = self.plan.sample_cohort(index)
-        (total, *further_totals), losses = self._add_contributions(index, cohort)
-        released = torch.from_numpy(self.server.release(total))
-        further = [
-            mechanism.release(further_total)
-            for mechanism, further_total in zip(
-                self.further, further_totals, strict=True
-            )
-        ]
-        if self.further:
-            self._receive_broadcast(self._further_means(further))
+        totals, losses = self._add_contributions(index, cohort)
+        released = self.sums.release(totals)
+        if released.further:
+            self._receive_broadcast(self.sums.further_means(released))
         row = self.clients.row()
         if row is None:
             clients = self.plan.denominator if self.run.private else len(cohort)
-            row = history.server_row(self.run, total, released, clients, losses)
+            row = history.server_row(self.run, totals[0], released.own, clients, losses)
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client_update.kind)
-        self._make_step(released, further, total.deviation, index)
-        self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
+        self._make_step(released, index)
+        count = getattr(totals[0].sum, "count", 0)
+        self._refuse_not_finite(row, index=index, count=count)
         return row, self._work(cohort)
 
     @in_all_processes
@@ -199,9 +167,7 @@ class Rounds:
         self.processes.synchronize(self._model_state, self._restore_model)
         for mechanism in self.mechanisms:
             mechanism.non_finite = 0
-        totals = [
-            mechanism.begin_round(index) for mechanism in (self.server, *self.further)
-        ]
+        totals = self.sums.begin_round(index)
         losses = self.processes.add(
             totals,
             functools.partial(self._contributions, index),
@@ -226,86 +192,25 @@ class Rounds:
         )
 
     def _contributions(self, index: int, clients: np.ndarray) -> Stream:
-        """Yield the shared coordinates of clients' contributions, and their losses.
-
-        More contributions to a sum over clients than there are clients are refused.
-        """
-        spec = self.server.spec
-        one_each = spec.private and spec.unit == "client"
-        rows = 0
+        """Return what the sums add up of clients' messages, and the clients' losses."""
         stream = self.clients.contributions(self.theta.numpy(), clients, index)
-        for contributions, losses in stream:
-            messages = [contributions] if not self.further else contributions
-            rows += messages[0].shape[0]
-            if one_each and rows > len(clients):
-                raise BenchError(
-                    f"clients made more contributions to {spec.name} than the cohort"
-                    " has clients, but its account covers one contribution for each"
-                    " client: yield one row for each client"
-                )
-            selected = [
-                self._select(mechanism.spec, message)
-                for mechanism, message in zip(
-                    (self.server, *self.further), messages, strict=True
-                )
-            ]
-            yield (selected if self.further else selected[0]), losses
-
-    def _dimension_of(self, spec: SumSpec) -> int:
-        """Return the number of coordinates of a sum of the server."""
-        if not self._has_shapes:
-            return self.shared.count
-        return spec.dimension_of(self.shared.count)
-
-    def _select(self, spec: SumSpec, message: torch.Tensor) -> torch.Tensor:
-        """Return the coordinates of messages [n, d] that a sum adds up."""
-        if spec.shape is not None and self._has_shapes:
-            return message
-        return self.shared.select(message)
-
-    def _shaped(self, spec: SumSpec, released: np.ndarray) -> np.ndarray:
-        """Return a release in the shape of its sum.
-
-        In an audit only the first coordinates have a place there.
-        """
-        if spec.shape is None:
-            return released
-        return released[: math.prod(spec.shape)].reshape(spec.shape)
-
-    def _further_means(self, further: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the further releases over the number of all clients.
-
-        They are float64 [d], or have the shapes of their sums.
-        """
-        means = []
-        for mechanism, released in zip(self.further, further, strict=True):
-            mean = released / mechanism.denominator
-            if mechanism.spec.shape is None:
-                means.append(self.shared.expanded(mean))
-            else:
-                means.append(self._shaped(mechanism.spec, mean))
-        return means
+        return self.sums.selected(stream, len(clients))
 
     @in_all_processes
     def _receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
         self.clients.receive_broadcast(means)
 
-    def _make_step(
-        self,
-        released: torch.Tensor,
-        further: Sequence[np.ndarray],
-        deviation: Any,
-        index: int,
-    ) -> None:
+    def _make_step(self, released: Released, index: int) -> None:
         """Move the shared coordinates of the model by the releases of a round."""
-        sums = {self.server.spec.name: released}
-        for mechanism, further_release in zip(self.further, further, strict=True):
-            shaped = self._shaped(mechanism.spec, further_release)
-            sums[mechanism.spec.name] = torch.from_numpy(shaped)
-        denominator = self.server.denominator
-        self.step.set_noise_deviation(self._step_state, deviation / denominator)
+        own = self.sums.own
+        sums = {own.spec.name: released.own}
+        for name, further in released.further.items():
+            sums[name] = torch.from_numpy(further)
+        self.step.set_noise_deviation(
+            self._step_state, released.deviation / own.denominator
+        )
         releases = RoundReleases(
-            mean=self.step.mean(released, denominator),
+            mean=self.step.mean(released.own, own.denominator),
             sums=sums,
             index=index,
             rounds=self.planned,
@@ -344,7 +249,7 @@ class Rounds:
     def _work(self, cohort: np.ndarray) -> int:
         """Return the number of clients or records of a round, if it is public."""
         work = self.clients.work(cohort)
-        if work is None and self.server.spec.private:
+        if work is None and self.sums.own.spec.private:
             return int(self.plan.denominator)
         return len(cohort) if work is None else work
 

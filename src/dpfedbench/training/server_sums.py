@@ -1,0 +1,171 @@
+"""The sums that the server takes in each round of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.errors import BenchError
+from dpfedbench.models.shared_coordinates import SharedCoordinates
+from dpfedbench.training.clients import Clients, Setup
+from dpfedbench.training.distributed import Stream
+from dpfedbench.training.mechanisms import Mechanisms
+from dpsum.mechanism import Mechanism
+from dpsum.participation import Participation
+from dpsum.sums import SumSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Released:
+    """What the server's sums release in a round, not divided.
+
+    Attributes:
+        own: release of the server's own sum, float64 [d].
+        further: releases of the further sums, float64, in the shapes of their sums.
+        deviation: standard deviation of the noise in `own`, of each coordinate.
+    """
+
+    own: torch.Tensor
+    further: Mapping[str, np.ndarray]
+    deviation: Any
+
+
+class ServerSums:
+    """The server's own sum, which moves the model, and further sums of the same cohorts.
+
+    Args:
+        setup: the run, its shared coordinates and its clients' data.
+        plan: participation plan; draws the cohorts of all of these sums.
+        mechanisms: creates the mechanisms.
+        clients: the clients of the run.
+        first_threshold: first clipping threshold, where another run gives it.
+        in_shapes: whether sums have their own shapes. In an audit every sum has the
+            coordinates of the audit's model.
+
+    Attributes:
+        own: mechanism of the server's own sum.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        plan: Participation,
+        mechanisms: Mechanisms,
+        clients: Clients,
+        first_threshold: float | None,
+        in_shapes: bool,
+    ) -> None:
+        run = setup.run
+        self._shared: SharedCoordinates = setup.shared
+        self._in_shapes = in_shapes
+        spec = dataclasses.replace(
+            run.server_sum,
+            denominator=plan.denominator * clients.contributions_per_client,
+            groups=self._shared.groups(setup.groups_of(run.server_sum)),
+        )
+        rule = spec.clipping
+        if first_threshold is not None and rule is not None and rule.threshold is None:
+            spec = spec.with_first_threshold(first_threshold)
+        # Further sums are divided by the number of all clients: they change a mean over
+        # all clients' states, whichever clients take part in the round.
+        further = [
+            dataclasses.replace(
+                spec,
+                denominator=float(run.clients.count),
+                groups=self._shared.groups(setup.groups_of(spec)),
+            )
+            for spec in run.further_sums
+        ]
+        spec, *further = mechanisms.composition.calibrate([spec, *further], plan)
+        self.own = mechanisms.create_calibrated(
+            spec,
+            participation=plan,
+            dimension=self._dimension_of(spec),
+            plain_sum=run.server.plain_sum,
+        )
+        self._further = [
+            mechanisms.create_calibrated(
+                spec, participation=plan, dimension=self._dimension_of(spec)
+            )
+            for spec in further
+        ]
+
+    @property
+    def _mechanisms(self) -> list[Mechanism]:
+        return [self.own, *self._further]
+
+    def begin_round(self, index: int) -> list[Any]:
+        """Return an empty sum of each mechanism, the server's own first."""
+        return [mechanism.begin_round(index) for mechanism in self._mechanisms]
+
+    def selected(self, stream: Stream, cohort_size: int) -> Iterator[Any]:
+        """Yield what each sum adds up of the clients' messages, and their losses.
+
+        Raises:
+            BenchError: there are more contributions to a sum over clients than clients.
+        """
+        spec = self.own.spec
+        one_each = spec.private and spec.unit == "client"
+        rows = 0
+        for contributions, losses in stream:
+            messages = contributions if self._further else [contributions]
+            rows += messages[0].shape[0]
+            if one_each and rows > cohort_size:
+                raise BenchError(
+                    f"clients made more contributions to {spec.name} than the cohort"
+                    " has clients, but its account covers one contribution for each"
+                    " client: yield one row for each client"
+                )
+            coordinates = [
+                self._coordinates(mechanism.spec, message)
+                for mechanism, message in zip(self._mechanisms, messages, strict=True)
+            ]
+            yield (coordinates if self._further else coordinates[0]), losses
+
+    def release(self, totals: Sequence[Any]) -> Released:
+        """Release the sums of a round, in the order of `begin_round`."""
+        own = torch.from_numpy(self.own.release(totals[0]))
+        further = {}
+        for mechanism, total in zip(self._further, totals[1:], strict=True):
+            released = mechanism.release(total)
+            further[mechanism.spec.name] = self._shaped(mechanism.spec, released)
+        return Released(own=own, further=further, deviation=totals[0].deviation)
+
+    def further_means(self, released: Released) -> list[np.ndarray]:
+        """Return the further releases over the number of all clients.
+
+        They are float64 [d], or have the shapes of their sums.
+        """
+        means = []
+        for mechanism in self._further:
+            spec = mechanism.spec
+            mean = released.further[spec.name] / mechanism.denominator
+            means.append(self._shared.expanded(mean) if spec.shape is None else mean)
+        return means
+
+    def _dimension_of(self, spec: SumSpec) -> int:
+        """Return the number of coordinates of a sum."""
+        if not self._in_shapes:
+            return self._shared.count
+        return spec.dimension_of(self._shared.count)
+
+    def _coordinates(self, spec: SumSpec, message: torch.Tensor) -> torch.Tensor:
+        """Return the coordinates of messages [n, d] that a sum adds up."""
+        if spec.shape is not None and self._in_shapes:
+            return message
+        return self._shared.select(message)
+
+    def _shaped(self, spec: SumSpec, released: np.ndarray) -> np.ndarray:
+        """Return a release in the shape of its sum.
+
+        In an audit only the first coordinates have a place there.
+        """
+        if spec.shape is None:
+            return released
+        return released[: math.prod(spec.shape)].reshape(spec.shape)
