@@ -26,6 +26,7 @@ from dpwatch.calculator import (
     compute_tables,
     decode,
     encode,
+    widest_gaps,
 )
 
 GRID = Grid(
@@ -78,6 +79,32 @@ def test_tables_are_monotone(data):
     logarithms = np.log(np.clip(table, LEAST_EPSILON, 1e3))
     for axis, sign in enumerate([1, 1, -1, -1]):
         assert (sign * np.diff(logarithms, axis=axis) >= -1e-3).all()
+
+
+def test_gaps_are_those_of_opposite_corners():
+    """Two points on each axis. By hand: at the points 3 / 2, 6 / 5 and 1.5; between
+    them the high end at the larger rate, more rounds, the smaller delta and z, 6, over
+    the low end at the opposite point, 0.6.
+    """
+    ends = np.empty((2, 2, 2, 2, 2))
+    ends[...] = [2.0, 3.0]
+    ends[1, 1, 0, 0] = [5.0, 6.0]
+    ends[0, 0, 1, 1] = [0.6, 0.9]
+    gaps = widest_gaps(ends)
+    assert gaps["at_points"] == pytest.approx(1.5)
+    assert gaps["between"] == gaps["usual_between"] == pytest.approx(10.0)
+    ends[1, 1, 0, 0, 1] = math.inf
+    assert math.isnan(widest_gaps(ends)["between"])
+
+
+def test_no_position_on_the_page_has_a_wider_gap_than_it_states(data):
+    ends = table_of(data, "poisson", 3, 3, 2, 4)
+    stated = data["gaps"]
+    for rate, rounds, delta, z in np.ndindex(2, 2, 1, 3):
+        low = ends[rate, rounds, delta + 1, z + 1, 0]
+        high = ends[rate + 1, rounds + 1, delta, z, 1]
+        if low >= 0.5 and high <= 10:
+            assert high / low <= stated["between"] * 1.005
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,9 @@ LEAST_EPSILON = 0.03
 LARGEST_EPSILON = 50.0
 """Epsilon above which the page shows no high end."""
 
+USUAL_EPSILONS = (0.5, 10.0)
+"""Range of epsilon in which the page states how far its ends are apart."""
+
 INFINITE = 65_535
 _STEPS = 4000
 _LEAST_CODE = 1e-4
@@ -76,8 +79,8 @@ class Grid:
         gaussian_multipliers: multipliers of one Gaussian release.
     """
 
-    rates: tuple[float, ...] = _geometric(1e-4, 0.3, 14)
-    rounds: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000, 10_000)
+    rates: tuple[float, ...] = _geometric(1e-4, 0.3, 18)
+    rounds: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
     multipliers: tuple[float, ...] = _geometric(0.5, 8, 16)
     deltas: tuple[float, ...] = (1e-7, 1e-6, 1e-5)
     gaussian_multipliers: tuple[float, ...] = _geometric(0.1, 200, 400)
@@ -236,6 +239,34 @@ def _codes(column: Sequence[Sequence[float]]) -> list[int]:
     return codes
 
 
+def widest_gaps(ends: np.ndarray) -> dict[str, float]:
+    """Return by which factors the ends of a table of Poisson sampling differ.
+
+    Between points the page shows the high end of the neighbour with the larger epsilon
+    in each direction, and the low end of the opposite one.
+
+    Args:
+        ends: [rates, rounds, deltas, multipliers, 2], low and high.
+
+    Returns:
+        `at_points`: the largest factor at a point; `between` and `usual_between`: the
+        largest and the median factor between points. Of factors between points only
+        those count whose ends are in `USUAL_EPSILONS`; NaN if there are none.
+    """
+    low, high = ends[..., 0], ends[..., 1]
+    shown = (low > 0) & np.isfinite(high)
+    at_points = high[shown] / low[shown]
+    lower = low[:-1, :-1, 1:, 1:]
+    upper = high[1:, 1:, :-1, :-1]
+    usual = (lower >= USUAL_EPSILONS[0]) & (upper <= USUAL_EPSILONS[1])
+    between = upper[usual] / lower[usual]
+    return {
+        "at_points": float(at_points.max()) if at_points.size else math.nan,
+        "between": float(between.max()) if between.size else math.nan,
+        "usual_between": float(np.median(between)) if between.size else math.nan,
+    }
+
+
 def _base64(codes: Sequence[int]) -> str:
     """Return 16-bit codes in little-endian order as base64."""
     return base64.b64encode(np.array(codes, dtype="<u2").tobytes()).decode()
@@ -249,8 +280,9 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         processes: number of processes that compute.
 
     Returns:
-        The data of the page: the grid's numbers, its size and time, and the codes of
-        each sampler as base64.
+        The data of the page: the grid's numbers, its size and time, how far the ends of
+        Poisson sampling are apart (`widest_gaps`), and the codes of each sampler as
+        base64.
     """
     started = time.perf_counter()
     rates = [(grid, rate) for rate in grid.rates]
@@ -262,8 +294,11 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             sampled = pool.map(_poisson_table, rates, chunksize=1)
             bins = pool.map(_bins_table, numbers, chunksize=1)
+    poisson_codes = [code for part in sampled for code in part]
+    shape = map(len, (grid.rates, grid.rounds, grid.deltas, grid.multipliers))
+    poisson_ends = np.reshape([decode(code) for code in poisson_codes], (*shape, 2))
     tables = {
-        "poisson": _base64([code for part in sampled for code in part]),
+        "poisson": _base64(poisson_codes),
         "balls-and-bins": _base64([code for part in bins for code in part]),
         "gaussian": _base64(_gaussian_table(grid)),
     }
@@ -276,6 +311,11 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         "infinite": INFINITE,
         "least_epsilon": LEAST_EPSILON,
         "largest_epsilon": LARGEST_EPSILON,
+        "usual_epsilons": USUAL_EPSILONS,
+        "gaps": {
+            name: None if math.isnan(factor) else float(f"{factor:.3g}")
+            for name, factor in widest_gaps(poisson_ends).items()
+        },
         "tables": tables,
     }
 
