@@ -57,7 +57,8 @@ STATUSES = {
     "effect found": "our runs show the effect (rule 3)",
     "effect not found": "our runs do not show it (rule 3)",
     "differs, explained": "with one cause changed, our interval has the printed number",
-    "differs, partly explained": "with one cause changed, our number is nearer to it",
+    "differs, partly explained": "with one cause changed, our number is nearer to it,"
+    " and not past it",
     "contradictory": "the paper contradicts itself, or its released code",
     "void": "a privacy claim that does not hold for the mechanism that was run",
     "agrees, other settings": "the printed number is in our interval, by our settings",
@@ -173,8 +174,8 @@ class Result:
         baseline: what an effect is compared with: `NAME = NUMBER [ROW]`, joined by `; `.
             A NAME that is a claim of the paper has that claim's number.
         cause: the one setting that differs between `from_` and `to`.
-        from_: the number before the cause is changed: `NUMBER [ROW]`. One of `from_`
-            and `to` is `ours`, or both are of other runs. The column's name is "from".
+        from_: the number before the cause is changed: `NUMBER [ROW]`. It is `ours`, or
+            both are of other runs. The column's name is "from".
         to: the number with the cause changed, nearer to the printed one.
         status: one of `STATUSES`.
         cost: what a decision costs, where there is none: `N h`, `N GPU h`, `needs DATA`.
@@ -798,8 +799,8 @@ def _find_problems_of_status(
 def _find_missing_columns(result: Result, printed: str) -> Iterable[str]:
     """Yield the columns that a result's status needs, or does not allow."""
     status = result.status
-    if status in (*_EFFECTS, *_OTHER_EFFECTS) and not result.baseline:
-        yield "the effect has no baseline"
+    if status in (*_EFFECTS, *_OTHER_EFFECTS):
+        yield from _find_problems_of_effect(result)
     if status in _EXPLAINED and is_reproduced(result.ours, printed):
         yield f"it differs, but {result.ours!r} reproduces {printed}"
     if status not in _EXPLAINED and (result.cause or result.from_ or result.to):
@@ -811,6 +812,24 @@ def _find_missing_columns(result: Result, printed: str) -> Iterable[str]:
     needs_reason = ("void", "not decided", "contradictory", "fitted", "holds")
     if status in needs_reason and not result.explanation:
         yield "it has no explanation"
+
+
+def _find_problems_of_effect(result: Result) -> Iterable[str]:
+    """Yield why the numbers of an effect do not tell it.
+
+    A seen effect is outside the interval of every baseline. An effect that is not seen
+    is outside that of at least one, since the intervals would else tell nothing.
+    """
+    numbers = [_split_rows(entry)[0] for entry in _split(result.baseline)]
+    if not numbers:
+        yield "the effect has no baseline"
+        return
+    same = [number for number in numbers if _overlap(result.ours, number)]
+    is_seen = result.status in ("effect found", "effect seen, other settings")
+    if is_seen and same:
+        yield f"the effect is seen, but {result.ours!r} and {same[0]!r} overlap"
+    if not is_seen and len(same) == len(numbers):
+        yield "the effect is not seen, but all intervals overlap: it is not decided"
 
 
 def _find_problems_of_cause(
@@ -825,8 +844,10 @@ def _find_problems_of_cause(
     if before == after:
         yield "`from` and `to` are one measurement"
     own = _MEASUREMENT.findall(result.measurement)
-    if result.ours not in (before, after) and {*before_rows, *after_rows} & {*own}:
-        yield f"neither `from` nor `to` is ours, {result.ours!r}, or another run"
+    if before != result.ours and {*before_rows, *after_rows} & {*own}:
+        yield f"`from` is not ours, {result.ours!r}, and not of another run"
+    if after == result.ours:
+        yield "`to` is ours: it does not explain what is left of the difference"
     if _overlap(before, after):
         yield f"{before!r} and {after!r} overlap: the cause moves nothing"
     distance_before = _find_distance(before, printed)
@@ -835,8 +856,13 @@ def _find_problems_of_cause(
         yield "`from`, `to` or the printed value is no number"
     elif distance_after >= distance_before:
         yield f"the cause does not move our number towards {printed}"
-    if result.status == "differs, explained" and not is_reproduced(after, printed):
+    is_explained = is_reproduced(after, printed)
+    if result.status == "differs, explained" and not is_explained:
         yield f"it is not explained: {after!r} does not have {printed}"
+    if result.status == "differs, partly explained" and is_explained:
+        yield f"it is wholly explained, or not at all: {after!r} has {printed}"
+    if not is_explained and _is_between(printed, before, after):
+        yield f"the cause moves our number past {printed}"
     data_set = [*_split(result.published_row), "", ""][1]
     pattern = DATA_SETS.get(data_set, "")
     for name in (*before_rows, *after_rows):
@@ -851,6 +877,14 @@ def _find_distance(ours: str, printed: str) -> float | None:
     if our_number is None or printed_number is None:
         return None
     return abs(our_number - printed_number)
+
+
+def _is_between(printed: str, before: str, after: str) -> bool:
+    """Return whether the printed number lies between two numbers of ours."""
+    parsed = [_parse_number(text) for text in (before, printed, after)]
+    numbers = [number for number in parsed if number is not None]
+    in_order = (sorted(numbers), sorted(numbers, reverse=True))
+    return len(numbers) == len(parsed) and numbers in in_order
 
 
 def _overlap(first: str, second: str) -> bool:
@@ -907,7 +941,7 @@ def find_problems_of_runs(
         stated = [
             yaml.safe_load(setting.value or "null")
             for setting in settings
-            if setting.paper in papers and setting.setting == name
+            if setting.paper in papers and setting.setting == name and setting.key
         ]
         if stated and set(map(str, stated)) == {"None"}:
             yield f"the text leaves {name!r} open"
@@ -1384,15 +1418,16 @@ lists. The data sets that a cost needs (CIFAR-FS, Wiki-3029) are not on our mach
    computation produced. If a free value was solved from the printed number, if training ends where that number is reached, if the
    algorithm is not in the paper, if a stated setting differs, or if the agreement is chance, the row is *fitted*, *agrees, other
    settings* or *not decided*.
-2. **explained** needs a second number on the same data set and task in which one named cause is changed, and which is nearer to the
-   printed one (*partly* if it does not reach it). The two intervals do not overlap. The difference between our size and the paper's
-   explains nothing as long as the larger run is missing.
+2. **explained** needs a second number on the same data set and task in which one named cause is changed, in which our run differs
+   from the text or the released code. Its interval has the printed number (*partly*: it is nearer, and not past it), and does not
+   overlap with the first. What our run already has explains nothing, nor does our size as long as the larger run is missing.
 3. **effect found** and **effect not found** need the statement's quantity, baseline, data set and settings. An account decides no
-   statement on accuracy, and a grid that cannot contain the optimum decides nothing. At another scale the effect is *seen* or *not
-   seen*, and stays open.
+   statement on accuracy, and a grid that cannot contain the optimum, or intervals that overlap, decide nothing. At another scale the
+   effect is *seen* or *not seen*, and stays open.
 4. **One number for each thing.** Where two tests give two values, all rows use the one that the paper's test asks for, and name the
    other.
-5. Everything else is **not decided**, with its cost in hours (of one core, unless a GPU is named) or the data that it needs."""
+5. Everything else is **not decided**, with its cost in hours (of one core and one seed, unless the row says otherwise) or what it
+   needs. A statement on several data sets stays open until each has run."""
 
 _BADGE = """## What is missing for the badge
 

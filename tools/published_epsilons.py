@@ -72,7 +72,7 @@ def literal_rounds(
 ) -> int:
     """Return the rounds that Adap DP-FL's eq. 10 allows as printed.
 
-    The printed sum over a lot lacks its logarithm. Order alpha allows
+    The printed sum of a round lacks its logarithm. Order alpha allows
     (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha rounds. The function returns
     the number of the order that allows most.
 
