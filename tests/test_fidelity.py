@@ -9,7 +9,7 @@ import pytest
 
 from dpfedbench.experiments.plan import Plan
 from tests.calls import ROOT
-from tests.pages import DOCS
+from tests.pages import DOCS, read_page
 from tools import fidelity
 from tools.fidelity import Measurement, Result, Setting, Sources
 
@@ -400,6 +400,51 @@ def test_numbers_of_readme_stand_in_the_rows_that_it_names() -> None:
     numbers = find_intervals(table[0])
     assert len(numbers) >= 10
     assert numbers <= find_intervals(rows)
+
+
+def find_decimals(text: str) -> set[str]:
+    """Return the numbers with a decimal point, without signs. Links are left out, and
+    the bounds of intervals, which `find_intervals` has.
+    """
+    plain = re.sub(r"\]\([^)]*\)|\([-−+]?[\d.]+ to [-−+]?[\d.]+\)", "", text)
+    return set(re.findall(r"(?<![\d.,])\d[\d,]*\.\d+(?![\d]|[.,]\d)", plain))
+
+
+def test_decimals_of_readme_stand_in_the_rows_that_it_names() -> None:
+    """Every measured number of README's results; printed numbers are the papers'."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    results = text.partition("## What came out")[2].partition("## Where to read")[0]
+    measured = re.sub(r"\bprinted:? [\d.]+", "", results)
+    measurements = fidelity.read_measurements()
+    named = re.findall(r"\b[MR]\d+\b", results)
+    rows = " ".join(measurements[name].text for name in named)
+    numbers = find_decimals(measured)
+    assert len(numbers) >= 30
+    inner_rate = {"0.4"}
+    assert numbers - inner_rate <= find_decimals(rows)
+
+
+def test_decimals_of_findings_stand_in_the_rows_of_their_line() -> None:
+    """The last column of each table names rows; a column of claims is the papers'."""
+    measurements = fidelity.read_measurements()
+    missing = []
+    claims = None
+    tables = [line for line in read_page("findings.md").splitlines() if "|" in line]
+    for line in tables:
+        cells = line.strip("| ").split(" | ")
+        if cells[-1] == "rows":
+            claims = cells.index("claim") if "claim" in cells else None
+            continue
+        if cells[0].startswith("---"):
+            continue
+        # A line without a paper continues the paper above.
+        cells = cells if not line.startswith("| |") else ["", *cells]
+        named = re.findall(r"\b[MR]\d+\b", cells[-1])
+        assert named, line
+        rows = find_decimals(" ".join(measurements[name].text for name in named))
+        measured = [cell for i, cell in enumerate(cells[:-1]) if i != claims]
+        missing += sorted(find_decimals(" ".join(measured)) - rows)
+    assert missing == []
 
 
 SETTING = Setting(
