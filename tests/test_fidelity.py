@@ -241,6 +241,17 @@ PLANTED = {
         {"explanation": "16,000 clients have 85.2 (84.2 to 86.0) (R4)."},
         "no row that the explanation names has '85.2 (84.2 to 86.0)'",
     ),
+    "an accuracy is no size of a lot": (
+        "dp-maml",
+        "L below which accuracy drops quickly",
+        {
+            "ours": "82.6 (81.8 to 83.3)",
+            "run": "maml-16k-figures",
+            "page": "findings/dp-maml.md",
+            "measurement": "M118",
+        },
+        "ours, '82.6 (81.8 to 83.3)', is no L below which accuracy drops quickly",
+    ),
     "an open row has a cost": (
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: DP-AGR",

@@ -151,6 +151,8 @@ _COST = re.compile(r"[\d.,]+(?: to [\d.,]+)? (?:GPU )?h\b|needs [\w' -]+")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 _INTERVAL = re.compile(r"\((-?[\d.]+) to (-?[\d.]+)\)")
 _BASELINE = re.compile(r".+ = .+ \[[MR]\d+(?:, [MR]\d+)*\]")
+_COUNT = re.compile(r"\b(L|k|epochs|improvement)\b")
+"""Printed quantities that no accuracy of ours can be compared with."""
 _WITH_INTERVAL = re.compile(r"-?[\d.,]+(?: %)? \(-?[\d.]+ to -?[\d.]+\)")
 
 
@@ -698,6 +700,11 @@ def find_problems_of_result(
     yield from _find_problems_of_numbers(result, sources.measurements)
     yield from _find_problems_of_comparisons(result, sources.measurements)
     printed = _find_printed_number(result, paper, numbers)
+    number = numbers.get((paper, result.published_row))
+    quantity = number.quantity if number else ""
+    is_effect = result.status.startswith("effect")
+    if _COUNT.search(quantity) and _INTERVAL.search(result.ours) and not is_effect:
+        yield f"ours, {result.ours!r}, is no {quantity}"
     yield from _find_problems_of_status(result, printed, run)
     if result.status in _EXPLAINED:
         yield from _find_problems_of_cause(result, printed, sources.measurements)
