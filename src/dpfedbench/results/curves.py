@@ -47,8 +47,8 @@ def sweep_points(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
             curve=name,
             label=rows["label"] + addition,
             value=rows[name],
-            low=rows[f"{name}_low"],
-            high=rows[f"{name}_high"],
+            low=rows[f"{name}_low"].clip(lower=0.0),
+            high=rows[f"{name}_high"].clip(upper=100.0),
             is_dashed=rows["x"].isna() | bool(addition),
         )
         for name, addition in curves.items()

@@ -97,6 +97,18 @@ def test_calibrate_finds_the_smallest_multiplier_of_four_digits(profile, kind):
     assert float(f"{z:.4g}") == z
 
 
+@each_kind
+@each_profile
+def test_delta_after_is_the_smallest_at_which_epsilon_suffices(profile, kind):
+    """It is accurate to one part in a thousand, and rounded up."""
+    sampler = sampler_of(kind)
+    epsilon = epsilon_after(profile, sampler, 1.0, 40, 1e-4)
+    after = partial(calibration.delta_after, claims=CLAIMS)
+    delta = after(profile, sampler, 1.0, 40, epsilon)
+    assert 1e-4 * (1 - 2e-6) <= delta <= 1e-4 * (1 + 2e-3)
+    assert epsilon_after(profile, sampler, 1.0, 40, delta) <= epsilon
+
+
 @pytest.mark.parametrize(
     ("z", "claimed", "proven"),
     [(1.1, 451, 979), (3.0, 7921, 12_528), (6.0, 33_495, 52_555)],
