@@ -1,7 +1,7 @@
 """Releases of a run that no account covers."""
 
 from dpfedbench.config.breach import Breach
-from dpfedbench.config.part import Section
+from dpfedbench.config.part import states
 from dpfedbench.networks import references_of_network
 from dpfedbench.run import Run
 
@@ -13,8 +13,8 @@ def breaches_of(run: Run) -> tuple[Breach, ...]:
     breaches = [
         breach
         for section in run.components
-        if isinstance(section, Section)
-        for breach in section.breaches(run)  # type: ignore[arg-type]
+        if states(type(section), "breaches")
+        for breach in section.breaches(run)
     ]
     coupling = breach_of_coupled_records(run)
     if coupling is not None:
@@ -37,7 +37,7 @@ def unaccounted_releases(run: Run) -> tuple[str, ...]:
     reasons = [
         reason
         for section in run.components
-        if isinstance(section, Section)
+        if states(type(section), "unaccounted_releases")
         for reason in section.unaccounted_releases
     ]
     reasons += [

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfedbench.run import Run, references_of, sections_within
+from dpfedbench.config.part import states
+from dpfedbench.run import Run, sections_within
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -63,7 +64,8 @@ def references_of_network(run: Run) -> dict[str, Run]:
     """Return the other runs whose files the network is made of, by the file's name."""
     references: dict[str, Run] = {}
     for section in sections_within(run.model):
-        references |= references_of(section, run)
+        if states(type(section), "references"):
+            references |= section.references(run)
     return references
 
 

@@ -1,6 +1,6 @@
 """Notices about the privacy of a run."""
 
-from dpfedbench.config.part import Section
+from dpfedbench.config.part import states
 from dpfedbench.run import Run
 
 
@@ -28,8 +28,8 @@ def notices_of(run: Run, *, has_owners: bool = False) -> tuple[str, ...]:
             " clients"
         )
     for section in run.components:
-        if isinstance(section, Section):
-            notices += section.notices(run)  # type: ignore[arg-type]
+        if states(type(section), "notices"):
+            notices += section.notices(run)
     notices += uncovered_notices(run)
     if has_owners:
         notices += ignored_owner_notices(run)

@@ -27,6 +27,7 @@ from dpfedbench.config.part import (
     differing_values,
     plain,
     setting,
+    states,
 )
 from dpfedbench.config.plugin_sources import digest_classes
 from dpfedbench.config.rules import check_rules
@@ -249,7 +250,9 @@ class Run(Settings):
         """Other runs whose files this run needs, by the file's name in their folder."""
         runs: dict[str, Run] = {}
         for component in self.components:
-            for name, run in references_of(component, self).items():
+            if not states(type(component), "references"):
+                continue
+            for name, run in component.references(self).items():
                 if runs.setdefault(name, run) != run:
                     raise BenchError(
                         f"this run needs {name} of two runs, {runs[name].folder} and"
@@ -480,12 +483,6 @@ def sections_within(section: Any) -> Iterator[Any]:
         inner = getattr(section, key)
         if is_section(type(inner)):
             yield from sections_within(inner)
-
-
-def references_of(section: Any, run: Run) -> Mapping[str, Run]:
-    """Return the other runs whose files a section needs, by the file's name."""
-    references = getattr(section, "references", None)
-    return {} if references is None else references(run)
 
 
 def read_run(values: Mapping[str, Any]) -> Run:

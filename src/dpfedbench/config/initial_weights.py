@@ -34,10 +34,6 @@ class Initial(Part):
         """Source of the weights, for tables and figures; "" for random weights."""
         return ""
 
-    def references(self, run: Any) -> dict[str, Any]:
-        """Return the runs whose files are needed, by the name in their folder."""
-        return {}
-
     def without_account(self, run: Any) -> tuple[str, ...]:
         """Return why no ledger covers what the weights disclose of private data.
 

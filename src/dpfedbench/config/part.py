@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Never, Self
 
 import pydantic
 
+from dpfedbench import plugins
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.kinds import is_section, tag_of
 from dpfedbench.config.kinds import kind_of as kind_of
@@ -99,12 +100,16 @@ class Section(Settings):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    def notices(self, run: Never) -> tuple[str, ...]:
-        """Return the notices that this section adds to a private run's results.
+    def references(self, run: Never) -> Mapping[str, Any]:
+        """Return the other runs whose files this section needs, by the file's name.
 
         This class does not know the class of runs, so that the parameter has no type
         here. An override declares the type `Run`.
         """
+        return {}
+
+    def notices(self, run: Never) -> tuple[str, ...]:
+        """Return the notices that this section adds to a private run's results."""
         return ()
 
     @property
@@ -136,6 +141,15 @@ class Part(Section):
     default_kind: ClassVar[str] = ""
     if typing.TYPE_CHECKING:
         kind: str
+
+
+@plugins.cached
+def states(cls: Any, name: str) -> bool:
+    """Return whether the class of a section, here or in `dpsum`, states a method that
+    `Section` leaves empty.
+    """
+    empty = getattr(Section, name)
+    return getattr(cls, name, empty) is not empty
 
 
 _PLAIN = {str, int, float, bool, type(None)}

@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,63 +80,56 @@ def check_arguments() -> None:
         sys.exit(f"configuration: {error}")
 
 
-class _NumberCheck:
-    """Mixin of YAML loaders: refuses numbers that YAML does not read as they look."""
+def _nodes_of(root: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Yield the nodes of a composed document in its order, each of them once."""
+    seen = set[yaml.Node]()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if isinstance(node, yaml.MappingNode):
+            waiting += [item for pair in reversed(node.value) for item in pair[::-1]]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
 
-    where = ""
-    """File or option, for messages."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node. Refuse a number that is no plain decimal.
+def _fault_of_number(node: yaml.Node) -> str:
+    """Return the message about a number that YAML does not read as it looks, or ""."""
+    value = node.value
+    if not isinstance(node, yaml.ScalarNode) or node.style not in _PLAIN:
+        return ""
+    if _PLAIN_NUMBER.fullmatch(value):
+        return ""
+    is_number = node.tag in (f"{_TAG}int", f"{_TAG}float")
+    if not is_number and not _LIKE_A_NUMBER.fullmatch(value):
+        return ""
+    return (
+        f"{value} is not a plain decimal number (a leading 0 may be read as octal, and"
+        f' 1:30 as 90): write it in decimal digits, or as text in quotes, "{value}"'
+    )
 
-        Raises:
-            BenchError: names the file or option, and the text.
-        """
-        if isinstance(node, yaml.ScalarNode) and node.style in _PLAIN:
-            self._check_number(node)
-        return super().construct_object(node, deep)  # type: ignore[misc]
 
-    def _check_number(self, node: yaml.ScalarNode) -> None:
-        value = node.value
-        is_number = node.tag in (f"{_TAG}int", f"{_TAG}float")
-        if _PLAIN_NUMBER.fullmatch(value):
-            return
-        if is_number or _LIKE_A_NUMBER.fullmatch(value):
+def _check_keys(node: yaml.MappingNode, where: str) -> None:
+    """Refuse a mapping of a file in which a key is repeated.
+
+    Raises:
+        BenchError: names the file, the key and its lines.
+    """
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}merge":
+            continue
+        line = lines.get((key.tag, key.value))
+        if line is not None:
             raise BenchError(
-                f"{self.location(node)}: {value} is not a plain decimal number (a"
-                " leading 0 may be read as octal, and 1:30 as 90): write it in decimal"
-                f' digits, or as text in quotes, "{value}"'
+                f"{where}, line {key.start_mark.line + 1}: the key {key.value} is"
+                f" already in line {line}, and YAML would keep only one of them:"
+                " remove one"
             )
-
-    def location(self, node: yaml.Node) -> str:
-        """Return the place of a node, for messages."""
-        return self.where
-
-
-class _OptionLoader(_NumberCheck, yaml.BaseLoader):
-    """Loader of a value of --config, which reads every scalar as text."""
-
-
-class _FileLoader(_NumberCheck, _Loader):  # type: ignore[misc]
-    """Loader of a file, which also refuses repeated keys."""
-
-    def location(self, node: yaml.Node) -> str:
-        return f"{self.where}, line {node.start_mark.line + 1}"
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        """Return a mapping, whose keys are checked before."""
-        lines: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}merge":
-                continue
-            line = lines.get((key.tag, key.value))
-            if line is not None:
-                raise BenchError(
-                    f"{self.location(key)}: the key {key.value} is already in line"
-                    f" {line}, and YAML would keep only one of them: remove one"
-                )
-            lines[key.tag, key.value] = key.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+        lines[key.tag, key.value] = key.start_mark.line + 1
 
 
 def load_yaml(text: str, where: str) -> dict[str, Any]:
@@ -151,13 +144,19 @@ def load_yaml(text: str, where: str) -> dict[str, Any]:
             or a number that YAML does not read as it looks; names the line.
     """
     try:
-        loader = _FileLoader(text)
-        loader.where = where
-        node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
             raise BenchError(f"{where}: expected keys at its top level")
+        for node in _nodes_of(root):
+            if isinstance(node, yaml.MappingNode):
+                _check_keys(node, where)
+            fault = _fault_of_number(node)
+            if fault:
+                line = node.start_mark.line + 1
+                raise BenchError(f"{where}, line {line}: {fault}")
         # Depth first, so that a group is read before its aliases.
-        values: dict[str, Any] = loader.construct_object(node, deep=True)
+        values: dict[str, Any] = loader.construct_object(root, deep=True)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BenchError(
             f"{where} is not YAML: {' '.join(str(error).split())}"
@@ -224,8 +223,9 @@ def check_config_option(words: Sequence[str]) -> None:
     """
     for word in words:
         key, _, value = str(word).partition("=")
-        loader = _OptionLoader(value)
-        loader.where = f"--config {key}"
         # Snakemake reads a value that is no YAML as text.
         with contextlib.suppress(yaml.YAMLError, RecursionError):
-            loader.get_single_data()
+            for node in _nodes_of(yaml.compose(value, Loader=yaml.BaseLoader)):
+                fault = _fault_of_number(node)
+                if fault:
+                    raise BenchError(f"--config {key}: {fault}")

@@ -24,14 +24,6 @@ class GenotypeSource(Part):
 
     package: ClassVar[str] = "dpfedbench.models.genotypes"
 
-    def references(self, run: Run) -> dict[str, Run]:
-        """Return the other runs whose files the source needs, by file name.
-
-        Args:
-            run: the run that trains a network of the genotype.
-        """
-        return {}
-
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
         """Return the equivalent source that needs no file.
 
