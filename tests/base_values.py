@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dpfedbench.config.kinds import kind_of, with_kind
-from dpfedbench.config.schema import Key, keys_of
+from dpfedbench.config.kinds import kind_of
+from dpfedbench.config.schema import Key, keys_of, with_kind
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -364,7 +364,7 @@ def test_ledger_has_the_noise_that_the_budget_is_calibrated_to() -> None:
     run = make_config({"noise": {"multiplier": None}, "budget": budget})
     sampler = run.participation.plan(clients=48, seed=0).describe()
     plan = CompositionGroup(run.sums()).plan(sampler, claims=run.claims, counted=True)
-    z = plan.noise_multiplier
+    z = plan.multipliers[0]
 
     def check(z: float) -> None:
         values = {"sampler": sampler, "noise_multiplier": z, "noise_std": 0.5 * z}

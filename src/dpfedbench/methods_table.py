@@ -61,7 +61,7 @@ def _with_defaults(method: type[Method]) -> Method:
 def _describe_protection(run: Method) -> str:
     """Return the units of a run's private sums, and from whom each is protected."""
     parts = dict.fromkeys(
-        f"{spec.unit}, from {spec.observer}" for spec in run.sums() if spec.private
+        f"{spec.unit}, from {spec.observer}" for spec in run.all_sums if spec.private
     )
     return "; ".join(parts) or _NOTHING
 
@@ -73,7 +73,7 @@ def _find_messages(run: Method) -> list[str]:
     """
     is_party = "party" in run.groups()
     taker = "client" if is_party else "server"
-    names = [spec.name for spec in run.sums() if spec.taken_by == taker]
+    names = [spec.name for spec in run.all_sums if spec.taken_by == taker]
     if is_party and not names:
         names = [run.client_update.sends]
     return [name.removesuffix("-sum").removesuffix("-mean") for name in names]

@@ -30,7 +30,7 @@ from dpfedbench.config.part import (
     states,
 )
 from dpfedbench.config.plugin_sources import digest_classes
-from dpfedbench.config.rules import check_rules
+from dpfedbench.config.rules import check_rules, rules_of
 from dpfedbench.config.schema import fields_of, keys_of
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
@@ -135,7 +135,10 @@ class Run(Settings):
 
     def model_post_init(self, _: Any) -> None:
         """Check the rules of all parts, and those of the run as a whole."""
-        check_rules(self.components, self)
+        rows = [
+            (part, rule) for part in self.components for rule in rules_of(type(part))
+        ]
+        check_rules(rows, self)
         self.check()
 
     def check(self) -> None:
@@ -162,7 +165,7 @@ class Run(Settings):
             for component in sections_within(getattr(self, key))
         )
 
-    @property
+    @functools.cached_property
     def client_data(self) -> str:
         """Kind of data that clients hold: "tasks" (few-shot) or "records"."""
         return self.client_update.client_data if self.trained else "tasks"
@@ -181,7 +184,7 @@ class Run(Settings):
         """Sums that each client takes over its own records."""
         return [sum_ for sum_ in self.all_sums if sum_.taken_by == "client"]
 
-    @property
+    @functools.cached_property
     def server_sum(self) -> SumSpec:
         """Sum by which the server moves the model."""
         return self.all_sums[-1]
@@ -196,7 +199,12 @@ class Run(Settings):
         """Sums that are clipped and noised, in the order of `sums`."""
         return [sum_ for sum_ in self.all_sums if sum_.private]
 
-    @property
+    @functools.cached_property
+    def within_task_sums(self) -> list[SumSpec]:
+        """Private sums of each client's own records whose noise `within_task` sets."""
+        return [sum_ for sum_ in self.private_sums if sum_.within_task is not None]
+
+    @functools.cached_property
     def private(self) -> bool:
         """Whether the run claims privacy."""
         return bool(self.private_sums)
@@ -238,12 +246,12 @@ class Run(Settings):
         It is the server's δ where the server's sum protects the same unit, because the
         two values of ε are compared.
         """
-        client_sums = [sum_ for sum_ in self.private_sums if sum_.within_task]
-        if not client_sums:
+        if not self.within_task_sums:
             return None
+        first = self.within_task_sums[0]
         budgeted = [sum_ for sum_ in self.all_sums if sum_.budget is not None]
-        same_unit = [sum_ for sum_ in budgeted if sum_.unit == client_sums[0].unit]
-        return (*same_unit, client_sums[0])[0].delta
+        same_unit = [sum_ for sum_ in budgeted if sum_.unit == first.unit]
+        return (*same_unit, first)[0].delta
 
     @functools.cached_property
     def references(self) -> dict[str, Run]:
@@ -368,7 +376,7 @@ class Run(Settings):
         values = {key: value for key, value in self.identity().items() if key != "seed"}
         return _digest(values)
 
-    @property
+    @functools.cached_property
     def stream_seed(self) -> int:
         """Seed of all random streams that an account assumes to be secret, and
         independent of other runs'.
@@ -397,7 +405,7 @@ class Run(Settings):
         )
         return " ".join(filter(None, (self.version, self.model.text, plugin_digest)))
 
-    @property
+    @functools.cached_property
     def folder(self) -> str:
         """Folder of the run below results/runs."""
         task = (

@@ -144,7 +144,12 @@ class Composition:
             if members and group.budget is not None:
                 self._plan(group, members)
         self._cost_sums_without_budget(groups)
-        return tuple(self._with_multiplier(spec) for spec in sums)
+        return tuple(
+            spec.with_multiplier(self.noise_multiplier(spec.name))
+            if spec.noise is not None and spec.noise.multiplier is None
+            else spec
+            for spec in sums
+        )
 
     def _add(self, spec: SumSpec, participation: DrawnBy) -> None:
         """Add a private sum that the run takes."""
@@ -158,7 +163,12 @@ class Composition:
                 f"two private sums of this run have the name {spec.name}: give each its"
                 " own name"
             )
-        _check_multiplier(spec)
+        has_limit = spec.budget is not None and spec.budget.epsilon is not None
+        if spec.private_noise.multiplier is None and not has_limit:
+            raise DpsumError(
+                f"{spec.name} has no noise multiplier: give one, or a budget with an"
+                " epsilon"
+            )
         for name in self._draws:
             for shared in spec.stream_purposes & self._sums[name].stream_purposes:
                 raise DpsumError(
@@ -272,11 +282,6 @@ class Composition:
             return claimed, math.inf
         return claimed, epsilon("proven")
 
-    def _with_multiplier(self, spec: SumSpec) -> SumSpec:
-        if spec.noise is None or spec.noise.multiplier is not None:
-            return spec
-        return spec.with_multiplier(self.noise_multiplier(spec.name))
-
     # Calibrated sums
 
     def claim(self, spec: SumSpec, draw: UnitDraw) -> None:
@@ -388,14 +393,3 @@ class Composition:
         """Pass a public validation loss on to noise that decays with it."""
         for plan, _ in self._plans.values():
             plan.observe(loss)
-
-
-def _check_multiplier(spec: SumSpec) -> None:
-    """Refuse a sum whose noise multiplier is neither given nor found by a budget."""
-    if spec.noise is None or spec.noise.multiplier is not None:
-        return
-    if spec.budget is None or spec.budget.epsilon is None:
-        raise DpsumError(
-            f"{spec.name} has no noise multiplier: give one, or a budget with an"
-            " epsilon"
-        )

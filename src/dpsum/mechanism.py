@@ -368,7 +368,7 @@ class Mechanism:
             round=index,
             step=step,
             holder=holder,
-            sum=self._new_sum(state, index),
+            sum=self._new_sum(state, extra, index),
             state=state,
             extra=extra,
             extra_sum=extra_sum,
@@ -546,17 +546,17 @@ class Mechanism:
             adjacency=adjacency,
         )
 
-    def _new_sum(self, state: State, index: int = 0) -> Any:
+    def _new_sum(self, state: State, extra: Any, index: int = 0) -> Any:
         """Return the object that adds up the contributions of a round.
 
         Args:
             state: state of the clipping rule.
+            extra: specification of the rule's own release; None without one.
             index: number of the round.
         """
         if not self.spec.private:
             return self.arithmetic.plain_sum(self.dimension)
         z = self.noise_multiplier
-        extra = self._extra_of(state)
         if extra is not None and extra.within:
             # Both releases of a round together cost as much as one with the budget's
             # multiplier (Andrew et al. 2019, Theorem 1).
@@ -636,9 +636,10 @@ class Mechanism:
         self.finished = []
         if not self.spec.private:
             return
-        sums = [release.sum for release in finished] or [
-            self._new_sum(self._state_of(0))
-        ]
+        sums = [release.sum for release in finished]
+        if not sums:
+            state = self._state_of(0)
+            sums = [self._new_sum(state, self._extra_of(state))]
         names = {"round": str(index)}
         if step is not None:
             names["step"] = str(step)

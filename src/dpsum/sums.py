@@ -6,11 +6,12 @@ Sums that read the same units are composed and share one budget (`composition_gr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpsum.accounting.units import by_part, by_unit, cannot_compose, part_of
+from dpsum.accounting.units import by_part, by_unit, cannot_compose, check_part
 from dpsum.budget import Budget
 from dpsum.clipping import ClippingRule
 from dpsum.errors import DpsumError
@@ -103,7 +104,8 @@ class SumSpec:
         """Refuse a part of the records where the unit is not the record, and a shape
         without coordinates.
         """
-        part_of(self)
+        if self.part:
+            check_part(self)
         sizes = self.shape or (1,)
         if self.shape == () or any(type(size) is not int or size < 1 for size in sizes):
             raise DpsumError(
@@ -111,17 +113,7 @@ class SumSpec:
                 " such as (1,) for a number"
             )
 
-    def dimension_of(self, dimension: int) -> int:
-        """Return the number of coordinates of the sum.
-
-        Args:
-            dimension: the number where the sum has no shape of its own.
-        """
-        if self.shape is None:
-            return dimension
-        return math.prod(self.shape)
-
-    @property
+    @functools.cached_property
     def private(self) -> bool:
         """Whether the sum is clipped and noised."""
         return self.noise is not None
@@ -193,7 +185,7 @@ class SumSpec:
             return None
         return float(limits.delta)
 
-    @property
+    @functools.cached_property
     def moves(self) -> bool:
         """Whether the cost of a round is not fixed by the multiplier beforehand.
 

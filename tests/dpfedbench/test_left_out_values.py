@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.config.kinds import with_kind
 from dpfedbench.config.merge import leaves
-from dpfedbench.config.schema import keys_of
+from dpfedbench.config.schema import keys_of, with_kind
 from dpfedbench.config.yaml_files import read_file
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import ItemContext, Known, _shared_values

@@ -211,7 +211,7 @@ def run_rounds(
         for name in following if multipliers else ():
             plan_of_noise = training.composition.plan_of(name)
             assert plan_of_noise is not None
-            plan_of_noise.noise_multiplier = multipliers[index]
+            plan_of_noise.multipliers[0] = multipliers[index]
         training.round(index)
         if progress is not None:
             progress.step(index + 1, 1)

@@ -115,13 +115,6 @@ def tag_of(classes: Sequence[Model]) -> str:
     return next(tags, "kind")
 
 
-def with_kind(value: Any) -> Any:
-    """Return the value at the key of a part, with text as {kind: text}."""
-    if isinstance(value, str) and value.lower() != "null":
-        return {"kind": value}
-    return value
-
-
 @plugins.cached
 def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
     """Return the parts of a family, or those that are subclasses of `base`, by kind.

@@ -17,7 +17,6 @@ from dpfedbench.config.kinds import (
     kinds_of,
     root_of,
     tag_of,
-    with_kind,
 )
 from dpfedbench.config.messages import (
     dotted,
@@ -26,7 +25,13 @@ from dpfedbench.config.messages import (
     unknown_key,
     unknown_kind,
 )
-from dpfedbench.config.schema import Key, keys_of, nearest_key, value_fault
+from dpfedbench.config.schema import (
+    Key,
+    keys_of,
+    nearest_key,
+    value_fault,
+    with_kind,
+)
 from dpfedbench.errors import BenchError
 
 

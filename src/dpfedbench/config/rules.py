@@ -29,35 +29,25 @@ class Rule:
     fault_of: Callable[[Any, Any], Any]
     message: str
 
-    def check(self, part: Any, run: Any) -> None:
-        """Refuse a run that breaks this rule.
 
-        Raises:
-            BenchError: the message.
-        """
-        fault = self.fault_of(part, run)
-        if fault:
-            raise BenchError(self.message.format(part=part, run=run, fault=fault))
-
-
-def check_rules(parts: Iterable[Any], run: Any) -> None:
+def check_rules(rows: Iterable[tuple[Any, Rule]], run: Any) -> None:
     """Refuse a run that breaks a rule of one of its parts.
 
     Args:
-        parts: the sections and parts of the run.
+        rows: the parts, each with a rule.
         run: the run.
 
     Raises:
-        BenchError: the message of the first broken rule, or a class that states its
-            rules in a way that nothing reads.
+        BenchError: the message of the first broken rule.
     """
-    for part in parts:
-        for rule in _rules_of(type(part)):
-            rule.check(part, run)
+    for part, rule in rows:
+        fault = rule.fault_of(part, run)
+        if fault:
+            raise BenchError(rule.message.format(part=part, run=run, fault=fault))
 
 
 @plugins.cached
-def _rules_of(cls: type) -> tuple[Rule, ...]:
+def rules_of(cls: type) -> tuple[Rule, ...]:
     """Return the rules of a class and of its bases, those of the bases first.
 
     Raises:

@@ -28,7 +28,6 @@ from dpfedbench.config.kinds import (
     kind_of,
     kinds_of,
     tag_of,
-    with_kind,
 )
 from dpfedbench.config.messages import describe, nearest
 
@@ -101,6 +100,13 @@ class KeyedModel(pydantic.BaseModel):
         return read_value(keys_of(cls)[str(info.field_name)], value)
 
 
+def with_kind(value: Any) -> Any:
+    """Return the value at the key of a part, with text as {kind: text}."""
+    if isinstance(value, str) and value.lower() != "null":
+        return {"kind": value}
+    return value
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Key:
     """Schema of one key of a section.
@@ -144,15 +150,12 @@ class Key:
             return kind_of(cls)
         return next((getattr(base, "default_kind", None) for base in self.bases), None)
 
-    def chosen(self, value: Any) -> Model | None:
-        """Return the class that a value selects; None without a known kind."""
+    def chosen(self, values: Mapping[str, Any]) -> Model | None:
+        """Return the class that values select; None without a known kind."""
         if not self.parts:
             return next(iter(self.bases), None)
-        value = with_kind(value)
-        if not isinstance(value, Mapping):
-            return None
-        if self.tag in value:
-            return self.parts.get(str(value[self.tag]))
+        if self.tag in values:
+            return self.parts.get(str(values[self.tag]))
         if len(self.parts) == 1:
             return next(iter(self.parts.values()))
         return self.parts.get(self.default_kind or "")
@@ -223,13 +226,14 @@ def read_value(key: Key, value: Any) -> Any:
     value = with_kind(value)
     if key.nullable and value in (None, "null"):
         return None
-    cls = key.chosen(value)
-    if cls is None or not isinstance(value, Mapping):
+    cls = key.chosen(value) if isinstance(value, Mapping) else None
+    if cls is None:
         kinds = ", ".join(key.parts)
         raise PydanticCustomError(
             "unknown_kind", "expected one of {kinds}", {"tag": key.tag, "kinds": kinds}
         )
-    value = _with_current_names(cls, value)
+    if hasattr(cls, "former_names"):
+        value = _with_current_names(cls, value)
     for name in value:
         if name not in fields_of(cls):
             raise _unknown_key(cls, name, key.parts)
@@ -243,7 +247,7 @@ def _with_current_names(cls: Model, values: Mapping[str, Any]) -> Mapping[str, A
     Overlays are refused if they have them (`dpfedbench.config.merge.lay`).
     """
     renamed = dict(values)
-    for name, former_name in getattr(cls, "former_names", {}).items():
+    for name, former_name in cls.former_names.items():
         if former_name in renamed and name not in renamed:
             renamed[name] = renamed.pop(former_name)
     return renamed

@@ -81,7 +81,7 @@ class Clock:
         """
         stops = any(
             sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None
-            for sum_ in run.sums()
+            for sum_ in run.all_sums
         )
         rounds = int(run.participation.rounds)
         return (
@@ -97,7 +97,7 @@ class Clock:
         weights that another run would train are random: neither changes the time.
         """
         referenced = any(
-            isinstance(sum_.clipping, ReferenceRule) for sum_ in run.sums()
+            isinstance(sum_.clipping, ReferenceRule) for sum_ in run.all_sums
         )
         self._lines.clear()
         clients_dir = self.results / "clients" / run.clients_folder
@@ -126,7 +126,7 @@ class Clock:
         if by_task:
             tasks = min(tasks, 4 * self.threads)
         # Noise that clients share is complete only with the whole cohort.
-        whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums())
+        whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.all_sums)
         participation = run.participation
         cohort = participation.cohort
         if whole:
@@ -196,7 +196,7 @@ def _stated(run: Run) -> bool:
     """Return whether the configuration, and no budget, gives the noise of all sums."""
     return all(
         sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None
-        for sum_ in run.sums()
+        for sum_ in run.all_sums
     )
 
 

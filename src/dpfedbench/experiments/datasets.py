@@ -303,7 +303,7 @@ def check_shared_budget(run: Run) -> None:
     from dpsum.composition import Composition
 
     try:
-        composition = Composition(claims=run.counted_claims, sums=run.sums())
+        composition = Composition(claims=run.counted_claims, sums=run.all_sums)
         composition.calibrate(sums, run.plan)
     except BenchError as error:
         keys = {

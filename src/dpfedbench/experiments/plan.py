@@ -165,7 +165,7 @@ def _mechanism(run: Run) -> dict[str, Any]:
     clipping rule reads are releases that an account counts.
     """
     plan = getattr(run, "participation", None)
-    server = run.sums()[-1] if run.sums() else None
+    server = run.all_sums[-1] if run.all_sums else None
     cohort = getattr(plan, "cohort", 0)
     rounds = getattr(plan, "rounds", 0)
     noise = server.noise if server else None
@@ -195,7 +195,7 @@ def audited_as(run: Run) -> str:
     clients are protected, it does not depend on their data, model and computation
     either. Noise that follows a loss is different in each run.
     """
-    private = [sum_ for sum_ in run.sums() if sum_.private]
+    private = [sum_ for sum_ in run.all_sums if sum_.private]
     noises = [sum_.noise for sum_ in private if sum_.noise is not None]
     rules = [sum_.clipping for sum_ in private if sum_.clipping is not None]
     if any(noise.follows_loss for noise in noises):

@@ -86,7 +86,7 @@ def kind_of(run: Run) -> str:
     kind: dict[str, Any] = {
         "sums": [
             (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
-            for sum_ in run.sums()
+            for sum_ in run.all_sums
         ],
         "data": [run.dataset, computes_within_records(run), run.pretrains],
     }

@@ -13,8 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dpfedbench import plugins
 from dpfedbench.breaches import breach_of_coupled_records, breaches_of
-from dpfedbench.config.rules import Rule
+from dpfedbench.config.rules import Rule, check_rules
 from dpfedbench.errors import BenchError
 from dpfedbench.networks import shares_all
 from dpsum.accounting.units import tells_rounds
@@ -42,13 +43,15 @@ def check_parts(run: Run) -> None:
     plan = run.participation
     if not isinstance(plan, PoissonLots):  # whose lots need the clients' records
         plan.plan(clients=run.clients.count, seed=0)
-    for component in run.components:
-        check_part(run, component)
-    for rule in UPDATE_RULES:
-        rule.check(run.client_update, run)
+    rows = [
+        (part, rule) for part in run.components for rule in library_rules(type(part))
+    ]
+    rows += [(run.client_update, rule) for rule in UPDATE_RULES]
+    check_rules(rows, run)
     composition_groups(run.all_sums)
-    for rule in SUM_RULES:
-        rule.check(run.server_sum, run)
+    rows = [(run.server_sum, rule) for rule in SERVER_RULES]
+    rows += [(spec, rule) for rule in SUM_RULES for spec in run.all_sums]
+    check_rules(rows, run)
 
 
 def check_reading(run: Run) -> None:
@@ -107,16 +110,15 @@ def check_processes(run: Run, count: int) -> None:
         )
 
 
-def check_part(run: Run, part: Any) -> None:
-    """Check a part of `dpsum` against the other parts of its run.
-
-    Raises:
-        BenchError: the parts do not fit; names the keys and the remedy.
-    """
-    for cls, rules in PART_RULES.items():
-        if isinstance(part, cls):
-            for rule in rules:
-                rule.check(part, run)
+@plugins.cached
+def library_rules(cls: type) -> tuple[Rule, ...]:
+    """Return the rules of a class of `dpsum`; none of another class."""
+    return tuple(
+        rule
+        for base, rules in PART_RULES.items()
+        if issubclass(cls, base)
+        for rule in rules
+    )
 
 
 def _spent_by_counts(rule: PrivateQuantile, run: Run) -> str:
@@ -251,32 +253,35 @@ def _moving_rule_of_unequal_clients(update: Any, run: Run) -> ClippingRule | Non
     return next((rule for rule in rules if rule is not None and rule.moves), None)
 
 
-def _has_no_held_out_test(update: Any, run: Run) -> bool:
-    """Return whether examples are to be held out where no test reads them."""
-    if not run.clients.held_out_share:
-        return False
-    takes_sums = update.client_data == "records" and bool(run.client_sums)
-    return run.pretrains or run.task.text is not None or takes_sums
-
-
-def _partitions_without_sharing(update: Any, run: Run) -> str:
-    """Return the partitions of which no client trains on another's held-out examples."""
+def _held_out_fault(update: Any, run: Run) -> str:
+    """Return why the examples that clients hold out cannot be held out, or ""."""
     clients = run.clients
-    if not clients.held_out_share or update.client_data == "records":
+    if not clients.held_out_share:
         return ""
-    if clients.disjoint:
+    of_records = update.client_data == "records"
+    takes_sums = of_records and bool(run.client_sums)
+    if run.pretrains or run.task.text is not None or takes_sums:
+        return (
+            f"but the clients of {run.name} with client_update.kind {update.kind} have"
+            " no held-out test: only few-shot clients of images, and clients that hold"
+            " records and send messages to the server's sums, have one; set it to 0"
+        )
+    if of_records:
         return ""
-    return " or ".join(clients.kinds("tasks", disjoint=True))
-
-
-def _examples_in_training(update: Any, run: Run) -> int:
-    """Return the used examples of a class if too few are left to be held out."""
-    clients = run.clients
-    if not clients.held_out_share or update.client_data == "records":
-        return 0
+    if not clients.disjoint:
+        kinds = " or ".join(clients.kinds("tasks", disjoint=True))
+        return (
+            f"but with clients.partition {clients.partition} an example that one client"
+            f" holds out may be in the training data of another: take {kinds}"
+        )
     used = clients.support_per_class + clients.query_per_class
-    is_too_many = used + clients.left_out_per_class > clients.examples_per_class
-    return used if is_too_many else 0
+    if used + clients.left_out_per_class > clients.examples_per_class:
+        return (
+            f"but of {clients.examples_per_class} examples of a class"
+            f" (clients.examples_per_class) training uses {used}: raise"
+            " clients.examples_per_class, or lower held_out_share"
+        )
+    return ""
 
 
 def _has_other_shots(update: Any, run: Run) -> bool:
@@ -318,24 +323,8 @@ UPDATE_RULES = (
         " between clients: take constant",
     ),
     Rule(
-        _has_no_held_out_test,
-        "clients.held_out_share is {run.clients.held_out_share:g}, but the clients of"
-        " {run.name} with client_update.kind {part.kind} have no held-out test: only"
-        " few-shot clients of images, and clients that hold records and send messages"
-        " to the server's sums, have one; set it to 0",
-    ),
-    Rule(
-        _partitions_without_sharing,
-        "clients.held_out_share is {run.clients.held_out_share:g}, but with"
-        " clients.partition {run.clients.partition} an example that one client holds"
-        " out may be in the training data of another: take {fault}",
-    ),
-    Rule(
-        _examples_in_training,
-        "clients.held_out_share is {run.clients.held_out_share:g}, but of"
-        " {run.clients.examples_per_class} examples of a class"
-        " (clients.examples_per_class) training uses {fault}: raise"
-        " clients.examples_per_class, or lower held_out_share",
+        _held_out_fault,
+        "clients.held_out_share is {run.clients.held_out_share:g}, {fault}",
     ),
     Rule(
         _has_other_shots,
@@ -360,57 +349,31 @@ UPDATE_RULES = (
 """Rules between what clients compute and the data that they hold."""
 
 
-def _group_of_other_noise(server: SumSpec, run: Run) -> SumSpec | None:
-    for spec in run.private_sums:
-        if (
-            spec.private_rule.groups != "all"
-            and spec.private_noise.mechanism != "gaussian"
-        ):
-            return spec
-    return None
-
-
-def _group_of_a_client_sum(server: SumSpec, run: Run) -> SumSpec | None:
-    for spec in run.private_sums:
-        of_client = spec.taken_by == "client" and spec.within_task is None
-        if spec.private_rule.groups != "all" and of_client:
-            return spec
-    return None
-
-
-def _sum_without_message(server: SumSpec, run: Run) -> str | None:
-    """Return the further sums that clients send nothing to."""
+def _further_message_fault(server: SumSpec, run: Run) -> str:
+    """Return why clients' further messages do not fit the further sums, or ""."""
+    kind = run.client_update.kind
     sent = run.client_update.sends_too
-    taken = [spec.name for spec in run.further_sums]
-    return ", ".join(name for name in taken if name not in sent) or None
-
-
-def _message_without_sum(server: SumSpec, run: Run) -> str | None:
-    """Return the further messages that no sum takes."""
-    taken = [spec.name for spec in run.further_sums]
-    sent = run.client_update.sends_too
-    return ", ".join(name for name in sent if name not in taken) or None
-
-
-def _messages_in_another_order(server: SumSpec, run: Run) -> str | None:
-    """Return the order of the further sums, if it is not that of the messages."""
     taken = tuple(spec.name for spec in run.further_sums)
-    sent = run.client_update.sends_too
-    if taken == sent or sorted(taken) != sorted(sent):
-        return None
-    return ", ".join(taken)
-
-
-def _own_sum_with_a_shape(server: SumSpec, run: Run) -> bool:
-    return server.shape is not None
-
-
-def _shape_of_groups(server: SumSpec, run: Run) -> SumSpec | None:
-    for spec in run.all_sums:
-        rule = spec.clipping
-        if spec.shape is not None and rule is not None and rule.groups != "all":
-            return spec
-    return None
+    if taken == sent:
+        return ""
+    unsent = ", ".join(name for name in taken if name not in sent)
+    if unsent:
+        return (
+            f"{run.name} takes the sum {unsent}, but client_update.kind {kind} sends"
+            " nothing to it: name it in the sends_too of the client update, whose"
+            " contributions then yield a message for it, or take another client update"
+        )
+    untaken = ", ".join(name for name in sent if name not in taken)
+    if untaken:
+        return (
+            f"client_update.kind {kind} also sends {untaken}, but {run.name} has no"
+            " such sum: give its sums() a SumSpec of that name before the last, or take"
+            " a method of these clients"
+        )
+    return (
+        f"the further sums of {run.name} are {', '.join(taken)}, in another order than"
+        f" the sends_too of client_update.kind {kind}: give both one order"
+    )
 
 
 def _further_sum_of_other_privacy(server: SumSpec, run: Run) -> SumSpec | None:
@@ -423,14 +386,10 @@ def _further_sum_of_other_privacy(server: SumSpec, run: Run) -> SumSpec | None:
     return None
 
 
-def _private_client_sums(run: Run) -> list[SumSpec]:
-    return [spec for spec in run.private_sums if spec.within_task is not None]
-
-
 def _client_sums_of_two_sections(
     server: SumSpec, run: Run
 ) -> tuple[SumSpec, SumSpec] | None:
-    sums = _private_client_sums(run)
+    sums = run.within_task_sums
     if all(spec.within_task == sums[0].within_task for spec in sums):
         return None
     return sums[0], sums[-1]
@@ -444,17 +403,8 @@ def _limit_of_two_runs(server: SumSpec, run: Run) -> float | None:
     return next((limit for limit in limits if limit is not None), None)
 
 
-def _has_neither_noise_nor_limit(server: SumSpec, run: Run) -> bool:
-    return any(
-        spec.budget is not None
-        and spec.budget.epsilon is None
-        and spec.private_noise.multiplier is None
-        for spec in run.private_sums
-    )
-
-
 def _refusal_of_unknown_rounds(server: SumSpec, run: Run) -> str:
-    sums = _private_client_sums(run)
+    sums = run.within_task_sums
     if not sums or not server.private or run.participation.known:
         return ""
     if server.unit != sums[0].unit:
@@ -462,21 +412,11 @@ def _refusal_of_unknown_rounds(server: SumSpec, run: Run) -> str:
     return tells_rounds(sums[0], run.participation.kind)
 
 
-SUM_RULES = (
+SERVER_RULES = (
     Rule(
         lambda server, run: server.taken_by != "server",
         "the last sum of {run.name} is not taken by the server, but the server updates"
         " the model with the last sum: list the clients' sums first",
-    ),
-    Rule(
-        _group_of_other_noise,
-        "clipping.groups is {fault.clipping.groups}, but {fault.noise.mechanism} noise"
-        " has no analysis by groups: set clipping.groups to all, or take another noise",
-    ),
-    Rule(
-        _group_of_a_client_sum,
-        "clipping.groups is {fault.clipping.groups}, but {fault.name} is each client's"
-        " own sum, which is clipped as a whole: set clipping.groups to all",
     ),
     Rule(
         lambda server, run: not shares_all(run) and run.client_sums,
@@ -484,34 +424,11 @@ SUM_RULES = (
         ' client\'s sum over all coordinates: set shared = "all" on the method, or use'
         " server sums alone",
     ),
+    Rule(_further_message_fault, "{fault}"),
     Rule(
-        _sum_without_message,
-        "{run.name} takes the sum {fault}, but client_update.kind"
-        " {run.client_update.kind} sends nothing to it: name it in the sends_too of the"
-        " client update, whose contributions then yield a message for it, or take"
-        " another client update",
-    ),
-    Rule(
-        _message_without_sum,
-        "client_update.kind {run.client_update.kind} also sends {fault}, but {run.name}"
-        " has no such sum: give its sums() a SumSpec of that name before the last, or"
-        " take a method of these clients",
-    ),
-    Rule(
-        _messages_in_another_order,
-        "the further sums of {run.name} are {fault}, in another order than the sends_too"
-        " of client_update.kind {run.client_update.kind}: give both one order",
-    ),
-    Rule(
-        _own_sum_with_a_shape,
+        lambda server, run: server.shape is not None,
         "{part.name} is the last sum of {run.name}, along which the server steps, but it"
         " has the shape {part.shape}: put a sum of the model's weights last",
-    ),
-    Rule(
-        _shape_of_groups,
-        "{fault.name} has a shape of its own, but its clipping.groups is"
-        " {fault.clipping.groups}, which are groups of the model's weights: set it to"
-        " all",
     ),
     Rule(
         _further_sum_of_other_privacy,
@@ -529,10 +446,48 @@ SUM_RULES = (
         " records, so its ε covers both runs, and a budget covers only one: set"
         " budget.epsilon to null and noise.multiplier to a number",
     ),
-    Rule(
-        _has_neither_noise_nor_limit,
-        "noise.multiplier and budget.epsilon are both null: give one",
-    ),
     Rule(_refusal_of_unknown_rounds, "{fault}"),
 )
 """Rules between the sums of a round; the part is the server's sum."""
+
+SUM_RULES = (
+    Rule(
+        lambda spec, run: (
+            spec.private
+            and spec.private_rule.groups != "all"
+            and spec.noise.mechanism != "gaussian"
+        ),
+        "clipping.groups is {part.clipping.groups}, but {part.noise.mechanism} noise"
+        " has no analysis by groups: set clipping.groups to all, or take another noise",
+    ),
+    Rule(
+        lambda spec, run: (
+            spec.private
+            and spec.private_rule.groups != "all"
+            and spec.taken_by == "client"
+            and spec.within_task is None
+        ),
+        "clipping.groups is {part.clipping.groups}, but {part.name} is each client's"
+        " own sum, which is clipped as a whole: set clipping.groups to all",
+    ),
+    Rule(
+        lambda spec, run: (
+            spec.shape is not None
+            and spec.clipping is not None
+            and spec.clipping.groups != "all"
+        ),
+        "{part.name} has a shape of its own, but its clipping.groups is"
+        " {part.clipping.groups}, which are groups of the model's weights: set it to"
+        " all",
+    ),
+    Rule(
+        lambda spec, run: (
+            spec.private
+            and spec.budget is not None
+            and spec.budget.epsilon is None
+            and spec.noise.multiplier is None
+        ),
+        "noise.multiplier and budget.epsilon are both null: give one",
+    ),
+)
+"""Rules of each sum of a round."""

@@ -187,7 +187,7 @@ def account_of(
 
 def _context_of(run: Run) -> AccountContext:
     """Return what an account reads of a run's configuration."""
-    specs = run.sums()
+    specs = run.all_sums
     budgeted = [spec for spec in specs if spec.private and spec.budget is not None]
     following = [
         spec.private_noise for spec in budgeted if spec.private_noise.follows_loss

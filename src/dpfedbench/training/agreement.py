@@ -184,7 +184,7 @@ class _Checked:
         if isinstance(within_task, OwnSum):
             own_samplers = {
                 sum_.name: samplers[sum_.name]
-                for sum_ in self.run.sums()
+                for sum_ in self.run.all_sums
                 if sum_.within_task is not None
             }
             return within_task.noise_multiplier(
@@ -194,7 +194,7 @@ class _Checked:
             return self.noise.multiplier / self._ratio(self.sum)
         group = next(
             group
-            for group in composition_groups(self.run.sums())
+            for group in composition_groups(self.run.all_sums)
             if self.sum in group.sums
         )
         plan = group.plan(
@@ -203,11 +203,7 @@ class _Checked:
             counted=False,
             ratios=[self._ratio(sum_) for sum_ in group.sums],
         )
-        return (
-            plan.noise_multiplier
-            if len(group.sums) == 1
-            else plan.multipliers[group.sums.index(self.sum)]
-        )
+        return plan.multipliers[group.sums.index(self.sum)]
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, and remove them from `named`."""

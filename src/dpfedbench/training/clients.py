@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpfedbench.models.shared_coordinates import SharedCoordinates
     from dpfedbench.models.threads import Workers
     from dpfedbench.run import Run
+    from dpsum.clipping import ClippingRule
     from dpsum.group_clipping import CoordinateGroups
     from dpsum.mechanism import Mechanism
 
@@ -102,9 +103,8 @@ class Setup:
             for name, spec in specs.items()
         }
 
-    def groups_of(self, sum_: SumSpec) -> CoordinateGroups | None:
-        """Return the groups of coordinates that a sum clips; None: all together."""
-        rule = sum_.clipping
+    def groups_of(self, rule: ClippingRule | None) -> CoordinateGroups | None:
+        """Return the groups of coordinates that a rule clips; None: all together."""
         if rule is None or rule.groups == "all":
             return None
         return self.net.coordinate_groups(rule.groups, rule.noise_by_group)

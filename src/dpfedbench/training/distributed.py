@@ -178,8 +178,6 @@ class Processes:
         """
         from dpfedbench.models.kernels import processor, versions_of
 
-        if self.count == 1:
-            return
         versions = {
             "dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE),
             **versions_of("torch", "numpy", "numba"),

@@ -83,8 +83,10 @@ def train(
     run_dir = Path(run_dir)
     references = references or {}
     processes = processes or Processes()
-    check_processes(run, processes.count)
-    processes.check_agree(run, device, [data_dir, clients_dir, *references.values()])
+    if processes.count > 1:
+        check_processes(run, processes.count)
+        places = [data_dir, clients_dir, *references.values()]
+        processes.check_agree(run, device, places)
     first_threshold = read_first_threshold(run, references)
 
     def load() -> Federation:
@@ -198,7 +200,7 @@ class _Training:
         if not self.composition.allows(1):
             limit, *_ = (
                 sum_.budget.epsilon
-                for sum_ in self.config.sums()
+                for sum_ in self.config.all_sums
                 if sum_.budget is not None
             )
             raise BenchError(

@@ -116,7 +116,7 @@ def has_owners(held: Any) -> bool:
 
 def read_first_threshold(run: Run, references: Mapping[str, Path]) -> float | None:
     """Return the first threshold that a rule reads from another run, or None."""
-    for rule in (spec.clipping for spec in run.sums()):
+    for rule in (spec.clipping for spec in run.all_sums):
         if isinstance(rule, ReferenceRule):
             name = rule.reference_file
             path = reference(references, name, run.references[name].folder)

@@ -22,20 +22,20 @@ Row = dict[str, Any]
 """A row of history.csv."""
 
 
-def server_columns(run: Run, server: Mechanism, unit: str) -> list[str]:
+def server_columns(server: Mechanism, unit: str, *, is_private: bool) -> list[str]:
     """Return the columns that `server_row` fills in addition to the common ones.
 
     Args:
-        run: the run.
         server: mechanism of the server's sum.
         unit: unit of the clients' work, "clients" or "records".
+        is_private: whether the run claims privacy.
     """
     columns = list[str]()
     if server.spec.noise is not None:
         columns += server.spec.noise.public_columns
     if server.groups is not None:
         columns += GROUP_THRESHOLDS
-    if not run.private and unit != "records":
+    if not is_private and unit != "records":
         columns += NORMS
     return columns
 

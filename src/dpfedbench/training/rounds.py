@@ -95,7 +95,7 @@ class Rounds:
         unaccounted += getattr(self.held, "unaccounted_releases", ())
         self.composition = Composition(
             claims=run.counted_claims,
-            sums=run.sums(),
+            sums=run.all_sums,
             unaccounted_releases=tuple(dict.fromkeys(unaccounted)),
             unaccounted_units=unaccounted_units(run),
         )
@@ -132,7 +132,9 @@ class Rounds:
         self._step_state = self.step.begin(self.shared.select(self.theta))
         self.step.receive_layout(self._step_state, self.shared)
         self.columns = [*self.measures.columns, *run.client_update.columns(run)]
-        self.columns += history.server_columns(run, self.sums.own, self.clients.unit)
+        self.columns += history.server_columns(
+            self.sums.own, self.clients.unit, is_private=run.private
+        )
 
     def round(self, index: int) -> tuple[Row, int]:
         """Run one round; return its row of the history and its clients or records.

@@ -67,7 +67,7 @@ class ServerSums:
         spec = dataclasses.replace(
             run.server_sum,
             denominator=plan.denominator * clients.contributions_per_client,
-            groups=self._shared.groups(setup.groups_of(run.server_sum)),
+            groups=self._shared.groups(setup.groups_of(run.server_sum.clipping)),
         )
         rule = spec.clipping
         if first_threshold is not None and rule is not None and rule.threshold is None:
@@ -78,7 +78,7 @@ class ServerSums:
             dataclasses.replace(
                 spec,
                 denominator=float(run.clients.count),
-                groups=self._shared.groups(setup.groups_of(spec)),
+                groups=self._shared.groups(setup.groups_of(spec.clipping)),
             )
             for spec in run.further_sums
         ]
@@ -151,9 +151,9 @@ class ServerSums:
 
     def _dimension_of(self, spec: SumSpec) -> int:
         """Return the number of coordinates of a sum."""
-        if not self._in_shapes:
+        if spec.shape is None or not self._in_shapes:
             return self._shared.count
-        return spec.dimension_of(self._shared.count)
+        return math.prod(spec.shape)
 
     def _coordinates(self, spec: SumSpec, message: torch.Tensor) -> torch.Tensor:
         """Return the coordinates of messages [n, d] that a sum adds up."""

@@ -47,7 +47,8 @@ class BudgetPlan:
             (`CoordinateGroups.claimed_ratio`); empty: 1.
 
     Attributes:
-        noise_multiplier, beside: as above, with the calibrated values.
+        multipliers: z of each sum of the next round, calibrated: `multiplier`, then
+            those of `beside`.
         lots_allowed: largest number of releases within the budget; training stops
             before the next.
 
@@ -97,7 +98,7 @@ class BudgetPlan:
             proven = _divide_by_ratios(configured, self._ratios)
         else:
             proven = _share_noise(total, _divide_by_ratios(multipliers, self._ratios))
-        self.noise_multiplier, *self.beside = proven
+        self.multipliers: list[float] = proven
         self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
@@ -105,11 +106,6 @@ class BudgetPlan:
             self.lots_allowed = rounds_allowed(
                 budget.profile, sampler, together, *limits, **self._options
             )
-
-    @property
-    def multipliers(self) -> list[float]:
-        """z of each sum of the next round, in the order of the sums."""
-        return [self.noise_multiplier, *self.beside]
 
     def _counted_multipliers(self, profile: str) -> list[float]:
         """Return the multipliers of a round's releases that a profile counts."""
@@ -229,8 +225,8 @@ class DecayingBudgetPlan(BudgetPlan):
         claim = claims.get(sampler["kind"])
         self._orders, self._is_proven = orders_of(budget.profile, claim)
         if self._is_proven and decay < 1 and math.isfinite(self._limit):
-            gradients = [self.noise_multiplier] * (1 + extra)
-            z = joint_multiplier(gradients + self.beside)
+            gradients = self.multipliers[:1] * extra
+            z = joint_multiplier(gradients + self.multipliers)
             self._orders = filter_order(
                 z,
                 sampler["rate"],
@@ -257,7 +253,7 @@ class DecayingBudgetPlan(BudgetPlan):
         releases of the clipping rule.
         """
         if is_proven:
-            multipliers = [self.noise_multiplier] * self._extra + self.multipliers
+            multipliers = self.multipliers[:1] * self._extra + self.multipliers
         else:
             multipliers = self._counted_multipliers("claimed")
         z = joint_or_only(multipliers)
@@ -310,11 +306,11 @@ class DecayingBudgetPlan(BudgetPlan):
         latest = latest[-self._patience - 1 :]
         falls = [later < earlier for earlier, later in itertools.pairwise(latest)]
         if len(falls) == self._patience and all(falls):
-            self.noise_multiplier *= self._decay
+            self.multipliers[0] *= self._decay
 
     def state(self) -> dict[str, Any]:
         return {
-            "noise_multiplier": self.noise_multiplier,
+            "noise_multiplier": self.multipliers[0],
             "lots": self._lots,
             "losses": list(self._losses),
             "seen": self._seen,
@@ -323,7 +319,7 @@ class DecayingBudgetPlan(BudgetPlan):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.noise_multiplier = state["noise_multiplier"]
+        self.multipliers[0] = state["noise_multiplier"]
         self._lots = state["lots"]
         self._losses = list(state["losses"])
         self._seen = state["seen"]

@@ -53,23 +53,20 @@ class Read(Protocol):
 One = TypeVar("One", bound=Read)
 
 
-def part_of(event: Read) -> str:
-    """Return the part of the records that a sum reads; "": all of every unit.
+def check_part(event: Read) -> None:
+    """Refuse a sum that names a part of the records but protects clients.
 
     Sums read disjoint parts only where they declare them: names say nothing.
 
     Raises:
-        DpsumError: a sum that protects clients names a part.
+        DpsumError: names the sum and the part.
     """
-    if not event.part:
-        return ""
     if event.unit != RECORD:
         raise DpsumError(
             f"{event.name} protects {event.unit}s, but reads a part of the records"
             f" ({event.part}): parts are of records, and a {event.unit} counts with all"
             " its records; leave the part out, or let the sum protect records"
         )
-    return event.part
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
@@ -109,7 +106,9 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     """
     parts: dict[str, list[One]] = {}
     for event in events:
-        parts.setdefault(part_of(event), []).append(event)
+        if event.part:
+            check_part(event)
+        parts.setdefault(event.part or "", []).append(event)
     if "" in parts and len(parts) > 1:
         named_part = next(part for part in parts if part)
         raise DpsumError(

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from dpfedbench.config.rules import Rule, check_rules
+from dpfedbench.config.rules import Rule, check_rules, rules_of
 from dpfedbench.errors import BenchError
 
 RUN = types.SimpleNamespace(cohort=20)
@@ -25,21 +25,26 @@ class Even(Sized):
     rules = (Rule(lambda part, run: part.size % 2, "size {part.size} is odd"),)
 
 
+def check_parts(*parts: object) -> None:
+    rows = [(part, rule) for part in parts for rule in rules_of(type(part))]
+    check_rules(rows, RUN)
+
+
 def test_rule_that_holds_accepts_the_run() -> None:
-    check_rules([Sized(20), Even(20)], RUN)
+    check_parts(Sized(20), Even(20))
 
 
 def test_broken_rule_refuses_with_values_of_part_run_and_fault() -> None:
     message = r"^size is 23, 3 above the cohort \(20\): write \{size: 1\}$"
     with pytest.raises(BenchError, match=message):
-        check_rules([Sized(23)], RUN)
+        check_parts(Sized(23))
 
 
 def test_class_keeps_the_rules_of_its_bases_and_they_come_first() -> None:
     with pytest.raises(BenchError, match=r"^size is 23"):
-        check_rules([Even(23)], RUN)
+        check_parts(Even(23))
     with pytest.raises(BenchError, match=r"^size 19 is odd$"):
-        check_rules([Even(19)], RUN)
+        check_parts(Even(19))
 
 
 def test_class_with_a_check_that_nothing_calls_is_refused() -> None:
@@ -48,4 +53,4 @@ def test_class_with_a_check_that_nothing_calls_is_refused() -> None:
             raise AssertionError
 
     with pytest.raises(BenchError, match="Checked defines check, which nothing calls"):
-        check_rules([Checked(1)], RUN)
+        check_parts(Checked(1))

@@ -2,9 +2,10 @@
 
 import pytest
 
+from dpfedbench.config.rules import check_rules
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import BudgetSettings
-from dpfedbench.parts.compatibility import check_part
+from dpfedbench.parts.compatibility import library_rules
 from dpsum.accounting.budget_plans import DecayingBudgetPlan
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.correlated_noise import Factorised
@@ -57,7 +58,7 @@ def test_noise_refuses_samplers_without_an_analysis(noise, kind, message):
     run = make_config({"method": "dp-agr"}, {"participation": kind})
     message = f"^participation.kind is {kind}, but {message}"
     with pytest.raises(BenchError, match=message):
-        check_part(run, noise)
+        check_rules([(noise, rule) for rule in library_rules(type(noise))], run)
 
 
 def test_decaying_noise_decays_after_three_decreases_in_a_row():
@@ -75,7 +76,7 @@ def test_decaying_noise_decays_after_three_decreases_in_a_row():
     multipliers = []
     for loss in (9, 8, 7, 6, 5, 5, 4, 3, 2, 2.5, 2, 1, 0.5):
         budget.observe(float(loss))
-        multipliers.append(budget.noise_multiplier)
+        multipliers.append(budget.multipliers[0])
     z = 2.0
     expected = [*[z] * 4, *[z * 0.9] * 4, *[z * 0.81] * 4, z * 0.729]
     assert multipliers == pytest.approx(expected)

@@ -81,7 +81,7 @@ def test_decaying_noise_shares_a_filter_with_a_second_sum():
         spent += cost(z, order)
         count += 1
         z *= 0.8
-        plan.noise_multiplier = z
+        plan.multipliers[0] = z
     assert 1 < count < 200
     assert spent <= divergence(order) < spent + cost(z, order)
 
@@ -103,7 +103,7 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     mechanism = rounds_of(config, silos, tmp_path / "again").clients.mechanism
     plan = mechanism.composition.plan_of(mechanism.spec.name)
     for multiplier in multipliers:
-        plan.noise_multiplier = multiplier
+        plan.multipliers[0] = multiplier
         plan.charge(1)
     assert not plan.allows(len(ledger) + 1)
 

@@ -162,7 +162,7 @@ def create_mechanisms(
         spec = dataclasses.replace(
             specs[name],
             stream_indices=("round", "client", "step"),
-            groups=setup.groups_of(specs[name]),
+            groups=setup.groups_of(specs[name].clipping),
         )
         mechanisms[name] = setup.create_mechanism(
             spec, participation=sampler, dimension=setup.net.dimension
