@@ -44,6 +44,18 @@ def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any
     return values
 
 
+def test_overlaid_merges_mappings_and_leaves_the_files_as_they_are() -> None:
+    base = {"run": {"noise": {"multiplier": 1.0}, "seeds": [0, 1]}}
+    file = {"run": {"noise": {"kind": "fixed"}, "seeds": [2]}, "only": "toy"}
+    group = {"only": {"name": "toy"}}
+    assert overlaid(base, file, group) == {
+        "run": {"noise": {"multiplier": 1.0, "kind": "fixed"}, "seeds": [2]},
+        "only": {"name": "toy"},
+    }
+    assert base == {"run": {"noise": {"multiplier": 1.0}, "seeds": [0, 1]}}
+    assert file["run"] == {"noise": {"kind": "fixed"}, "seeds": [2]}
+
+
 @functools.cache
 def planned(preset: str | None = None) -> Plan:
     """Return the plan of a shipped configuration. It is made once for all tests."""

@@ -217,6 +217,8 @@ def read_value(key: Key, value: Any) -> Any:
         PydanticCustomError: an unknown kind, or an unknown key of a part.
         pydantic.ValidationError: a fault within a part.
     """
+    if not key.bases:
+        return convert(key.annotation, value)
     if is_section(type(value)):
         return value
     if not any(map(is_part, key.bases)):
@@ -273,20 +275,30 @@ def convert(annotation: Any, value: Any) -> Any:
     Raises:
         PydanticCustomError: a truth value at a key that accepts none.
     """
+    if value is None or type(value) in (int, float):
+        return value
     options, literals = _options(annotation)
+    if isinstance(value, str):
+        return _convert_text(options, literals, value)
     if isinstance(value, (list, tuple, Mapping)):
         return _convert_items(options, value)
-    if value == "null" and NoneType in options:
-        return None
-    if isinstance(value, str) and value not in literals.values():
-        if _EXPONENT.fullmatch(value) and int in options and str not in options:
-            return float(value)
-        return literals.get(value, value)
     if isinstance(value, bool) and not {bool, Any} & set(options):
         if literals:
             return "on" if value else "off"  # YAML reads both as truth values
         raise PydanticCustomError("truth_value", "expected no truth value")
     return value
+
+
+def _convert_text(
+    options: Sequence[Any], literals: Mapping[str, Any], value: str
+) -> Any:
+    """Return the value that a text stands for, as `convert` does."""
+    if value == "null" and NoneType in options:
+        return None
+    is_number = int in options and str not in options and value not in literals
+    if is_number and _EXPONENT.fullmatch(value):
+        return float(value)
+    return literals.get(value, value)
 
 
 def _convert_items(

@@ -583,12 +583,16 @@ def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
     """
     whole: dict[str, Any] = {}
     for file in files:
-        for key, value in file.items():
-            lower = whole.get(key)
-            if isinstance(value, Mapping):
-                whole[key] = overlaid(
-                    lower if isinstance(lower, Mapping) else {}, value
-                )
-            else:
-                whole[key] = value
+        _lay_file(whole, file)
     return whole
+
+
+def _lay_file(whole: dict[str, Any], file: Mapping[str, Any]) -> None:
+    """Lay a file over the merged files before it, whose mappings are changed."""
+    for key, value in file.items():
+        if not isinstance(value, Mapping):
+            whole[key] = value
+            continue
+        if not isinstance(whole.get(key), dict):
+            whole[key] = {}
+        _lay_file(whole[key], value)

@@ -21,9 +21,18 @@ from dpfedbench.config.merge import (
     merge,
     set_key,
 )
-from dpfedbench.config.part import Settings, kind_of, kinds_of, setting
+from dpfedbench.config.part import (
+    Section,
+    Settings,
+    kind_of,
+    kinds_of,
+    setting,
+    states,
+)
 from dpfedbench.config.schema import convert, fields_of, keys_of, members
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.reference import MedianOfRun
+from dpsum.clipping import Constant
 from tests.dpfedbench.config.family import Rule, SharedRule
 from tests.dpfedbench.config.family.rules import Moving, Odd, Still
 
@@ -262,6 +271,23 @@ def test_keep_declared_leaves_out_whole_parts_alone() -> None:
     assert keep_declared(OnlyStill, wrong) == wrong
     with pytest.raises(KeyFault, match=r"unknown key run\.rule\.window"):
         lay(OnlyStill, {"rule": STILL}, keep_declared(OnlyStill, wrong), "run")
+
+
+def test_states_finds_methods_of_a_class_and_of_its_bases() -> None:
+    class Loud(Section):
+        def notices(self, run: object) -> tuple[str, ...]:
+            return ("listen",)
+
+    class Louder(Loud):
+        pass
+
+    assert states(Loud, "notices")
+    assert states(Louder, "notices")
+    assert not states(Louder, "breaches")
+    assert not states(Section, "notices")
+    # Classes of dpsum extend no section.
+    assert states(MedianOfRun, "references")
+    assert not states(Constant, "references")
 
 
 def test_leaves_and_set_key_are_inverse() -> None:

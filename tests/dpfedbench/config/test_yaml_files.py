@@ -68,8 +68,11 @@ def test_yaml_file_may_have_a_byte_order_mark_and_windows_line_ends(tmp_path):
         ("a: 1\nb: 2\na: 3\n", "line 3: the key a is already in line 1"),
         ("a:\n\tb: 1\n", "is not YAML: .*line 2"),
         ("", "expected keys at its top level"),
+        ("a:\n  - {b: 1,\n     b: 2}\n", "line 3: the key b is already in line 2"),
+        ("a: 1\nb: 010\nc: 3\nc: 4\n", "line 4: the key c is already in line 3"),
+        ("a: &group\n  b: *group\n", "is not YAML: found unconstructable recursive"),
     ],
-    ids=["key twice", "tab", "empty"],
+    ids=["key twice", "tab", "empty", "inner key twice", "two faults", "recursive"],
 )
 def test_yaml_file_with_a_fault_is_refused_in_one_line(tmp_path, text, message):
     path = tmp_path / "own.yaml"
