@@ -82,13 +82,13 @@ def check_arguments() -> None:
 
 def _nodes_of(root: yaml.Node | None) -> Iterator[yaml.Node]:
     """Yield the nodes of a composed document in its order, each of them once."""
-    seen = set[yaml.Node]()
+    visited = set[yaml.Node]()
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
         if isinstance(node, yaml.MappingNode):
             waiting += [item for pair in reversed(node.value) for item in pair[::-1]]

@@ -85,8 +85,8 @@ def train(
     processes = processes or Processes()
     if processes.count > 1:
         check_processes(run, processes.count)
-        places = [data_dir, clients_dir, *references.values()]
-        processes.check_agree(run, device, places)
+        paths = [data_dir, clients_dir, *references.values()]
+        processes.check_agree(run, device, paths)
     first_threshold = read_first_threshold(run, references)
 
     def load() -> Federation:
