@@ -96,6 +96,31 @@ def test_check_raises_no_alarm_for_a_right_training(name, seed, tmp_path):
     assert "one record" in report["paragraph"]
 
 
+def test_check_takes_a_claim_from_the_accountant_itself(tmp_path):
+    """Opacus's imdb.py asks the accountant, and not the engine, for its epsilon."""
+    text = (RIGHT / "plain.py").read_text(encoding="utf-8")
+    assert "engine.get_epsilon(1e-5)" in text
+    script = tmp_path / "train.py"
+    script.write_text(
+        text.replace("engine.get_epsilon(1e-5)", "engine.accountant.get_epsilon(3e-6)")
+    )
+    report = check_script(script, tmp_path)
+    assert report["delta"] == {"value": 3e-6, "from": "the script"}
+    (claim,) = report["claims"]
+    printed = (tmp_path / "output.txt").read_text(encoding="utf-8")
+    assert printed == f"epsilon {claim['epsilon']:.2f}\n"
+
+
+def test_check_takes_no_claim_from_a_calibration(tmp_path):
+    """The one claim of a targeted training is its target, until it asks for epsilon."""
+    text = (RIGHT / "target_epsilon.py").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if "engine.get_epsilon" not in line]
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(lines) + "\n")
+    report = check_script(script, tmp_path)
+    assert [claim["epsilon"] for claim in report["claims"]] == [4.0]
+
+
 def test_check_finds_nothing_watched_in_a_right_loop_of_torch(tmp_path):
     report = check_script(PITFALLS / "torch" / "no_watch.py", tmp_path)
     assert report["verdict"] == "nothing watched"

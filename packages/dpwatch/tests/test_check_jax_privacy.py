@@ -96,6 +96,31 @@ batches ="""
     assert "was computed under jax.jit" in report["why"]
 
 
+CALIBRATION = """
+from jax_privacy.accounting import accountants, analysis, calibrate
+
+values = dict(
+    target_epsilon=2.0,
+    accountant=analysis.DpsgdTrainingAccountant(
+        dp_accountant_config=accountants.RdpAccountantConfig()
+    ),
+    num_samples=200,
+    target_delta=1e-5,
+)
+print(calibrate.calibrate_noise_multiplier(batch_sizes=20, num_updates=3, **values))
+"""
+
+
+def test_check_takes_one_claim_from_a_calibration_of_jax_privacy(tmp_path):
+    """The accountant is asked at each step of the search; its result alone counts."""
+    text = (PITFALLS / "jax" / "right.py").read_text(encoding="utf-8")
+    script = tmp_path / "calibrated.py"
+    script.write_text(text.partition("gaussian =")[0] + CALIBRATION)
+    (claim,) = check_jax(script)["claims"]
+    assert claim["epsilon"] == pytest.approx(2.0, abs=0.05)
+    assert claim["delta"] == 1e-5
+
+
 def test_check_changes_no_bit_of_a_jax_privacy_training(tmp_path):
     script = tmp_path / "train.py"
     text = (PITFALLS / "jax" / "right.py").read_text(encoding="utf-8")

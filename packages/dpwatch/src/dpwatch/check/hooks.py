@@ -42,6 +42,7 @@ HOOKS = {
     "flwr.server.strategy.dp_adaptive_clipping": "flower_hooks",
     "flwr.server.strategy.dpfedavg_fixed": "flower_hooks",
     "flwr.server.strategy.dpfedavg_adaptive": "flower_hooks",
+    "jax_privacy.accounting.calibrate": "jax_hooks",
     "jax_privacy.batch_selection": "jax_hooks",
     "jax_privacy.clipping": "jax_hooks",
     "jax_privacy.noise_addition": "jax_hooks",

@@ -35,6 +35,7 @@ def install(module: ModuleType, session: Session) -> None:
     """Put hooks into one of the modules of `hooks.HOOKS`."""
     loop = _loop_of(session)
     {
+        "jax_privacy.accounting.calibrate": _hook_training_calibrations,
         "jax_privacy.batch_selection": _hook_selections,
         "jax_privacy.clipping": _hook_clipping,
         "jax_privacy.noise_addition": _hook_privatizers,
@@ -370,6 +371,49 @@ def _hook_calibration(module: Any, loop: _Loop) -> None:
         return parameter
 
     module.calibrate_dp_mechanism = calibrated
+
+
+_CALIBRATED = {
+    "calibrate_num_updates": "num_updates",
+    "calibrate_noise_multiplier": "noise_multipliers",
+    "calibrate_batch_size": "batch_sizes",
+}
+"""Calibrations of jax_privacy's training accountants, and what each returns."""
+
+
+def _hook_training_calibrations(module: Any, loop: _Loop) -> None:
+    for name, calibrated in _CALIBRATED.items():
+        _hook_training_calibration(module, name, calibrated, loop)
+
+
+def _hook_training_calibration(
+    module: Any, name: str, calibrated: str, loop: _Loop
+) -> None:
+    """Take the epsilon of the calibrated training as the claim, and none on the way."""
+    calibrate = getattr(module, name)
+
+    def claim(arguments: Mapping[str, Any], value: Any) -> None:
+        values = {**arguments, calibrated: value}
+        parameters = module.analysis.DpParams(
+            noise_multipliers=values["noise_multipliers"],
+            batch_size=values["batch_sizes"],
+            num_samples=values["num_samples"],
+            delta=values["target_delta"],
+            examples_per_user=values.get("examples_per_user"),
+            cycle_length=values.get("cycle_length"),
+            truncated_batch_size=values.get("truncated_batch_size"),
+        )
+        # The hook in the accountant that it asks takes the claim.
+        values["accountant"].compute_epsilon(values["num_updates"], parameters)
+
+    @functools.wraps(calibrate)
+    def watched(**arguments: Any) -> Any:
+        with loop.calibration():
+            value = calibrate(**arguments)
+        loop.session.attempt(_LIBRARY, claim, arguments, value)
+        return value
+
+    setattr(module, name, watched)
 
 
 def _hook_accountants(module: ModuleType, loop: _Loop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -18,13 +19,22 @@ def install(module: ModuleType, session: Session) -> None:
     engine = module.PrivacyEngine
     make_private = engine.make_private
     make_private_with_epsilon = engine.make_private_with_epsilon
-    get_epsilon = engine.get_epsilon
+    accountants: weakref.WeakSet[Any] = weakref.WeakSet()
+    hooked: set[type] = set()
+
+    def hook_accountant(engine: Any) -> None:
+        accountant = engine.accountant
+        accountants.add(accountant)
+        if type(accountant) not in hooked:
+            hooked.add(type(accountant))
+            _take_claims(type(accountant), accountants, session)
 
     @functools.wraps(make_private)
     def watched(self: Any, **options: Any) -> Any:
         model = options.get("module")
         copies: list[Any] = []
         session.attempt("opacus", _copy, model, copies)
+        session.attempt("opacus", hook_accountant, self)
         result = make_private(self, **options)
         session.attempt("opacus", _begin, session, self, result)
         if copies:
@@ -39,15 +49,30 @@ def install(module: ModuleType, session: Session) -> None:
             session.claim("opacus", epsilon, delta)
         return make_private_with_epsilon(self, **options)
 
-    @functools.wraps(get_epsilon)
-    def claimed(self: Any, delta: float, **options: Any) -> float:
-        epsilon = float(get_epsilon(self, delta, **options))
-        session.claim("opacus", epsilon, delta)
-        return epsilon
-
     engine.make_private = watched
     engine.make_private_with_epsilon = targeted
-    engine.get_epsilon = claimed
+
+
+def _take_claims(kind: Any, accountants: Any, session: Session) -> None:
+    """Take what the accountants of engines answer as claims of the script.
+
+    Accountants by which Opacus calibrates the noise are others.
+
+    Args:
+        kind: class of an accountant.
+        accountants: the engines' accountants.
+        session: takes the claims.
+    """
+    get_epsilon = kind.get_epsilon
+
+    @functools.wraps(get_epsilon)
+    def claimed(self: Any, delta: float, *args: Any, **options: Any) -> Any:
+        epsilon = get_epsilon(self, delta, *args, **options)
+        if self in accountants:
+            session.claim("opacus", float(epsilon), delta)
+        return epsilon
+
+    kind.get_epsilon = claimed
 
 
 def _begin(session: Session, engine: Any, result: Any) -> None:
