@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+import dpsum
 from dpsum.accounting import analyses
 from dpsum.accounting.profiles import Entry
 
@@ -211,6 +212,7 @@ def _neighbours(account: StatedAccount, proven: Entry) -> str:
             f" If the {unit} is replaced by any other (replace-one adjacency), epsilon"
             f" is at most {high}."
         )
+    text += f" A person with several {unit}s has less protection."
     for size, entry in account.groups.items():
         high = rounded_outwards(entry.epsilon_high, up=True)
         text += f" For {size} {unit}s at once, epsilon is at most {high}."
@@ -266,7 +268,10 @@ def _accounting(account: StatedAccount, proven: Entry | None) -> str:
             text += f", with a noise multiplier of {account.noise_multiplier:.4g}"
         text += ". "
     if proven is not None and not math.isinf(proven.epsilon_high):
-        text += f"The accountant assumes: {proven.explanation}."
+        text += (
+            f"The accountant, of dpsum {dpsum.__version__}, assumes:"
+            f" {proven.explanation}."
+        )
     return text.strip()
 
 

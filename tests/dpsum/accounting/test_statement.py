@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import dpsum
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.profiles import Entry
 from dpsum.accounting.statement import rounded_outwards, statement_parts
@@ -70,9 +71,12 @@ def test_statement_has_all_parts_of_a_ledger():
     neighbours = parts["Unit and neighbours"]
     assert "one client is replaced by zero" in neighbours
     assert "(replace-one adjacency), epsilon is at most 4.887" in neighbours
+    assert "A person with several clients has less protection." in neighbours
     assert "Nobody" not in parts["Observer"]
     assert "with 8 clients it is 8e-06 times" in parts["Delta"]
-    assert "one-pass (clients 8, cohort 2" in parts["Sampler and accountant"]
+    accounting = parts["Sampler and accountant"]
+    assert "one-pass (clients 8, cohort 2" in accounting
+    assert f"The accountant, of dpsum {dpsum.__version__}, assumes: " in accounting
     assert "not of tuning" in parts["Tuning"]
     assert result.statement() == " ".join(parts.values())
 
