@@ -32,7 +32,7 @@ def test_libraries_page_follows_from_the_committed_rows() -> None:
     page = (ROOT / "docs/libraries.md").read_text(encoding="utf-8")
     listing = TABLE["listing"](TABLE["read_rows"](paths))
     assert page == listing.markdown("snakemake --cores all libraries")
-    assert len(recorded()) == 14
+    assert len(recorded()) == 16
 
 
 def test_proven_epsilon_of_known_rounds_is_that_of_a_gaussian() -> None:
@@ -51,6 +51,20 @@ def test_proven_epsilon_of_known_rounds_is_that_of_a_gaussian() -> None:
     assert single["proven"] == pytest.approx(1.0, abs=1e-3)
 
 
+def test_nvflare_epsilons_follow_from_its_documented_split() -> None:
+    """Of 510 coordinates 51 are uploaded; 0.1 is split as 1 to 102^(2/3).
+
+    Each round claims 0.1 and 0.1 for each uploaded value. All 510 answers of the
+    selection may be above the threshold, ten times as many as its budget is for.
+    """
+    row = recorded()["NVFlare, SVTPrivacy"]
+    threshold = 0.1 / (1 + 102 ** (2 / 3))
+    query = 0.1 - threshold
+    assert row["claimed"] == pytest.approx(3 * (0.1 + 51 * 0.1), rel=1e-12)
+    expected = 3 * (threshold + 10 * query + 5.1)
+    assert row["proven"] == pytest.approx(expected, rel=1e-12)
+
+
 def test_recorded_claims_and_audits_agree_with_the_proven_epsilon() -> None:
     """An audit's bound is wrong at most once in twenty, and none of these is. A claim
     is called right where it covers the proven epsilon.
@@ -64,12 +78,15 @@ def test_recorded_claims_and_audits_agree_with_the_proven_epsilon() -> None:
 
 def test_every_row_names_the_adjacency_of_its_epsilons() -> None:
     """Local privacy replaces an update by any other; all other rows are for zero-out.
+    NVFlare's filters are local too.
     No library is called right for a private number of units.
     """
     for title, row in recorded().items():
-        is_local = "LocalDpMod" in title
+        is_local = "LocalDpMod" in title or title.startswith("NVFlare")
         assert row["adjacency"] == ("replace-one" if is_local else "zero-out"), title
         claimed_for = "zero-out" if is_local else "add-or-remove"
+        if title.startswith("NVFlare"):
+            claimed_for = "replace-one"
         if row["claimed"] is None:
             claimed_for = ""
         assert row["claimed_adjacency"] == claimed_for, title
