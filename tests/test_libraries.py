@@ -6,7 +6,9 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import dp_accounting
 import pytest
+from dp_accounting.pld import PLDAccountant
 
 from dploss.gaussian import gaussian_epsilon
 
@@ -32,7 +34,7 @@ def test_libraries_page_follows_from_the_committed_rows() -> None:
     page = (ROOT / "docs/libraries.md").read_text(encoding="utf-8")
     listing = TABLE["listing"](TABLE["read_rows"](paths))
     assert page == listing.markdown("snakemake --cores all libraries")
-    assert len(recorded()) == 16
+    assert len(recorded()) == 19
 
 
 def test_proven_epsilon_of_known_rounds_is_that_of_a_gaussian() -> None:
@@ -65,6 +67,25 @@ def test_nvflare_epsilons_follow_from_its_documented_split() -> None:
     assert row["proven"] == pytest.approx(expected, rel=1e-12)
 
 
+def test_jax_privacy_epsilons_are_those_of_its_batch_selections() -> None:
+    """100 rounds of z = 1: Poisson samples of one example in twenty, and one cycle of
+    balls in bins. dp_accounting's privacy loss distribution is the independent one.
+    """
+    rows = recorded()
+    poisson = rows["jax_privacy, CyclicPoissonSampling of one group, dpsgd_event"]
+    gaussian = dp_accounting.GaussianDpEvent(1.0)
+    sampled = dp_accounting.PoissonSampledDpEvent(0.05, gaussian)
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(sampled, 100)
+    epsilon = accountant.get_epsilon(1e-5)
+    assert poisson["claimed"] == pytest.approx(epsilon, rel=1e-3)
+    assert poisson["proven"] == pytest.approx(epsilon, rel=1e-3)
+    bins = rows["jax_privacy, BallsInBinsSampling, one cycle"]
+    assert bins["claimed"] is None
+    # Less than in one round that is known.
+    assert bins["proven"] < gaussian_epsilon(1.0, 1e-5)
+
+
 def test_recorded_claims_and_audits_agree_with_the_proven_epsilon() -> None:
     """An audit's bound is wrong at most once in twenty, and none of these is. A claim
     is called right where it covers the proven epsilon.
@@ -78,15 +99,18 @@ def test_recorded_claims_and_audits_agree_with_the_proven_epsilon() -> None:
 
 def test_every_row_names_the_adjacency_of_its_epsilons() -> None:
     """Local privacy replaces an update by any other; all other rows are for zero-out.
-    NVFlare's filters are local too.
+    NVFlare's filters are local too. jax_privacy's plans claim for zero-out, and its event
+    of fixed batches for replace-one.
     No library is called right for a private number of units.
     """
     for title, row in recorded().items():
         is_local = "LocalDpMod" in title or title.startswith("NVFlare")
         assert row["adjacency"] == ("replace-one" if is_local else "zero-out"), title
         claimed_for = "zero-out" if is_local else "add-or-remove"
-        if title.startswith("NVFlare"):
+        if title.startswith("NVFlare") or "FixedBatchSampling" in title:
             claimed_for = "replace-one"
+        if "dpsgd_event" in title and "Fixed" not in title:
+            claimed_for = "zero-out"
         if row["claimed"] is None:
             claimed_for = ""
         assert row["claimed_adjacency"] == claimed_for, title

@@ -60,14 +60,16 @@ def make_row(
         units is public.
     """
     account = watched.account(delta, units_public=True)
+    claimed_adjacency = watched.claimed_adjacency
     if "claimed" in account.profiles:
         claimed = account.profiles["claimed"].epsilon_high
+        claimed_adjacency = account.profiles["claimed"].adjacency
     proven = account.profiles[profile].epsilon_high
     return {
         "what": what,
         "source": source,
         "claimed": claimed,
-        "claimed_adjacency": "" if claimed is None else watched.claimed_adjacency,
+        "claimed_adjacency": "" if claimed is None else claimed_adjacency,
         "proven": proven if math.isfinite(proven) else None,
         "adjacency": account.profiles[profile].adjacency,
         "audited": watched.audit(delta, calls=CALLS).epsilon if audit else None,
