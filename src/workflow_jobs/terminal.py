@@ -17,12 +17,13 @@ import logging
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
@@ -340,8 +341,25 @@ def install(logger: logging.Logger, stream: TextIO) -> TerminalHandler | None:
             logger.removeHandler(inner)
             logger.addHandler(handler)
             os.environ[QUIET] = "yes"
+            _print_one_line_of_interrupts(stream)
             return handler
     return None
+
+
+def _print_one_line_of_interrupts(stream: TextIO) -> None:
+    """Print one line if the user interrupts this process before it executes jobs.
+
+    Snakemake does not catch the interrupt then.
+    """
+    default = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            print(_STOPPED, file=stream)
+        else:
+            default(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 class ImportantLines(io.TextIOBase):

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import sys
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -105,6 +106,23 @@ def test_terminal_ends_with_one_line_when_the_user_stops_the_workflow():
     workflow.log(logging.ERROR, "Error in rule train", event=LogEvent.JOB_ERROR)
     workflow.log(logging.INFO, "Complete log(s): x.log")
     assert workflow.lines == ["stopped; the same command continues"]
+
+
+def test_interrupt_before_the_first_job_prints_one_line(monkeypatch):
+    """As during the plan, where Snakemake does not catch it."""
+    others = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: others.append(error))
+    monkeypatch.setenv(terminal.QUIET, "")
+    logger = logging.Logger("planning")
+    inner = logging.StreamHandler()
+    inner.name = "DefaultStreamHandler"
+    logger.addHandler(inner)
+    screen = Screen(is_terminal=True)
+    assert terminal.install(logger, screen) is not None
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert screen.getvalue() == "stopped; the same command continues\n"
+    sys.excepthook(ValueError, ValueError("a fault"), None)
+    assert [error[0] for error in others] == [ValueError]
 
 
 @pytest.mark.parametrize("width", [80, 120])
