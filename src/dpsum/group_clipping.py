@@ -287,7 +287,6 @@ class GroupedSum(PrivateSum):
         )
         self.groups = groups
         self.thresholds = groups.thresholds(thresholds)
-        self._limit = self.thresholds
         self.noise_stds = tuple(
             self._reach * std
             for std in groups.noise_stds(self.thresholds, noise_multiplier)
@@ -311,6 +310,10 @@ class GroupedSum(PrivateSum):
     def new_norms(self, count: int) -> Any:
         """Return an empty array for the groups' norms, float64 [count, groups]."""
         return np.empty((count, self.groups.count))
+
+    @property
+    def _limit(self) -> Any:  # type: ignore[override]
+        return self.thresholds
 
     @property
     def deviations(self) -> Any:

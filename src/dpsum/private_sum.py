@@ -335,7 +335,6 @@ class PrivateSum(_Sum):
         check_range("the clipping threshold", threshold)
         check_range("noise.multiplier", noise_multiplier)
         self.threshold = float(threshold)
-        self._limit = self.threshold
         self.noise_multiplier = float(noise_multiplier)
         self._reach = {"zero-out": 1.0, "replace-one": 2.0}[adjacency]
         check_range("the deviation of the noise", self.noise_std)
@@ -349,6 +348,10 @@ class PrivateSum(_Sum):
     def noise_std(self) -> float:
         """Standard deviation of the noise on each coordinate."""
         return self.noise_multiplier * self.sensitivity
+
+    @property
+    def _limit(self) -> float:  # type: ignore[override]
+        return self.threshold
 
     def _noised(self, total: np.ndarray, standard: Any) -> np.ndarray:
         return np.asarray(total + self.noise_std * standard)
