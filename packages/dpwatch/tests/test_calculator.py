@@ -97,14 +97,16 @@ def test_gaps_are_those_of_opposite_corners():
     assert math.isnan(widest_gaps(ends)["between"])
 
 
-def test_no_position_on_the_page_has_a_wider_gap_than_it_states(data):
+def test_page_says_how_far_the_ends_at_its_points_are_apart(data, tab):
     ends = table_of(data, "poisson", 3, 3, 2, 4)
-    stated = data["gaps"]
-    for rate, rounds, delta, z in np.ndindex(2, 2, 1, 3):
-        low = ends[rate, rounds, delta + 1, z + 1, 0]
-        high = ends[rate + 1, rounds + 1, delta, z, 1]
-        if low >= 0.5 and high <= 10:
-            assert high / low <= stated["between"] * 1.005
+    low, high = ends[..., 0], ends[..., 1]
+    shown = (low > 0) & np.isfinite(high)
+    widest = (high[shown] / low[shown]).max()
+    text = tab.locator("#about").inner_text()
+    assert f"at most a factor of {widest:.3g} at the points" in text
+    # The neighbours of this coarse grid are too far apart for a factor between them.
+    assert data["gaps"]["between"] is None
+    assert "between them" not in text
 
 
 @pytest.mark.parametrize(
