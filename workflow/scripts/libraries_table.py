@@ -27,7 +27,7 @@ NOTES = (
         " accountants of the tutorial or example that it names. Data and models are"
         " small random stand-ins, on which no ε depends. NVFlare has no adapter: what is"
         " proven of its filters is by hand, from their source; 2.9.0 has no Gaussian"
-        " filter."
+        " filter. The settings of jax_privacy's and NVFlare's rows are our own."
     ),
     (
         "The claimed ε is what the library's own accountant says. The proven ε is the"

@@ -9,6 +9,7 @@ function `main`, or its module, has at the end.
 """
 
 import hashlib
+import importlib.util
 import os
 import random
 import runpy
@@ -80,7 +81,7 @@ def _seed() -> None:
         return new_generator(SEED if seed is None else seed)
 
     np.random.default_rng = default_rng
-    if "torch" in _installed():
+    if _has_torch():
         import torch
 
         torch.manual_seed(SEED)
@@ -88,7 +89,7 @@ def _seed() -> None:
 
 def _hash_steps(digest: Digest) -> None:
     """Add all parameters after each step of a torch optimiser."""
-    if "torch" not in _installed():
+    if not _has_torch():
         return
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -99,10 +100,9 @@ def _hash_steps(digest: Digest) -> None:
     register_optimizer_step_post_hook(add)
 
 
-def _installed() -> set[str]:
-    from importlib.util import find_spec
-
-    return {name for name in ("torch",) if find_spec(name) is not None}
+def _has_torch() -> bool:
+    """Return whether torch is installed, without importing it."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _at_return_of_main(script: str, digest: Digest) -> Any:

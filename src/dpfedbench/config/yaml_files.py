@@ -91,7 +91,8 @@ def _nodes_of(root: yaml.Node | None) -> Iterator[yaml.Node]:
         visited.add(node)
         yield node
         if isinstance(node, yaml.MappingNode):
-            waiting += [item for pair in reversed(node.value) for item in pair[::-1]]
+            for key, value in reversed(node.value):
+                waiting += [value, key]
         elif isinstance(node, yaml.SequenceNode):
             waiting += reversed(node.value)
 

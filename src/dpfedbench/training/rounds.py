@@ -133,7 +133,7 @@ class Rounds:
         self.step.receive_layout(self._step_state, self.shared)
         self.columns = [*self.measures.columns, *run.client_update.columns(run)]
         self.columns += history.server_columns(
-            self.sums.own, self.clients.unit, is_private=run.private
+            self.sums.model_sum, self.clients.unit, is_private=run.private
         )
 
     def round(self, index: int) -> tuple[Row, int]:
@@ -150,7 +150,9 @@ class Rounds:
         row = self.clients.row()
         if row is None:
             clients = self.plan.denominator if self.run.private else len(cohort)
-            row = history.server_row(self.run, totals[0], released.own, clients, losses)
+            row = history.server_row(
+                self.run, totals[0], released.model_sum, clients, losses
+            )
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client_update.kind)
         self._make_step(released, index)
@@ -204,15 +206,15 @@ class Rounds:
 
     def _make_step(self, released: Released, index: int) -> None:
         """Move the shared coordinates of the model by the releases of a round."""
-        own = self.sums.own
-        sums = {own.spec.name: released.own}
+        model_sum = self.sums.model_sum
+        sums = {model_sum.spec.name: released.model_sum}
         for name, further in released.further.items():
             sums[name] = torch.from_numpy(further)
         self.step.set_noise_deviation(
-            self._step_state, released.deviation / own.denominator
+            self._step_state, released.deviation / model_sum.denominator
         )
         releases = RoundReleases(
-            mean=self.step.mean(released.own, own.denominator),
+            mean=self.step.mean(released.model_sum, model_sum.denominator),
             sums=sums,
             index=index,
             rounds=self.planned,
@@ -251,7 +253,7 @@ class Rounds:
     def _work(self, cohort: np.ndarray) -> int:
         """Return the number of clients or records of a round, if it is public."""
         work = self.clients.work(cohort)
-        if work is None and self.sums.own.spec.private:
+        if work is None and self.sums.model_sum.spec.private:
             return int(self.plan.denominator)
         return len(cohort) if work is None else work
 

@@ -25,18 +25,18 @@ class Released:
     """What the server's sums release in a round, not divided.
 
     Attributes:
-        own: release of the server's own sum, float64 [d].
+        model_sum: release of the sum that moves the model, float64 [d].
         further: releases of the further sums, float64, in the shapes of their sums.
-        deviation: standard deviation of the noise in `own`, of each coordinate.
+        deviation: standard deviation of the noise in `model_sum`, of each coordinate.
     """
 
-    own: torch.Tensor
+    model_sum: torch.Tensor
     further: Mapping[str, np.ndarray]
     deviation: Any
 
 
 class ServerSums:
-    """The server's own sum, which moves the model, and further sums of the same cohorts.
+    """The sum that moves the model, and further sums of the same cohorts.
 
     Args:
         setup: the run, its shared coordinates and its clients' data.
@@ -48,7 +48,7 @@ class ServerSums:
             coordinates of the audit's model.
 
     Attributes:
-        own: mechanism of the server's own sum.
+        model_sum: mechanism of the sum that moves the model.
     """
 
     def __init__(
@@ -74,16 +74,18 @@ class ServerSums:
             spec = spec.with_first_threshold(first_threshold)
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
-        further = [
+        further_specs = [
             dataclasses.replace(
-                spec,
+                further,
                 denominator=float(run.clients.count),
-                groups=self._shared.groups(setup.groups_of(spec.clipping)),
+                groups=self._shared.groups(setup.groups_of(further.clipping)),
             )
-            for spec in run.further_sums
+            for further in run.further_sums
         ]
-        spec, *further = mechanisms.composition.calibrate([spec, *further], plan)
-        self.own = mechanisms.create_calibrated(
+        spec, *further_specs = mechanisms.composition.calibrate(
+            [spec, *further_specs], plan
+        )
+        self.model_sum = mechanisms.create_calibrated(
             spec,
             participation=plan,
             dimension=self._dimension_of(spec),
@@ -91,17 +93,17 @@ class ServerSums:
         )
         self._further = [
             mechanisms.create_calibrated(
-                spec, participation=plan, dimension=self._dimension_of(spec)
+                further, participation=plan, dimension=self._dimension_of(further)
             )
-            for spec in further
+            for further in further_specs
         ]
 
     @property
     def _mechanisms(self) -> list[Mechanism]:
-        return [self.own, *self._further]
+        return [self.model_sum, *self._further]
 
     def begin_round(self, index: int) -> list[Any]:
-        """Return an empty sum of each mechanism, the server's own first."""
+        """Return an empty sum of each mechanism, first that which moves the model."""
         return [mechanism.begin_round(index) for mechanism in self._mechanisms]
 
     def selected(self, stream: Stream, cohort_size: int) -> Iterator[Any]:
@@ -110,7 +112,7 @@ class ServerSums:
         Raises:
             BenchError: there are more contributions to a sum over clients than clients.
         """
-        spec = self.own.spec
+        spec = self.model_sum.spec
         one_each = spec.private and spec.unit == "client"
         rows = 0
         for contributions, losses in stream:
@@ -130,12 +132,13 @@ class ServerSums:
 
     def release(self, totals: Sequence[Any]) -> Released:
         """Release the sums of a round, in the order of `begin_round`."""
-        own = torch.from_numpy(self.own.release(totals[0]))
+        model_sum = torch.from_numpy(self.model_sum.release(totals[0]))
         further = {}
         for mechanism, total in zip(self._further, totals[1:], strict=True):
             released = mechanism.release(total)
             further[mechanism.spec.name] = self._shaped(mechanism.spec, released)
-        return Released(own=own, further=further, deviation=totals[0].deviation)
+        deviation = totals[0].deviation
+        return Released(model_sum=model_sum, further=further, deviation=deviation)
 
     def further_means(self, released: Released) -> list[np.ndarray]:
         """Return the further releases over the number of all clients.

@@ -21,7 +21,7 @@ def begin_sum():
     """Begin a sum of automatically clipped contributions of seven coordinates."""
     return conftest.fixed_rounds(
         make_config(AUTOMATIC), np.ones((48, 7))
-    ).sums.own.begin_round(0)
+    ).sums.model_sum.begin_round(0)
 
 
 def test_automatic_divides_a_contribution_by_its_norm_and_gamma():

@@ -124,7 +124,7 @@ def test_ledger_has_every_release_within_tasks(
 ):
     rounds, theta = make_rounds(overlay, TWO_STEPS)
     assert len(contributions(rounds, theta)) == 3 * rows
-    assert rounds.sums.own.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
+    assert rounds.sums.model_sum.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     assert ledger_in(tmp_path) == [line for line, _, _ in rounds.log]
     assert {line.name: line.sampler["steps"] for line, _, _ in rounds.log} == steps
     for line, releases, _ in rounds.log:

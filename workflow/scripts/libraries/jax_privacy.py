@@ -29,6 +29,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
 
     data = np.random.default_rng(0).normal(size=(EXAMPLES, 20)).astype(np.float32)
     rate = BATCH / EXAMPLES
+    settings = f"{EXAMPLES} examples, {ROUNDS} rounds, z = {NOISE:g}"
 
     def loss(weights: Any, rows: Any) -> Any:
         return jnp.mean((rows @ weights - 1.0) ** 2)
@@ -57,7 +58,6 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
             total = watched.clipped(weights, data[indices])
             noisy, state = watched.privatizer.update(total, state)
             weights = weights - 0.001 * noisy
-        settings = f"{EXAMPLES} examples, {ROUNDS} rounds, z = {NOISE:g}"
         return {
             "watched": watched,
             "delta": DELTA,
@@ -79,6 +79,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     yield run(
         batch_selection.FixedBatchSampling(batch_size=BATCH, iterations=ROUNDS),
         what="FixedBatchSampling without replacement, fixed_dpsgd_event",
+        source=f"{settings}, batches of {BATCH}",
         event=accounting.fixed_dpsgd_event(
             NOISE / 2, ROUNDS, dataset_size=EXAMPLES, batch_size=BATCH
         ),
@@ -95,7 +96,7 @@ def runs(folder: Path) -> Iterator[dict[str, Any]]:
     yield run(
         batch_selection.BallsInBinsSampling(iterations=ROUNDS, cycle_length=ROUNDS),
         what="BallsInBinsSampling, one cycle",
-        source=f"{EXAMPLES} examples, {ROUNDS} rounds, z = {NOISE:g}, one cycle",
+        source=f"{settings}, one cycle",
         why=(
             "No event of jax_privacy claims an ε for it; its experimental part"
             " estimates one by Monte Carlo."

@@ -36,7 +36,7 @@ import json
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +267,25 @@ def widest_gaps(ends: np.ndarray) -> dict[str, float]:
     }
 
 
+def describe_gaps(gaps: Mapping[str, float]) -> str:
+    """Return the sentences about the factors of `widest_gaps`, without those that are
+    NaN.
+    """
+    text = ""
+    if not math.isnan(gaps["at_points"]):
+        text += (
+            "With Poisson sampling the ends differ by at most a factor of"
+            f" {gaps['at_points']:.3g} at the points."
+        )
+    if not math.isnan(gaps["between"]):
+        text += (
+            f" Where ε is {USUAL_EPSILONS[0]:g} to {USUAL_EPSILONS[1]:g} they differ"
+            f" between points by at most {gaps['between']:.3g}, in the median by"
+            f" {gaps['usual_between']:.3g}."
+        )
+    return text.strip()
+
+
 def _base64(codes: Sequence[int]) -> str:
     """Return 16-bit codes in little-endian order as base64."""
     return base64.b64encode(np.array(codes, dtype="<u2").tobytes()).decode()
@@ -311,11 +330,7 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         "infinite": INFINITE,
         "least_epsilon": LEAST_EPSILON,
         "largest_epsilon": LARGEST_EPSILON,
-        "usual_epsilons": USUAL_EPSILONS,
-        "gaps": {
-            name: None if math.isnan(factor) else float(f"{factor:.3g}")
-            for name, factor in widest_gaps(poisson_ends).items()
-        },
+        "gaps": describe_gaps(widest_gaps(poisson_ends)),
         "tables": tables,
     }
 

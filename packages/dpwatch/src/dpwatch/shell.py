@@ -34,12 +34,7 @@ from dpsum.ledger import Release, check_same_mechanism, read_ledger
 from dpsum.progress import Progress
 from dpwatch import export
 from dpwatch.audit.anything import Audited, audited
-from dpwatch.calculator import (
-    USUAL_EPSILONS,
-    Grid,
-    calculator_page,
-    compute_tables,
-)
+from dpwatch.calculator import Grid, calculator_page, compute_tables
 from dpwatch.check.command import check as run_checked
 from dpwatch.check.command import default_settings
 from dpwatch.check.report import NOTHING_WATCHED, PROVEN, lines_of
@@ -286,14 +281,7 @@ def calculator(given: argparse.Namespace) -> int:
     _write(given.output, calculator_page(data))
     numbers = {key: data[key] for key in ("size", "seconds", "processes", "gaps")}
     line = f"{given.output}: {data['size']:,} points in {data['seconds']:g} s"
-    gaps = data["gaps"]
-    widths = (
-        f"Poisson sampling: ends differ by a factor of at most {gaps['at_points']} at"
-        f" points; between points of at most {gaps['between']}, in the median"
-        f" {gaps['usual_between']}, where epsilon is {USUAL_EPSILONS[0]:g} to"
-        f" {USUAL_EPSILONS[1]:g}"
-    )
-    _show(given, numbers, [line, widths])
+    _show(given, numbers, [line, data["gaps"]])
     return 0
 
 
