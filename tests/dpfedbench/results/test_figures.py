@@ -10,7 +10,7 @@ import pytest
 
 from dpfedbench.papers import METHODS
 from dpfedbench.results import figures
-from dpfedbench.results.curves import account_points
+from dpfedbench.results.curves import account_points, sweep_points
 from dpfedbench.results.summary import read_rows
 from dploss.gaussian import gaussian_delta
 from dpsum.accounting.calibration import epsilon_after
@@ -36,6 +36,15 @@ def test_sweep_draws_the_cells_accuracies_and_intervals(described, results, publ
     points = measured_points(drawn)[["value", "low", "high", "x"]]
     expected = rows[["accuracy", "accuracy_low", "accuracy_high", "x"]]
     np.testing.assert_array_equal(points.astype(float), expected.astype(float))
+
+
+def test_interval_of_a_sweep_ends_at_0_and_100_percent(described, results):
+    item = described("figure4a")
+    rows = read_rows(results, item.cells)
+    points = sweep_points(item, rows.assign(accuracy_low=-3.8, accuracy_high=104.0))
+    assert len(points) == len(rows)
+    assert set(points["low"]) == {0.0}
+    assert set(points["high"]) == {100.0}
 
 
 def test_published_points_are_comparable_on_the_papers_data_alone(
