@@ -9,20 +9,33 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from dpkernels import Conv4Shape
-from dpkernels.conv4_passes import Conv4Passes
 from tests.calls import ROOT, call_snakemake, copy_checkout
 from tests.pages import DOCS, code_blocks, read_page, rows_of
 from tests.shipped import without_others
+from tests.workflow.conftest import planned_rules
 
 PAGES = ("your-data-and-model.md", "your-method.md")
+COMPILE = """
+import numpy as np
+from dpkernels import Conv4Shape
+from dpkernels.conv4_passes import Conv4Passes
+Conv4Passes(Conv4Shape((28, 28, 1), 8, 5, "batch"), 5, np.float32)
+"""
+"""Program that compiles kernels, for which jobs would wait side by side."""
+PLANNED_RUNS = [
+    *[("dp-agr", "stripes")] * 2,
+    ("dp-anil", "stripes"),
+    ("dp-fedavgm", "shapes"),
+    *[("dp-fl", "shapes")] * 3,
+]
+"""Method and data set of the pages' runs, at the sizes below."""
 READS_RUNS = "load_runs"
 """Call of the program that tests/test_fedrep_page.py runs."""
 # Sizes that are laid over those of the pages. The folder of pictures replaces
@@ -107,18 +120,38 @@ def test_readme_links_every_page_of_docs() -> None:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the working tree, with compiled kernels: tests beside this one wait for them
-    and do not compile too.
-    """
-    Conv4Passes(Conv4Shape((28, 28, 1), 8, 5, "batch"), 5, np.float32)
+    """Copy the working tree."""
     copy = tmp_path_factory.mktemp("docs") / "copy"
     copy_checkout(copy)
     return copy
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A copy with the pages' files and data.
+
+    Attributes:
+        folder: the copy.
+        environment: variables of the pages' commands.
+        arguments: one call of Snakemake that makes the targets of all pages. It takes
+            seconds to start.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    arguments: list[str]
+
+    def call(self, *options: str) -> subprocess.CompletedProcess[str]:
+        done = call_snakemake(
+            *self.arguments, *options, folder=self.folder, **self.environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+
 @pytest.fixture(scope="module")
-def followed(copied: Path) -> Iterator[Path]:
-    """Follow all pages in the copy, block by block.
+def prepared(copied: Path) -> Iterator[Prepared]:
+    """Write the files of all pages and run their programs in the copy, block by block.
 
     The pages add files, and change no file that the copy had.
     """
@@ -142,17 +175,23 @@ def followed(copied: Path) -> Iterator[Path]:
                 subprocess.run(command, cwd=copied, env=environment, check=True)
             elif block.language == "bash":
                 targets += targets_of(block.text)
-    # Snakemake takes seconds to start, so one call makes the targets of all pages.
     (copied / "results").mkdir()
     tiny = copied / "results" / "tiny.yaml"
     tiny.write_text(without_others(TINY), encoding="utf-8")
-    command = [*dict.fromkeys(targets), "--configfile", str(tiny)]
-    done = call_snakemake(*command, folder=copied, **environment)
-    assert done.returncode == 0, done.stderr
-    yield copied
+    arguments = [*dict.fromkeys(targets), "--configfile", str(tiny)]
+    yield Prepared(copied, environment, arguments)
     after = digests(copied)
     assert set(after) - set(before) == new_files
     assert {name: after[name] for name in before} == before
+
+
+@pytest.fixture(scope="module")
+def followed(prepared: Prepared) -> Path:
+    """Make the targets of all pages; return the folder."""
+    command = [sys.executable, "-c", COMPILE]
+    subprocess.run(command, env=prepared.environment, check=True)
+    prepared.call()
+    return prepared.folder
 
 
 def targets_of(commands: str) -> list[str]:
@@ -182,6 +221,19 @@ def run_of(copy: Path, method: str) -> tuple[list[dict[str, Any]], Any]:
     return [json.loads(line) for line in lines], config
 
 
+def test_pages_plan_all_their_runs(prepared: Prepared) -> None:
+    """The parts, models and data sets of the pages are found and fit together."""
+    output = prepared.call("--dry-run", "--config", "terminal=snakemake").stdout
+    jobs = planned_rules(output)
+    pattern = r"wildcards: method=([\w-]+), dataset=(\w+)"
+    trainings = [
+        re.search(pattern, text).groups() for rule, text in jobs if rule == "train"
+    ]
+    assert sorted(trainings) == PLANNED_RUNS
+
+
+# Faster than this test and the following ones: test_pages_plan_all_their_runs.
+@pytest.mark.slow
 def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
     """Poisson cohorts of 4 of 10 clients in 4 rounds, at z = 1.
 
@@ -200,6 +252,7 @@ def test_page_of_a_method_fills_its_table_and_figure(followed: Path) -> None:
     assert (followed / "results/figures/dp-fedavgm/figure1.png").is_file()
 
 
+@pytest.mark.slow
 def test_page_of_a_data_set_fills_the_tables_of_a_folder_and_a_reader(
     followed: Path,
 ) -> None:
@@ -214,6 +267,7 @@ def test_page_of_a_data_set_fills_the_tables_of_a_folder_and_a_reader(
     assert splits == {"train": 24, "validation": 6, "test": 6}
 
 
+@pytest.mark.slow
 def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
     """A client is in one of ten Gaussian releases at z = 1: epsilon at delta = 1e-6 is
     4.89, whatever the parts.
@@ -228,6 +282,7 @@ def test_page_of_a_part_runs_its_parts(followed: Path) -> None:
     assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
 
 
+@pytest.mark.slow
 def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) -> None:
     rows = [
         *table_of(followed, "resnet9/letters"),
@@ -242,6 +297,7 @@ def test_page_of_a_model_fills_tables_of_clients_and_of_records(followed: Path) 
     assert sorted(kinds) == ["cnn", "module", "resnet9"]
 
 
+@pytest.mark.slow
 def test_pages_are_audited_below_the_proven_epsilon(followed: Path) -> None:
     """One of twenty bounds at 95 % is a little above the proven epsilon; a fifth above
     it is a leak.

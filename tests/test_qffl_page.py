@@ -1,5 +1,7 @@
 """docs/your-method.md: DP-q-FFL in two files outside the repository."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ import dpfedbench
 from tests.calls import ROOT, call_snakemake
 from tests.pages import files_of_page
 from tests.test_fedrep_page import draw_pictures
+from tests.workflow.conftest import planned_rules
 
 FILES = files_of_page("your-method.md")
 SMALL = r"""
@@ -44,22 +47,44 @@ def test_recipe_is_short() -> None:
 
 
 @pytest.fixture(scope="module")
-def row(tmp_path_factory: pytest.TempPathFactory) -> pd.Series:
-    """Follow the page in a folder outside the repository, on small pictures."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the page's files in a folder outside the repository, and small pictures."""
     folder = tmp_path_factory.mktemp("qffl")
     draw_pictures(folder / "pictures")
     for name in ("qffl.py", "qffl.yaml"):
         (folder / name).write_text(FILES[name], encoding="utf-8")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
+    return folder
+
+
+def call(folder: Path, *options: str) -> str:
+    """Make the page's call; return what it prints."""
     files = ["--configfile", "qffl.yaml", "small.yaml"]
-    options = ["--snakefile", str(ROOT / "Snakefile"), "q_ffl", *files]
-    done = call_snakemake(*options, folder=folder, DPFEDBENCH_DATA=str(folder))
+    words = ["--snakefile", str(ROOT / "Snakefile"), "q_ffl", *files]
+    words += ["--config", "terminal=snakemake"]
+    done = call_snakemake(*words, *options, folder=folder, DPFEDBENCH_DATA=str(folder))
     assert done.returncode == 0, done.stderr
-    runs = dpfedbench.load_runs(folder / "results")
+    return done.stdout
+
+
+def test_page_plans_its_run(written: Path) -> None:
+    jobs = planned_rules(call(written, "--dry-run"))
+    methods = [text for rule, text in jobs if rule == "train"]
+    assert any("method=dp-q-ffl, dataset=pictures" in text for text in methods)
+
+
+@pytest.fixture(scope="module")
+def row(written: Path) -> pd.Series:
+    """Make the page's call; return the row of its run."""
+    call(written)
+    runs = dpfedbench.load_runs(written / "results")
     (index,) = runs.index[runs.method == "dp-q-ffl"]
     return runs.loc[index]
 
 
+# Faster: test_page_plans_its_run, the page of test_fedrep_page.py, and the server's
+# parts of tests/dpfedbench/training/test_shapes_of_sums.py.
+@pytest.mark.slow
 def test_row_keeps_the_budget_and_its_audit_is_below(row: pd.Series) -> None:
     assert (row["unit"], row["client_origin"]) == ("client", "owner")
     assert row["clients.count"] == 10

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,6 +17,7 @@ from dpfedbench.verification import compare
 from tests.calls import call_snakemake
 from tests.pages import code_blocks, rows_of
 from tests.shipped import without_others
+from tests.workflow.conftest import planned_rules
 
 # Laid over the page's sizes, for its recipe for pictures with the real preset.
 TINY = """
@@ -35,9 +37,24 @@ experiments:
 """
 
 
+class Recipe(NamedTuple):
+    """A folder with the page's files, and its call of Snakemake."""
+
+    folder: Path
+    environment: dict[str, str]
+    arguments: list[str]
+
+    def call(self, *options: str) -> subprocess.CompletedProcess[str]:
+        done = call_snakemake(
+            *self.arguments, *options, folder=self.folder, **self.environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Follow the page in a folder outside the repository; return the results."""
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """Write the page's files and pictures in a folder outside the repository."""
     folder = tmp_path_factory.mktemp("recipes")
     environment = {"DPFEDBENCH_DATA": str(folder)}
     for block in code_blocks("recipes.md"):
@@ -50,13 +67,30 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             subprocess.run(command, env=os.environ | environment, check=True)
     (folder / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
     given = "run mine.yaml --preset real --configfile tiny.yaml"
+    given += " --config terminal=snakemake"
     options = snakemake_words(given.split())
     targets = ["all", "results/real/export/mine/noise.pdf"]
-    done = call_snakemake(*options, *targets, folder=folder, **environment)
-    assert done.returncode == 0, done.stderr
-    return folder / "results" / "real"
+    return Recipe(folder, environment, [*options, *targets])
 
 
+@pytest.fixture(scope="module")
+def followed(recipe: Recipe) -> Path:
+    """Make the call; return the results."""
+    recipe.call()
+    return recipe.folder / "results" / "real"
+
+
+def test_recipe_plans_its_own_runs_alone(recipe: Recipe) -> None:
+    """4 configurations and one seed, with random weights or by DP-AGR."""
+    jobs = planned_rules(recipe.call("--dry-run").stdout)
+    trainings = [text for rule, text in jobs if rule == "train"]
+    pattern = r"wildcards: method=([\w-]+), dataset=(\w+)"
+    runs = [re.search(pattern, text).groups() for text in trainings]
+    assert sorted(runs) == [("dp-agr", "pictures")] * 3 + [("random", "pictures")]
+
+
+# Faster than this test and the following ones: test_recipe_plans_its_own_runs_alone.
+@pytest.mark.slow
 def test_recipe_for_pictures_fills_its_table(followed: Path) -> None:
     """One pass at z = 1: a client is in one Gaussian release, whose epsilon at
     delta = 1e-6 is 4.89.
@@ -70,6 +104,7 @@ def test_recipe_for_pictures_fills_its_table(followed: Path) -> None:
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 10}
 
 
+@pytest.mark.slow
 def test_recipe_for_a_sweep_has_the_proven_epsilon_as_x(followed: Path) -> None:
     low, high = rows_of(followed / "figures" / "mine" / "noise.csv")
     for row in (low, high):
@@ -79,12 +114,14 @@ def test_recipe_for_a_sweep_has_the_proven_epsilon_as_x(followed: Path) -> None:
     assert round(float(high["x"]), 2) == 4.89
 
 
+@pytest.mark.slow
 def test_recipe_for_a_given_epsilon_calibrates_the_noise(followed: Path) -> None:
     (row,) = rows_of(followed / "figures" / "mine" / "calibrated.csv")
     assert float(row["x"]) == 8
     assert 7.9 < float(row["epsilon_proven"]) <= 8.0
 
 
+@pytest.mark.slow
 def test_recipe_target_has_its_privacy_table_and_page(followed: Path) -> None:
     table = rows_of(followed / "tables" / "mine" / "privacy.csv")
     assert {row["paper"] for row in table} == {"mine"}
@@ -95,6 +132,7 @@ def test_recipe_target_has_its_privacy_table_and_page(followed: Path) -> None:
         assert 0 <= float(row["epsilon_audited"]) <= limit
 
 
+@pytest.mark.slow
 def test_recipe_makes_page_frames_and_archive_of_it_alone(followed: Path) -> None:
     """No job of another paper has run: the frame has every run that exists, and its runs
     are those of the file: 4 configurations and one seed.

@@ -315,6 +315,9 @@ experiments:
 """
 
 
+# Faster: test_plugin_edit_of_a_file_or_of_its_imports_makes_another_run, and the page
+# of tests/test_fedrep_page.py.
+@pytest.mark.slow
 def test_workflow_runs_plugins_and_an_edit_runs_them_again(
     snakemake: CallSnakemake, tmp_path: Path
 ) -> None:

@@ -32,6 +32,8 @@ def test_verify_names_damaged_files_of_a_part_of_a_folder(snakemake, tmp_path):
     assert summary.startswith("verify: 1 of 2 files and accounts in results have a")
 
 
+# Faster: the tests of tests/dpfedbench/test_cost.py.
+@pytest.mark.slow
 def test_cost_prints_the_work_before_a_run(snakemake, tmp_path, drawn):
     """MAML's clients and DP-AGR's do the same kind of work."""
     (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")

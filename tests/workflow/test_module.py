@@ -9,6 +9,7 @@ from dpfedbench import command
 from tests.calls import ROOT, call_snakemake, copy_checkout
 from tests.pages import rows_of
 from tests.shipped import without_others
+from tests.workflow.conftest import planned_rules
 
 SNAKEFILE = str(ROOT / "Snakefile")
 SMOKE = str(ROOT / "config" / "presets" / "smoke.yaml")
@@ -80,14 +81,39 @@ def call_from_git(folder, host, *words):
     return call_snakemake(*words, folder=folder, **git, **variables)
 
 
-def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
+def write_snakefile(folder):
+    """Write a Snakefile that takes the workflow as a module, and its configuration."""
+    (folder / "Snakefile").write_text(MAIN, encoding="utf-8")
+    (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+
+
+def check_tag(folder, host):
+    """Check that the sources come from the tag's commit; return its Snakefile."""
+    repository = host / "someone" / "dpfedbench"
+    tag = subprocess.check_output(["git", "rev-parse", "v1"], cwd=repository, text=True)
+    (snakefile,) = folder.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
+    assert snakefile.parent.name == tag.strip()
+    return snakefile
+
+
+def test_module_from_a_git_host_has_the_plan_of_its_tag(git_host, tmp_path):
+    write_snakefile(tmp_path)
+    done = call_from_git(tmp_path, git_host, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    rules = {rule for rule, _ in planned_rules(done.stdout + done.stderr)}
+    assert {"dpfedbench_prepare", "dpfedbench_meta_test", "mine"} <= rules
+    check_tag(tmp_path, git_host)
+
+
+# Faster: test_module_from_a_git_host_has_the_plan_of_its_tag.
+@pytest.mark.slow
+def test_module_from_a_git_host_has_scripts_and_library_of_its_tag(
     git_host, tmp_path, drawn
 ):
     """The Snakefile's configuration lies over that of the tag. A second call neither
     clones nor runs anything. No rule of the tag made the data set.
     """
-    (tmp_path / "Snakefile").write_text(MAIN, encoding="utf-8")
-    (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+    write_snakefile(tmp_path)
     triggers = ("--rerun-triggers", "mtime", "params", "input")
     done = call_from_git(tmp_path, git_host, *triggers)
     assert done.returncode == 0, done.stderr
@@ -101,10 +127,7 @@ def test_module_from_a_git_host_has_plan_scripts_and_library_of_its_tag(
     model = yaml.safe_load(defaults)["small"]["all"]["model"]
     own = {"kind": "conv4", "normalisation": "batch"}
     assert config["model"] == {**own, **model, "filters": 4}
-    repository = git_host / "someone" / "dpfedbench"
-    tag = subprocess.check_output(["git", "rev-parse", "v1"], cwd=repository, text=True)
-    (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
-    assert snakefile.parent.name == tag.strip()
+    snakefile = check_tag(tmp_path, git_host)
     compiled = snakefile.parent / "src" / "dpfedbench" / "evaluation" / "__pycache__"
     assert list(compiled.glob("features.*.pyc"))
     repeated = call_from_git(tmp_path, git_host, "--dry-run", *triggers)

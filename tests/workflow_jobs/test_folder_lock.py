@@ -66,7 +66,7 @@ def test_two_calls_in_one_new_folder_make_each_file_once(tmp_path: Path) -> None
     preset = ROOT / "config" / "presets" / "smoke.yaml"
     command = [sys.executable, "-m", "snakemake", "--cores", "1"]
     command += ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
-    command += ["--until", "configure", "--configfile", str(preset)]
+    command += ["dp_maml", "--until", "configure", "--configfile", str(preset)]
     command += ["--config", "terminal=snakemake"]
     pipe = subprocess.PIPE
     calls = [

@@ -225,7 +225,12 @@ def with_further_rounds(kind, count):
 
 @pytest.mark.parametrize(
     ("right", "count"),
-    [(dpsum.Poisson, 4), (dpsum.BallsAndBins, 2), (dpsum.OnePass, 2)],
+    [
+        (dpsum.Poisson, 4),
+        # Faster: Poisson samples.
+        pytest.param(dpsum.BallsAndBins, 2, marks=pytest.mark.slow),
+        pytest.param(dpsum.OnePass, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_audit_refutes_a_participation_that_draws_otherwise(right, count):
     """Both participations have the same description."""

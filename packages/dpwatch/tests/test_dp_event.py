@@ -41,7 +41,10 @@ SAMPLE = events.PoissonSampledDpEvent(0.03, GaussianDpEvent(0.8))
 FULL_BATCHES = events.SelfComposedDpEvent(GaussianDpEvent(4.0), 9)
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
+# Faster: the same trees of records.
+@pytest.mark.parametrize(
+    "unit", ["record", pytest.param("client", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("tree", "equivalent"),
     [

@@ -105,7 +105,12 @@ UNCLIPPED_SCAFFOLD = {
 }
 
 
-@pytest.mark.parametrize("private", [False, True], ids=["fedavg", "dp-scaffold"])
+# Faster: DP-SCAFFOLD's rounds.
+@pytest.mark.parametrize(
+    "private",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["fedavg", "dp-scaffold"],
+)
 def test_rounds_of_scaffold_are_those_of_autograd(private, start, silos):
     """Four rounds of Poisson cohorts of two clients in expectation: from the second on
     the control variates count.

@@ -27,7 +27,7 @@ from dpfedbench.data.images import (
     with_progress,
 )
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import datasets, decoded_image
+from dpfedbench.data.sources import decoded_image
 from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
@@ -40,6 +40,13 @@ else:
     PIL = Lazy("PIL")
     Image = Lazy("PIL.Image")
     ImageOps = Lazy("PIL.ImageOps")
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Endings of pictures' names: those of torchvision's ImageFolder.
+
+They are written out because the plan lists pictures, and torchvision takes seconds to
+import.
+"""
 
 
 class SplitClasses(Settings):
@@ -343,7 +350,7 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
         pictures = [
             path
             for path in data_files(root / name)
-            if path.name.lower().endswith(datasets.folder.IMG_EXTENSIONS)
+            if path.name.lower().endswith(ENDINGS)
         ]
         order = stream(1, f"image-split/{name}").permutation(len(pictures))
         files[name] = [pictures[index] for index in order[:images_per_class]]

@@ -121,7 +121,19 @@ def test_bound_without_canaries_is_zero(sampler):
     assert zeros.min() >= 87
 
 
-@pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
+# Faster: a sampler, and the rules of the threshold.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "poisson",
+        *RULES,
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in SAMPLERS
+            if name != "poisson"
+        ),
+    ],
+)
 def test_bound_on_correct_code_is_above_what_is_proven_as_rarely_as_stated(name):
     """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps,
     delta)-DP never, by its slack. Threshold rules change only C in the score: 20 seeds,

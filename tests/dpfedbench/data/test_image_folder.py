@@ -1,11 +1,14 @@
 """A folder of pictures as a data set: reading, splits, by-products and refusals."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from dpfedbench.data.image_folder import read
+from dpfedbench.data.image_folder import ENDINGS, read
 
 from .conftest import flat_picture, refusal, split_counts, write_files
 
@@ -114,3 +117,25 @@ def test_grey_pixels_of_more_than_8_bits_are_refused(tmp_path):
     for channels in (1, 3):
         message = refusal(read_pictures, tmp_path, channels=channels)
         assert "not of 8 bits" in message
+
+
+def test_pictures_end_as_those_of_torchvision():
+    assert ENDINGS == IMG_EXTENSIONS
+
+
+COUNT_PICTURES = """
+import sys
+from pathlib import Path
+from dpfedbench.data.image_folder import holds
+print(holds(Path(sys.argv[1]), folder="shapes", test_images=2))
+print([name for name in ("torch", "torchvision", "PIL") if name in sys.modules])
+"""
+
+
+def test_plan_counts_pictures_without_torch(tmp_path):
+    """A plan counts the pictures of each folder, and torchvision takes seconds."""
+    draw(tmp_path, THREE_EACH)
+    command = [sys.executable, "-c", COUNT_PICTURES, str(tmp_path)]
+    counts, heavy = subprocess.check_output(command, text=True).splitlines()
+    assert counts == "records 2/4"
+    assert heavy == "[]"

@@ -154,7 +154,10 @@ def with_rounds(config, rounds):
     return config.replace(participation=participation)
 
 
-@pytest.mark.parametrize("name", ["dp-agr", "dp-fnas"])
+# Faster: DP-FNAS.
+@pytest.mark.parametrize(
+    "name", [pytest.param("dp-agr", marks=pytest.mark.slow), "dp-fnas"]
+)
 def test_training_killed_at_random_moments_ends_with_the_same_bits(
     name, request, tmp_path
 ):

@@ -144,7 +144,8 @@ def test_account_of_sums_that_nobody_adds_up_has_one_observer():
 @pytest.mark.parametrize(
     "stages",
     [
-        ((1.0, 46, 0.05), (0.8, 100, 0.03)),
+        # Faster: the other two.
+        pytest.param(((1.0, 46, 0.05), (0.8, 100, 0.03)), marks=pytest.mark.slow),
         ((1.0, 46, 0.1),) * 2,
         ((2.0, 300, 0.02),) * 3,
     ],
