@@ -1,5 +1,7 @@
 """The targets `verify` and `cost`, as a user meets them."""
 
+import pytest
+
 from dpfedbench.files import write_text
 from tests.shipped import without_others
 from workflow_jobs.manifests import seal

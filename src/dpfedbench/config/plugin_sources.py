@@ -7,6 +7,7 @@ in the working folder, in that folder: an edited helper changes results as well.
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -82,7 +83,7 @@ def _imported(module: str, file: Path) -> Iterator[tuple[str, Path]]:
     depth = len(package.split(".")) if package else 0
     root = file.parents[depth]
     is_installed = root.name.endswith("-packages")
-    for name in _names_imported(file, package):
+    for name in _names_imported(file.read_bytes(), package):
         top = name.partition(".")[0]
         if top in PACKAGES or top in sys.stdlib_module_names:
             continue
@@ -94,13 +95,19 @@ def _imported(module: str, file: Path) -> Iterator[tuple[str, Path]]:
                 yield name, candidate
 
 
-def _names_imported(file: Path, package: str) -> Iterator[str]:
-    """Yield the dotted names that a file may import; some name no module."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+@functools.cache
+def _names_imported(source: bytes, package: str) -> list[str]:
+    """Return the dotted names that a file may import; some name no module.
+
+    Every rule asks for them, so that each text is parsed once.
+    """
+    names = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         if isinstance(node, ast.ImportFrom):
             relative = "." * node.level + (node.module or "")
             base = importlib.util.resolve_name(relative, package)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names.append(base)
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    return names
