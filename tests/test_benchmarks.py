@@ -37,6 +37,8 @@ def run_benchmark(name: str, options: str, folder: Path) -> str:
     return done.stdout
 
 
+# Faster: test_benchmark_of_a_run_trains_its_first_rounds.
+@pytest.mark.slow
 @pytest.mark.parametrize("device", MACHINES)
 def test_meta_gradient_benchmark_measures_chunks(device: str, folder: Path) -> None:
     options = f"--torch --device {device} --threads 1 --chunks 2 --cases 1 --pairs 1"

@@ -386,6 +386,8 @@ datasets:
 """
 
 
+# Faster: test_plugin_published_as_a_wheel_is_found_and_trained.
+@pytest.mark.slow
 def test_wheel_runs_its_workflow_with_its_package(wheel: Path, tmp_path: Path) -> None:
     """In an empty folder the wheel's files alone plan every job, and the script of a job
     imports the wheel's library, not that of a checkout.

@@ -295,6 +295,8 @@ def test_plugins_participation_is_one_draw_only_if_all_its_values_agree():
     assert first.partition("/")[0] == second.partition("/")[0]
 
 
+# Faster: test_sums_of_two_poisson_draws_are_two_sampled_releases.
+@pytest.mark.slow
 def test_lots_of_two_purposes_are_two_draws():
     lots = dpsum.PoissonLots(lot=1, rounds=1)
     values = {"clients": 1, "seed": 3, "steps": 1, "records": 10}

@@ -107,6 +107,9 @@ def test_second_call_of_a_finished_run_does_nothing(finished):
     assert planned(finished) == set()
 
 
+# Faster: test_page_so_far_names_the_missing_papers, of tests/dpfedbench/results, and the
+# tests above.
+@pytest.mark.slow
 def test_page_so_far_of_a_stopped_call_is_made_again(finished):
     """The page was finished once. Then a call makes the first page again and stops,
     although nothing has changed but the file of that page.

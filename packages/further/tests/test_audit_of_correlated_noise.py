@@ -196,6 +196,8 @@ def test_encoder_scaled_by_the_root_of_its_participations_is_right_for_ten_bands
 # Secret rounds
 
 
+# Faster: test_correct_correlated_noise_is_below_what_is_proven, where rounds are known.
+@pytest.mark.slow
 def test_correct_correlated_noise_of_secret_rounds_is_below_what_is_proven():
     """The bound is above it in one of twenty seeds at most, and else zero or below."""
     bound, proven = bound_and_proven(run_experiment(SECRET))

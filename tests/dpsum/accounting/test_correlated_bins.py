@@ -183,6 +183,9 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
     assert bracket == pytest.approx(expected, rel=1e-3)
 
 
+# Faster: the brackets of this file; mechanisms of the other samplers are calibrated by
+# the same code.
+@pytest.mark.slow
 def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees():
     weights = factorisations.scaled(np.linalg.inv(unit_encoder(8, 2)))
     ledger = []
