@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from dpfedbench.data.image_folder import ENDINGS, read
 
@@ -120,6 +119,8 @@ def test_grey_pixels_of_more_than_8_bits_are_refused(tmp_path):
 
 
 def test_pictures_end_as_those_of_torchvision():
+    from torchvision.datasets.folder import IMG_EXTENSIONS  # takes seconds
+
     assert ENDINGS == IMG_EXTENSIONS
 
 
