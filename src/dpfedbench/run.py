@@ -10,7 +10,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -30,7 +30,7 @@ from dpfedbench.config.part import (
     states,
 )
 from dpfedbench.config.plugin_sources import digest_classes
-from dpfedbench.config.rules import check_rules, rules_of
+from dpfedbench.config.rules import Rule, rules_of
 from dpfedbench.config.schema import fields_of, keys_of
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
@@ -448,6 +448,22 @@ class Run(Settings):
         """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
+
+
+def check_rules(rows: Iterable[tuple[Any, Rule]], run: Any) -> None:
+    """Refuse a run that breaks a rule of one of its parts.
+
+    Args:
+        rows: the parts, each with a rule.
+        run: the run.
+
+    Raises:
+        BenchError: the message of the first broken rule.
+    """
+    for part, rule in rows:
+        fault = rule.fault_of(part, run)
+        if fault:
+            raise BenchError(rule.message.format(part=part, run=run, fault=fault))
 
 
 _NONE: Any = object()

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench import plugins
 from dpfedbench.breaches import breach_of_coupled_records, breaches_of
-from dpfedbench.config.rules import Rule, check_rules
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
 from dpfedbench.networks import shares_all
+from dpfedbench.run import check_rules
 from dpsum.accounting.units import tells_rounds
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
