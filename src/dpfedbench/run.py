@@ -22,16 +22,15 @@ from dpfedbench.config.kinds import is_part, is_section, kind_of
 from dpfedbench.config.merge import lay
 from dpfedbench.config.messages import LOWER_CASE, nearest
 from dpfedbench.config.model_settings import ModelSettings
-from dpfedbench.config.part import (
-    Settings,
-    differing_values,
-    plain,
-    setting,
-    states,
-)
+from dpfedbench.config.part import Settings, setting, states
 from dpfedbench.config.plugin_sources import digest_classes
 from dpfedbench.config.rules import Rule, rules_of
-from dpfedbench.config.schema import fields_of, keys_of
+from dpfedbench.config.schema import (
+    differing_values,
+    fields_of,
+    keys_of,
+    plain,
+)
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
 from dpfedbench.errors import BenchError
