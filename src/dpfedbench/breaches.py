@@ -45,7 +45,7 @@ def unaccounted_releases(run: Run) -> tuple[str, ...]:
         for earlier in references_of_network(run).values()
         if not earlier.private
     ]
-    reasons += run.initial.without_account(run)
+    reasons += run.initial.without_account(run.dataset, run.references)
     return tuple(dict.fromkeys(reasons))
 
 

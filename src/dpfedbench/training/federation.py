@@ -77,7 +77,13 @@ class Federation:
             net=net,
             held=held,
             gradients=gradients,
-            weights=run.initial.weights(run, net, references or {}),
+            weights=run.initial.weights(
+                net,
+                seed=run.seed,
+                dataset=run.dataset,
+                references=run.references,
+                files=references or {},
+            ),
         )
         # Held-out records of a pre-training would be of other classes than the
         # meta-test.

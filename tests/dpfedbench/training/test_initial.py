@@ -86,7 +86,7 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
     start |= {"source": "drawings", "public": True}
     run = make_config({"initial": start})
     net = rounds_of(make_config(), federation, tmp_path / "net").net
-    weights = run.initial.weights(run, net, {})
+    weights = run.initial.weights(net)
     first = load_file(path)["member1/block1.weight"].ravel()[:9]
     assert np.array_equal(weights[:9], first)
     assert unaccounted_releases(run) == ()
@@ -113,7 +113,9 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     run = make_config(start, SHORT)
     weights = RandomInitial().weights
     monkeypatch.setattr(
-        type(run.initial), "weights", lambda self, *args: weights(*args)
+        type(run.initial),
+        "weights",
+        lambda self, *args, **options: weights(*args, **options),
     )
     monkeypatch.setattr(accounts, "ledger_before", lambda run, references: [])
     train(run, federation, tmp_path)
