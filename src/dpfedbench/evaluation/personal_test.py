@@ -23,7 +23,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
-from dpfedbench.networks import adapted_tensors
 from dpfedbench.run import Run
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def client_accuracies(
         lambda ids: held.gather_left_out(ids, per_class),
         np.array(numbers, int),
         purpose="personal-test",
-        adapted=adapted_tensors(run, net),
+        adapted=run.adapted_tensors(net),
         threads=threads,
     )
     return dict(zip(numbers, (100 * scores.accuracies).tolist(), strict=True))

@@ -17,7 +17,6 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.references import reference
-from dpfedbench.networks import computes_within_records, trained_net
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.run import Run
 
@@ -63,11 +62,11 @@ class Federation:
         outputs = run.task.ways
         if run.client_data == "records":
             outputs = len(held.dataset.class_names)
-        net = trained_net(run, held.dataset.image_shape, outputs, references)
+        net = run.trained_net(held.dataset.image_shape, outputs, references)
         net.check()
         net.words = getattr(held.dataset, "words", ())
         gradients = choose(net, device=device, enabled=kernels)
-        by_record = computes_within_records(run) or any(
+        by_record = run.computes_within_records or any(
             spec.unit == "record" for spec in run.private_sums
         )
         # Compiled passes exist for known networks only, and the settings checked those.

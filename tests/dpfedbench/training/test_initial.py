@@ -8,11 +8,10 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from safetensors.numpy import load_file
 
-from dpfedbench.breaches import unaccounted_releases
+from dpfedbench.breaches import notices_of, unaccounted_releases
 from dpfedbench.config.initial_weights import RandomInitial
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
-from dpfedbench.notices import notices_of
 from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
