@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.torch_sums import add_groups_on_device, add_to
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.training.agreement import check_agrees
+from dpfedbench.training.mechanisms import add_groups_on_device, add_to
 from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
 
 from .conftest import (
