@@ -224,10 +224,7 @@ def test_meta_test_scores_what_fine_tune_makes(dataset, net, theta, task):
 def test_fine_tune_moves_the_adapted_tensors_alone(net, theta, task):
     evaluation = make_config({"evaluation": NICHOL}).evaluation
     head_run = SimpleNamespace(
-        evaluation=evaluation,
-        trained=True,
-        pretrains=False,
-        client_update=SimpleNamespace(adapted=lambda net: net.head),
+        evaluation=evaluation, adapted_tensors=lambda net: net.head
     )
     moved = fine_tuned(head_run, net, theta, task).numpy() != theta
     size = sum(int(np.prod(net.shapes[name])) for name in net.head)
