@@ -30,6 +30,7 @@ from dpfedbench.config.schema import (
     fields_of,
     keys_of,
     plain,
+    value_fault,
 )
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
@@ -346,6 +347,23 @@ class Run(Settings):
         """Whether clients share all coordinates of the model with the server."""
         by_mask = type(self).shared_mask is not Run.shared_mask
         return not by_mask and self.shared in ("all", ("all",), ["all"])
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the run of the same settings with another seed.
+
+        It is not checked again: rules are about settings, and none reads the seed.
+
+        Raises:
+            BenchError: the seed is out of bounds.
+        """
+        fault = value_fault(Run, "seed", seed, "seed")
+        if fault:
+            raise BenchError(fault)
+        copied = self.model_copy(update={"seed": seed})
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]  # a computed value, which may depend on the seed
+        copied.__dict__["key"] = self.key
+        return copied
 
     def shared_mask(self, net: Any) -> np.ndarray | None:
         """Return the coordinates that clients share, bool [d]; None: all.

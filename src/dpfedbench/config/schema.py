@@ -91,8 +91,9 @@ class KeyedModel(pydantic.BaseModel):
             return values
         if not isinstance(values, Mapping):
             raise PydanticCustomError("no_group", "expected a group of keys")
+        known = cls.model_fields
         for key in values:
-            if key not in cls.model_fields:
+            if key not in known:
                 raise _unknown_key(cls, key)
         return values
 
@@ -434,10 +435,10 @@ def differing_values(section: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, field in fields_of(type(section)).items():
         value = getattr(section, key)
-        is_default = not field.is_required() and value == field.get_default(
-            call_default_factory=True
-        )
-        if key == tag or not is_default:
+        default = field.default
+        if field.default_factory is not None:
+            default = field.get_default(call_default_factory=True)
+        if key == tag or field.is_required() or value != default:
             is_inner = is_section(type(value))
             name = former_names.get(key, key)
             values[name] = differing_values(value) if is_inner else plain(value)
