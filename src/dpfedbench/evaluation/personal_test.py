@@ -13,8 +13,8 @@ accuracy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
 from dpfedbench.run import Run
-
-if TYPE_CHECKING:
-    from dpfedbench.training.clients import Clients
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Model inputs [n, ...] and labels int64 [n]."""
@@ -40,10 +37,21 @@ COLUMNS = (
 """Columns of `runs.parquet` that this test fills."""
 
 
+class TestedClients(Protocol):
+    """Clients whose models are tested, such as `training.clients.Clients`."""
+
+    has_personal_models: bool
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield the weights [d] that each of the given clients uses, in their order."""
+
+
 def client_accuracies(
     run: Run,
     net: Net,
-    clients: Clients,
+    clients: TestedClients,
     held: Records | Tasks,
     gradients: Choice,
     theta: np.ndarray,
@@ -95,7 +103,7 @@ def client_accuracies(
 
 
 def _own_models(
-    clients: Clients,
+    clients: TestedClients,
     gradients: Choice,
     theta: np.ndarray,
     numbers: Sequence[int],
