@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn import functional
 
 from dpfedbench.models.choose import choose
-from dpfedbench.models.torch_sums import Adding
 from dpfedbench.models.zoo.lstm import LstmModel
+from dpfedbench.training.mechanisms import Adding
 from dpsum.private_sum import PrivateSum
 
 RECORD_WORDS = 10

@@ -46,9 +46,9 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.models.torch_sums import add_to
 from dpfedbench.training.client_updates.maml import Maml
 from dpfedbench.training.clients import Setup
+from dpfedbench.training.mechanisms import add_to
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 

@@ -38,7 +38,7 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
 from dpfedbench.models.threads import Workers
-from dpfedbench.models.torch_sums import Adding
+from dpfedbench.training.mechanisms import Adding
 from dpsum.private_sum import PrivateSum
 
 LOTS = 10

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpfedbench
-from dpfedbench import files, networks
+from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 from dpfedbench.manifests import checked, listed
@@ -406,7 +406,7 @@ def test_forged_epsilon_is_found(results_copy: Path) -> None:
 def test_flipped_bit_of_a_model_is_refused(results_copy: Path) -> None:
     """A model to start from has no manifest. One of the bits changes no value."""
     path = RUN_FOLDER / "model.safetensors"
-    net = networks.tested_net(RUN, (16, 16, 1))
+    net = RUN.tested_net((16, 16, 1))
     weights = np.concatenate(load_members(path, net))
     data = path.read_bytes()
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpfedbench.notices import notices_of
+from dpfedbench.breaches import notices_of
 from dpfedbench.results import frontier
 from dpfedbench.results.figure_style import DPI
 from dpfedbench.results.items import Item

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from dpfedbench.errors import BenchError
 from dpsum.files import writing
 
@@ -131,6 +129,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _sweep(final: Path) -> None:
     """Remove temporary files of `final` of dead processes of this machine."""
+    import psutil  # slow to import, and no plan needs it
+
     start = f".{final.name}.{_HOST}."
     end = f".part{final.suffix}"
     for path in final.parent.iterdir():

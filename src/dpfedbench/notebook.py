@@ -21,7 +21,6 @@ from dpfedbench.audit.findings import mark, read_audits, with_excess
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group
 from dpfedbench.manifests import checked
-from dpfedbench.networks import references_of_network
 from dpfedbench.papers import read_run_file
 from dpfedbench.results_format import refuse_other_format
 from dpfedbench.run import Run
@@ -288,7 +287,7 @@ class FinishedRun:
 
         They lie below the same results folder.
         """
-        references = references_of_network(self.settings)
+        references = self.settings.network_references
         return {
             name: checked(self._results / "runs" / reference.folder / name)
             for name, reference in references.items()

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -22,16 +22,16 @@ from dpfedbench.config.kinds import is_part, is_section, kind_of
 from dpfedbench.config.merge import lay
 from dpfedbench.config.messages import LOWER_CASE, nearest
 from dpfedbench.config.model_settings import ModelSettings
-from dpfedbench.config.part import (
-    Settings,
-    differing_values,
-    plain,
-    setting,
-    states,
-)
+from dpfedbench.config.part import Settings, setting, states
 from dpfedbench.config.plugin_sources import digest_classes
-from dpfedbench.config.rules import check_rules, rules_of
-from dpfedbench.config.schema import fields_of, keys_of
+from dpfedbench.config.rules import Rule, rules_of
+from dpfedbench.config.schema import (
+    differing_values,
+    fields_of,
+    keys_of,
+    plain,
+    value_fault,
+)
 from dpfedbench.config.sections import Evaluation, PartitionScheme, Task, Validation
 from dpfedbench.config.yaml_files import load_yaml
 from dpfedbench.errors import BenchError
@@ -51,8 +51,8 @@ class Run(Settings):
     """Resolved configuration with a seed: base of all methods.
 
     It has the settings of every method, the run's identity and folders, and what
-    follows from the sums that the method states. Notices, networks and breaches are
-    functions of a run in modules of these names.
+    follows from the sums that the method states. Breaches and notices of a run are in
+    `dpfedbench.breaches`.
 
     Raises:
         BenchError: a value is out of bounds, or two values do not go together.
@@ -269,6 +269,15 @@ class Run(Settings):
                     )
         return runs
 
+    @property
+    def network_references(self) -> dict[str, Run]:
+        """Other runs whose files the network is made of, by the file's name."""
+        references: dict[str, Run] = {}
+        for section in sections_within(self.model):
+            if states(type(section), "references"):
+                references |= section.references(self)
+        return references
+
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
         """Return the run of plain values, which include `method`.
@@ -287,6 +296,74 @@ class Run(Settings):
             if key in method.model_fields and key != "method"
         }
         return method(method=name, **shared)
+
+    @functools.cached_property
+    def computes_within_records(self) -> bool:
+        """Whether few-shot clients compute each example's gradient from it alone."""
+        if not self.trained or self.client_data != "tasks":
+            return False
+        update = self.client_update
+        if update.by_record or any(sum_.unit == "record" for sum_ in self.client_sums):
+            return True
+        return self.model.record_level and not update.mixes_records
+
+    def trained_net(
+        self,
+        image_shape: tuple[int, ...],
+        classes: int,
+        files: Mapping[str, Path] | None = None,
+    ) -> Any:
+        """Return the model that the run trains, a `models.net.Net`.
+
+        Args:
+            image_shape: shape of one input of the data set.
+            classes: number of training classes; a pre-trained model has one output for
+                each.
+            files: files of other runs, by name (`references`).
+
+        Raises:
+            BenchError: a file that the model needs is missing or damaged.
+        """
+        outputs = classes if self.pretrains else self.task.outputs
+        model = self.model.resolved(files or {})
+        net = model.net(input_shape=image_shape, outputs=outputs)
+        return self.client_update.net(net) if self.trained else net
+
+    def tested_net(self, image_shape: tuple[int, ...]) -> Any:
+        """Return the model that the meta-test adapts to its tasks."""
+        net = self.model.net(input_shape=image_shape, outputs=self.task.outputs)
+        is_trained_net = self.trained and not self.pretrains
+        return self.client_update.net(net) if is_trained_net else net
+
+    def adapted_tensors(self, net: Any) -> Sequence[str] | None:
+        """Return the tensors that adaptation to a task changes; None: all."""
+        if not self.trained or self.pretrains:
+            return None
+        tensors: Sequence[str] | None = self.client_update.adapted(net)
+        return tensors
+
+    @property
+    def shares_all(self) -> bool:
+        """Whether clients share all coordinates of the model with the server."""
+        by_mask = type(self).shared_mask is not Run.shared_mask
+        return not by_mask and self.shared in ("all", ("all",), ["all"])
+
+    def with_seed(self, seed: int) -> Self:
+        """Return the run of the same settings with another seed.
+
+        It is not checked again: rules are about settings, and none reads the seed.
+
+        Raises:
+            BenchError: the seed is out of bounds.
+        """
+        fault = value_fault(Run, "seed", seed, "seed")
+        if fault:
+            raise BenchError(fault)
+        copied = self.model_copy(update={"seed": seed})
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]  # a computed value, which may depend on the seed
+        copied.__dict__["key"] = self.key
+        return copied
 
     def shared_mask(self, net: Any) -> np.ndarray | None:
         """Return the coordinates that clients share, bool [d]; None: all.
@@ -448,6 +525,22 @@ class Run(Settings):
         """
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
+
+
+def check_rules(rows: Iterable[tuple[Any, Rule]], run: Any) -> None:
+    """Refuse a run that breaks a rule of one of its parts.
+
+    Args:
+        rows: the parts, each with a rule.
+        run: the run.
+
+    Raises:
+        BenchError: the message of the first broken rule.
+    """
+    for part, rule in rows:
+        fault = rule.fault_of(part, run)
+        if fault:
+            raise BenchError(rule.message.format(part=part, run=run, fault=fault))
 
 
 _NONE: Any = object()

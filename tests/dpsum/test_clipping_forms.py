@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.models.torch_sums import add_on_device
+from dpfedbench.training.mechanisms import add_on_device
 from dpkernels.clipped_sum import add_rows as add_compiled
 from dpsum.group_clipping import CoordinateGroups, clip_groups
 from dpsum.private_sum import add_rows

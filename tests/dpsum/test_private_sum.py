@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.models.torch_sums import add_on_device, add_to
+from dpfedbench.training.mechanisms import add_on_device, add_to
 from dpsum import DpsumError
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import stream

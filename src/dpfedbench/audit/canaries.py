@@ -36,7 +36,6 @@ from dpfedbench.audit.units import (
 from dpfedbench.errors import BenchError
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.shared_coordinates import SharedCoordinates
-from dpfedbench.networks import shares_all
 from dpfedbench.run import Run
 from dpfedbench.training.clients import Clients
 from dpfedbench.training.distributed import Stream
@@ -348,7 +347,7 @@ def one_run(
         reserved=canaries_each,
         dimension=dimension,
         groups=groups,
-        head=0 if shares_all(run) else HEAD,
+        head=0 if run.shares_all else HEAD,
     )
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's records, and the sum is over one part.

@@ -1,7 +1,7 @@
 """Base of the initial weights of a training, and random initial weights.
 
 These classes do not know the class of runs (`dpfedbench.run`), which has them as
-fields, so that `run` is `Any` here. Other kinds of initial weights are in
+fields, so that runs are `Any` here. Other kinds of initial weights are in
 `dpfedbench.models.initial`.
 """
 
@@ -34,10 +34,16 @@ class Initial(Part):
         """Source of the weights, for tables and figures; "" for random weights."""
         return ""
 
-    def without_account(self, run: Any) -> tuple[str, ...]:
+    def without_account(
+        self, dataset: str, references: Mapping[str, Any]
+    ) -> tuple[str, ...]:
         """Return why no ledger covers what the weights disclose of private data.
 
         There are none where a ledger covers it, or where the weights disclose nothing.
+
+        Args:
+            dataset: name of the data set on which the run trains.
+            references: other runs that the run needs (`Run.references`).
         """
         return ()
 
@@ -48,13 +54,23 @@ class Initial(Part):
         """
         return True
 
-    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(
+        self,
+        net: Any,
+        *,
+        seed: int,
+        dataset: str,
+        references: Mapping[str, Any],
+        files: Mapping[str, Path],
+    ) -> np.ndarray:
         """Return the initial weights of the training, float32 [d].
 
         Args:
-            run: the run to train.
             net: the model (`models.net.Net`).
-            files: files of other runs, by name (`Run.references`).
+            seed: seed of the run.
+            dataset: name of the data set on which the run trains.
+            references: other runs that the run needs (`Run.references`).
+            files: their files, by the same names.
 
         Raises:
             BenchError: a file is missing, damaged, or another network's.
@@ -67,5 +83,5 @@ class RandomInitial(Initial):
 
     kind: Literal["random"] = "random"
 
-    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
-        return net.initial(stream(run.seed, "initial-weights"))  # type: ignore[no-any-return]
+    def weights(self, net: Any, *, seed: int, **_: Any) -> np.ndarray:
+        return net.initial(stream(seed, "initial-weights"))  # type: ignore[no-any-return]

@@ -225,9 +225,11 @@ def _faults_at(
     """Yield each fault of the value at a key of several sections."""
     sections, kinds, is_nullable = _accepted(tuple(owners), key)
     if not sections:
-        faults = [value_fault(cls, key, value, where) for cls in owners]
-        if all(faults):
-            yield KeyFault(str(faults[0]), where)
+        first_fault = value_fault(owners[0], key, value, where)
+        if first_fault and all(
+            value_fault(cls, key, value, where) for cls in owners[1:]
+        ):
+            yield KeyFault(first_fault, where)
         return
     if value in (None, "null") and is_nullable:
         return

@@ -19,12 +19,12 @@ import pydantic
 
 from dpfedbench import plugins
 from dpfedbench.config.breach import Breach
-from dpfedbench.config.kinds import is_section, tag_of
 from dpfedbench.config.kinds import kind_of as kind_of
 from dpfedbench.config.kinds import kinds_of as kinds_of
 from dpfedbench.config.messages import describe
 from dpfedbench.config.rules import Rule
-from dpfedbench.config.schema import KeyedModel, fields_of
+from dpfedbench.config.schema import KeyedModel, differing_values
+from dpfedbench.config.schema import plain as plain
 from dpfedbench.config.schema import setting as setting
 from dpfedbench.errors import BenchError
 
@@ -51,22 +51,6 @@ class Settings(KeyedModel):
 
     # Tells pydantic that it may create an instance without calling this method.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @classmethod
-    def read(cls, values: Any, where: str = "") -> Self:
-        """Create an instance from plain values.
-
-        Args:
-            values: a mapping.
-            where: the dotted key of the values, for messages.
-
-        Raises:
-            BenchError: the first fault; unknown keys before others.
-        """
-        try:
-            return cls.model_validate(values)
-        except pydantic.ValidationError as error:
-            raise BenchError(describe(error, values, where)) from None
 
     def plain(self) -> dict[str, Any]:
         """Return the plain values of all keys, as in config.yaml.
@@ -150,43 +134,3 @@ def states(cls: Any, name: str) -> bool:
     """
     empty = getattr(Section, name)
     return getattr(cls, name, empty) is not empty
-
-
-_PLAIN = {str, int, float, bool, type(None)}
-"""Types of values that are plain as they are."""
-
-
-def plain(value: Any) -> Any:
-    """Return a section, or a value at a key, as plain values for YAML and JSON."""
-    if is_section(type(value)):
-        values = {}
-        for key in fields_of(type(value)):
-            item = getattr(value, key)
-            values[key] = item if type(item) in _PLAIN else plain(item)
-        return values
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
-
-
-def differing_values(section: Any) -> dict[str, Any]:
-    """Return the values that differ from their defaults, and all parts' kinds.
-
-    A renamed key of a part of `dpsum` has its earlier name (`former_names`), so that
-    the identities of runs stay.
-    """
-    tag = tag_of([type(section)])
-    former_names = getattr(type(section), "former_names", {})
-    values: dict[str, Any] = {}
-    for key, field in fields_of(type(section)).items():
-        value = getattr(section, key)
-        is_default = not field.is_required() and value == field.get_default(
-            call_default_factory=True
-        )
-        if key == tag or not is_default:
-            is_inner = is_section(type(value))
-            name = former_names.get(key, key)
-            values[name] = differing_values(value) if is_inner else plain(value)
-    return values

@@ -2,11 +2,12 @@
 
 A rule is a row: a condition and a message. The rows of a part are the class attribute
 `rules` of its class, so that a new part brings its own; `parts.compatibility` has the
-rows of the parts of `dpsum`, which know no run. Each run evaluates all rows once.
+rows of the parts of `dpsum`, which know no run. `dpfedbench.run.check_rules` evaluates
+the rows, once for each run.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from dpfedbench import plugins
@@ -28,22 +29,6 @@ class Rule:
 
     fault_of: Callable[[Any, Any], Any]
     message: str
-
-
-def check_rules(rows: Iterable[tuple[Any, Rule]], run: Any) -> None:
-    """Refuse a run that breaks a rule of one of its parts.
-
-    Args:
-        rows: the parts, each with a rule.
-        run: the run.
-
-    Raises:
-        BenchError: the message of the first broken rule.
-    """
-    for part, rule in rows:
-        fault = rule.fault_of(part, run)
-        if fault:
-            raise BenchError(rule.message.format(part=part, run=run, fault=fault))
 
 
 @plugins.cached

@@ -1,4 +1,5 @@
-"""Schema of sections: what each key accepts, and how pydantic reads its value.
+"""Schema of sections: what each key accepts, how pydantic reads its value, and the plain
+values that a section is read from and written as.
 
 Pydantic validates everything. This module adds three things: a part is selected by its
 kind among the parts that are known when the value is read, so that plugins can add
@@ -13,7 +14,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic.fields import FieldInfo
@@ -30,6 +31,7 @@ from dpfedbench.config.kinds import (
     tag_of,
 )
 from dpfedbench.config.messages import describe, nearest
+from dpfedbench.errors import BenchError
 
 REQUIRED: Any = object()
 """Placeholder for a missing default."""
@@ -89,8 +91,9 @@ class KeyedModel(pydantic.BaseModel):
             return values
         if not isinstance(values, Mapping):
             raise PydanticCustomError("no_group", "expected a group of keys")
+        known = cls.model_fields
         for key in values:
-            if key not in cls.model_fields:
+            if key not in known:
                 raise _unknown_key(cls, key)
         return values
 
@@ -98,6 +101,22 @@ class KeyedModel(pydantic.BaseModel):
     @classmethod
     def _read_key(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         return read_value(keys_of(cls)[str(info.field_name)], value)
+
+    @classmethod
+    def read(cls, values: Any, where: str = "") -> Self:
+        """Create an instance from plain values.
+
+        Args:
+            values: a mapping.
+            where: the dotted key of the values, for messages.
+
+        Raises:
+            BenchError: the first fault; unknown keys before others.
+        """
+        try:
+            return cls.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise BenchError(describe(error, values, where)) from None
 
 
 def with_kind(value: Any) -> Any:
@@ -384,6 +403,46 @@ def value_fault(cls: type, key: str, value: Any, name: str) -> str | None:
 def json_schema(cls: type, key: str) -> dict[str, Any]:
     """Return the JSON schema of a value at a key."""
     return _adapter(cls, key).json_schema()
+
+
+_PLAIN = {str, int, float, bool, type(None)}
+"""Types of values that are plain as they are."""
+
+
+def plain(value: Any) -> Any:
+    """Return a section, or a value at a key, as plain values for YAML and JSON."""
+    if is_section(type(value)):
+        values = {}
+        for key in fields_of(type(value)):
+            item = getattr(value, key)
+            values[key] = item if type(item) in _PLAIN else plain(item)
+        return values
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def differing_values(section: Any) -> dict[str, Any]:
+    """Return the values that differ from their defaults, and all parts' kinds.
+
+    A renamed key of a part of `dpsum` has its earlier name (`former_names`), so that
+    the identities of runs stay.
+    """
+    tag = tag_of([type(section)])
+    former_names = getattr(type(section), "former_names", {})
+    values: dict[str, Any] = {}
+    for key, field in fields_of(type(section)).items():
+        value = getattr(section, key)
+        default = field.default
+        if field.default_factory is not None:
+            default = field.get_default(call_default_factory=True)
+        if key == tag or field.is_required() or value != default:
+            is_inner = is_section(type(value))
+            name = former_names.get(key, key)
+            values[name] = differing_values(value) if is_inner else plain(value)
+    return values
 
 
 def _unknown_key(

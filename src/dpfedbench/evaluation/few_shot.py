@@ -21,7 +21,6 @@ from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Net
 from dpfedbench.models.threads import Workers
-from dpfedbench.networks import adapted_tensors, tested_net, trained_net
 from dpfedbench.run import Run
 from dpsum.progress import Progress
 from dpsum.randomness import stream
@@ -243,7 +242,7 @@ class FewShotMeasures(NoMeasures):
             split="validation",
             tasks=self.run.validation.tasks,
             purpose="validation",
-            adapted=adapted_tensors(self.run, self.net),
+            adapted=self.run.adapted_tensors(self.net),
             threads=self.threads,
         )
         return scores.of_validation()
@@ -260,10 +259,10 @@ def tested_members(
     Raises:
         BenchError: the model is missing, damaged or of another network.
     """
-    net = tested_net(run, image_shape)
+    net = run.tested_net(image_shape)
     if not run.pretrains:
         return net, load_members(model_path, net)
-    trained = trained_net(run, image_shape, train_classes)
+    trained = run.trained_net(image_shape, train_classes)
     return net, [
         net.with_fresh_head(theta, trained)
         for theta in load_members(model_path, trained)
@@ -304,7 +303,7 @@ def meta_test(
         split="test",
         tasks=tasks,
         purpose="meta-test",
-        adapted=adapted_tensors(run, net),
+        adapted=run.adapted_tensors(net),
         threads=threads,
         progress=progress,
     )

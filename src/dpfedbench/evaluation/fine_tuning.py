@@ -17,7 +17,6 @@ from dpfedbench.data.partition import TaskBatch
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Array, tensor_of
 from dpfedbench.models.points import Point
-from dpfedbench.networks import adapted_tensors
 from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
 from dpfedbench.run import Run
@@ -84,7 +83,7 @@ def fine_tune(
     start = tensor_of(theta, gradients.device).to(gradients.dtype)
     weights = start[: net.weights].clone()
     moves = torch.ones_like(weights)
-    adapted = adapted_tensors(run, net)
+    adapted = run.adapted_tensors(net)
     if adapted is not None:
         mask = net.mask(*adapted)[: net.weights]
         moves = torch.from_numpy(mask).to(moves)

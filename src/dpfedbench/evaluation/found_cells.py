@@ -7,7 +7,6 @@ from dpfedbench.files import atomic_path, write_json
 from dpfedbench.models.genotype import Genotype
 from dpfedbench.models.members import load_members
 from dpfedbench.models.zoo.darts import CellModel
-from dpfedbench.networks import trained_net
 from dpfedbench.run import Run
 
 
@@ -32,7 +31,7 @@ def write_cells(
         BenchError: a file is missing or damaged.
     """
     dataset = load_records(data_dir)
-    net = trained_net(run, dataset.image_shape, len(dataset.class_names))
+    net = run.trained_net(dataset.image_shape, len(dataset.class_names))
     theta = load_members(model_path, net)[0]
     assert isinstance(run.model, CellModel)
     genotype = run.model.space.genotype(theta[net.blocks["architecture"]])

@@ -16,7 +16,6 @@ from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.members import load_members
 from dpfedbench.models.threads import Workers
-from dpfedbench.networks import trained_net
 from dpfedbench.results_format import MEASURED
 from dpfedbench.run import Run
 
@@ -169,7 +168,7 @@ def record_test(
     """
     dataset = load_records(data_dir)
     check_classes(run, dataset)
-    net = trained_net(run, dataset.image_shape, len(dataset.class_names), references)
+    net = run.trained_net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(run, dataset, references).test
     workers: Workers[Gradients] = Workers(

@@ -25,7 +25,6 @@ from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Gradients, Measured
 from dpfedbench.models.members import load_members
 from dpfedbench.models.threads import Workers
-from dpfedbench.networks import tested_net
 from dpfedbench.run import Run
 from dpsum.progress import Progress
 
@@ -196,7 +195,7 @@ def text_test(
     dataset = load_texts(data_dir)
     assert run.task.text is not None
     known = KnownText(dataset, run.task.text)
-    net = tested_net(run, known.image_shape)
+    net = run.tested_net(known.image_shape)
     (theta,) = load_members(Path(model_path), net)
     tasks = run.evaluation.tasks
     progress = Progress(f"test {run.folder}", tasks, unit="tasks")

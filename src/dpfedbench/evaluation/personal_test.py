@@ -13,8 +13,8 @@ accuracy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,11 +23,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.models.choose import Choice
 from dpfedbench.models.net import Net
-from dpfedbench.networks import adapted_tensors
 from dpfedbench.run import Run
-
-if TYPE_CHECKING:
-    from dpfedbench.training.clients import Clients
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Model inputs [n, ...] and labels int64 [n]."""
@@ -41,10 +37,21 @@ COLUMNS = (
 """Columns of `runs.parquet` that this test fills."""
 
 
+class TestedClients(Protocol):
+    """Clients whose models are tested, such as `training.clients.Clients`."""
+
+    has_personal_models: bool
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield the weights [d] that each of the given clients uses, in their order."""
+
+
 def client_accuracies(
     run: Run,
     net: Net,
-    clients: Clients,
+    clients: TestedClients,
     held: Records | Tasks,
     gradients: Choice,
     theta: np.ndarray,
@@ -89,14 +96,14 @@ def client_accuracies(
         lambda ids: held.gather_left_out(ids, per_class),
         np.array(numbers, int),
         purpose="personal-test",
-        adapted=adapted_tensors(run, net),
+        adapted=run.adapted_tensors(net),
         threads=threads,
     )
     return dict(zip(numbers, (100 * scores.accuracies).tolist(), strict=True))
 
 
 def _own_models(
-    clients: Clients,
+    clients: TestedClients,
     gradients: Choice,
     theta: np.ndarray,
     numbers: Sequence[int],

@@ -21,7 +21,6 @@ from dpfedbench.models.choose import choose
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Array, Net
-from dpfedbench.networks import adapted_tensors, trained_net
 from dpfedbench.run import Run
 from dpsum.randomness import stream
 
@@ -54,7 +53,7 @@ def trained(
                 run, model_path, image_shape=shape, train_classes=train_classes
             )
         )
-    net = trained_net(run, shape, summary["classes"], references)
+    net = run.trained_net(shape, summary["classes"], references)
     return Predictor(net, load_members(model_path, net))
 
 
@@ -100,7 +99,7 @@ class Predictor:
         rate = run.evaluation.rate if rate is None else rate
         text = run.task.text
         rng = stream(run.seed, "own-minibatches")
-        adaptation = Adaptation(gradients, adapted=adapted_tensors(run, self.net))
+        adaptation = Adaptation(gradients, adapted=run.adapted_tensors(self.net))
 
         def adapt(theta: np.ndarray) -> np.ndarray:
             if text is not None:

@@ -18,6 +18,7 @@ from dpfedbench.config.merge import (
     merge,
     set_key,
 )
+from dpfedbench.config.schema import plain
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
@@ -423,7 +424,7 @@ class TableCell:
                 " compares a fixed number of runs: set it to fixed, or leave out the"
                 " search"
             )
-        return (first, *(first.replace(seed=seed) for seed in seeds[1:]))
+        return (first, *(first.with_seed(seed) for seed in seeds[1:]))
 
     def _is_searched_privately(self) -> bool:
         """Return whether the run belongs to a search whose runs read private data.
@@ -450,7 +451,8 @@ class TableCell:
         if not test:
             return ()
         checked = explicit_values(MetaTest.read(test, f"{self.item.where}.test"))
-        return tuple(run.tested_at(**checked) for run in runs)
+        first = runs[0].tested_at(**checked)
+        return (first, *(first.with_seed(run.seed) for run in runs[1:]))
 
     # Labels
 
@@ -490,10 +492,10 @@ class TableCell:
         if not run.trained or not run.participation.rounds:
             return ""  # nothing is trained, so no scale of training sets it apart
         experiment = self.item.experiment
-        ours = leaves(run.plain())
         published = experiment.published_at_methods.get(
             run.method, experiment.published_at
         )
+        ours = leaves({key: plain(getattr(run, key, None)) for key in published})
         return "; ".join(
             f"{key} {_short(value)} at the published scale, {_short(ours[key])} here"
             for key, value in leaves(published).items()

@@ -25,15 +25,13 @@ _ACCOUNT = (
     "dpfedbench/method.py",
     "dpfedbench/run.py",
     "dpfedbench/breaches.py",
-    "dpfedbench/networks.py",
-    "dpfedbench/notices.py",
     "dpfedbench/papers",
     "dpfedbench/parts",
     "dpfedbench/config",
 )
 _TEST = (
     "dpfedbench/evaluation",
-    "dpfedbench/networks.py",
+    "dpfedbench/run.py",
     "dpfedbench/config/initial_weights.py",
     "dpfedbench/config/model_settings.py",
     "dpfedbench/models",

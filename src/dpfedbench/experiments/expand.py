@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.breaches import ignored_owner_notices
 from dpfedbench.config.merge import KeyFault, set_key
 from dpfedbench.config.yaml_files import place_of
 from dpfedbench.errors import BenchError
@@ -31,7 +32,6 @@ from dpfedbench.experiments.plan import (
     with_references,
 )
 from dpfedbench.experiments.search_privacy import check_search
-from dpfedbench.notices import ignored_owner_notices
 from dpfedbench.papers import METHODS
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.run import Run

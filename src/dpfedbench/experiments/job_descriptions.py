@@ -68,6 +68,7 @@ class JobDescriptions:
         self._papers = papers
         self._cells = self._first_cells()
         self._rates, self._by_method = _read_rates(rates)
+        self._kinds: dict[str, str] = {}  # kinds of work, by the run's key
 
     def _first_cells(self) -> dict[str, str]:
         """Return the first cell that shows each run, as text, by the run's folder."""
@@ -125,7 +126,9 @@ class JobDescriptions:
         run = self._plan.runs[self._folder(wildcards)]
         if not run.trained:
             return _OTHER_SECONDS
-        rate = self._rates.get(kind_key(run))
+        if run.key not in self._kinds:
+            self._kinds[run.key] = kind_key(run)
+        rate = self._rates.get(self._kinds[run.key])
         if rate is None:
             rate = self._by_method.get(run.method, Rate(seconds_per_unit=0.005))
         return _OTHER_SECONDS + rate.estimate(run, run.participation.rounds)[1]

@@ -281,6 +281,10 @@ class Plan:
     items: Mapping[tuple[str, str], PlannedItem]
     runs: Mapping[str, Run]
     notices: tuple[str, ...] = ()
+    _mechanisms: dict[str, str] = dataclasses.field(
+        default_factory=dict, init=False, compare=False
+    )
+    """Results of `audited_as`, by the run's folder."""
 
     @property
     def tests(self) -> dict[tuple[str, str], Run]:
@@ -370,6 +374,9 @@ class Plan:
         by_mechanism: dict[str, str] = {}
         for runs in self.private_runs(paper).values():
             first = runs[0]
-            audited = by_mechanism.setdefault(audited_as(first), first.folder)
+            if first.folder not in self._mechanisms:
+                self._mechanisms[first.folder] = audited_as(first)
+            mechanism = self._mechanisms[first.folder]
+            audited = by_mechanism.setdefault(mechanism, first.folder)
             audited_runs |= {run.folder: audited for run in runs}
         return audited_runs

@@ -11,7 +11,6 @@ from typing import Any
 
 from dpfedbench.config.kinds import is_section
 from dpfedbench.config.part import plain
-from dpfedbench.networks import computes_within_records
 from dpfedbench.parts.budget import BudgetSettings, OwnSum
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.parts.transforms.transform import Transform
@@ -88,7 +87,7 @@ def kind_of(run: Run) -> str:
             (sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian"))
             for sum_ in run.all_sums
         ],
-        "data": [run.dataset, computes_within_records(run), run.pretrains],
+        "data": [run.dataset, run.computes_within_records, run.pretrains],
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench import plugins
 from dpfedbench.breaches import breach_of_coupled_records, breaches_of
-from dpfedbench.config.rules import Rule, check_rules
+from dpfedbench.config.rules import Rule
 from dpfedbench.errors import BenchError
-from dpfedbench.networks import shares_all
+from dpfedbench.run import check_rules
 from dpsum.accounting.units import tells_rounds
 from dpsum.clipping import INDICATOR, ClippingRule, NoisedMeanNorm, PrivateQuantile
 from dpsum.correlated_noise import Factorised
@@ -419,7 +419,7 @@ SERVER_RULES = (
         " the model with the last sum: list the clients' sums first",
     ),
     Rule(
-        lambda server, run: not shares_all(run) and run.client_sums,
+        lambda server, run: not run.shares_all and run.client_sums,
         "the clients of {run.name} share {run.shared} alone, but {fault[0].name} is a"
         ' client\'s sum over all coordinates: set shared = "all" on the method, or use'
         " server sums alone",

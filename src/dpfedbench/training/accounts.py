@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpfedbench.breaches import uncovered_notices
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_group, read_json, text_of, write_json
 from dpfedbench.models.references import reference
-from dpfedbench.notices import uncovered_notices
 from dpfedbench.run import Run
 from dpfedbench.training.agreement import check_agrees
 from dpsum.accounting.account import Account, account

@@ -259,7 +259,7 @@ class Processes:
     ) -> list[np.ndarray]:
         """Add a cohort of which each process computes its share of the blocks."""
         from dpfedbench.models.kernels import add_rows
-        from dpfedbench.models.torch_sums import rows_of
+        from dpfedbench.training.mechanisms import rows_of
 
         own_blocks = [blocks[number] for number in self.share(len(blocks))]
         positions = np.concatenate(
@@ -380,7 +380,7 @@ def _regrouped(
     stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
 ) -> Iterator[np.ndarray]:
     """Yield contributions in pieces of these sizes, and exhaust the stream."""
-    from dpfedbench.models.torch_sums import rows_of
+    from dpfedbench.training.mechanisms import rows_of
 
     have = np.empty((0, dimension), np.float32)
     for size in sizes:

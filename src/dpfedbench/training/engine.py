@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.breaches import notices_of
 from dpfedbench.errors import BenchError
 from dpfedbench.models.choose import device_of
-from dpfedbench.notices import notices_of
 from dpfedbench.parts.compatibility import check_processes
 from dpfedbench.run import Run
 from dpfedbench.training.checkpoint import Checkpoint, finished, run_lock

@@ -17,7 +17,6 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.references import reference
-from dpfedbench.networks import computes_within_records, trained_net
 from dpfedbench.parts.clipping.reference import ReferenceRule
 from dpfedbench.run import Run
 
@@ -63,11 +62,11 @@ class Federation:
         outputs = run.task.ways
         if run.client_data == "records":
             outputs = len(held.dataset.class_names)
-        net = trained_net(run, held.dataset.image_shape, outputs, references)
+        net = run.trained_net(held.dataset.image_shape, outputs, references)
         net.check()
         net.words = getattr(held.dataset, "words", ())
         gradients = choose(net, device=device, enabled=kernels)
-        by_record = computes_within_records(run) or any(
+        by_record = run.computes_within_records or any(
             spec.unit == "record" for spec in run.private_sums
         )
         # Compiled passes exist for known networks only, and the settings checked those.
@@ -77,7 +76,13 @@ class Federation:
             net=net,
             held=held,
             gradients=gradients,
-            weights=run.initial.weights(run, net, references or {}),
+            weights=run.initial.weights(
+                net,
+                seed=run.seed,
+                dataset=run.dataset,
+                references=run.references,
+                files=references or {},
+            ),
         )
         # Held-out records of a pre-training would be of other classes than the
         # meta-test.

@@ -1,17 +1,117 @@
-"""The mechanisms of the sums that one run takes."""
+"""The mechanisms of the sums that one run takes, and torch's additions to these sums.
+
+On a CPU a compiled loop adds contributions. On a GPU they are added on the device.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpfedbench.models.torch_sums import TORCH
+import numpy as np
+import torch
+
+from dpfedbench.models.kernels import add_rows
 from dpsum.composition import Composition
-from dpsum.mechanism import Mechanism, Observer, ReleaseLog
+from dpsum.group_clipping import CoordinateGroups
+from dpsum.mechanism import Arithmetic, Mechanism, Observer, ReleaseLog
 from dpsum.participation import DrawnBy
 from dpsum.randomness import Seed
 from dpsum.sums import SumSpec
+
+
+def rows_of(contributions: torch.Tensor) -> np.ndarray:
+    """Convert contributions to contiguous float32 [n, d] for the compiled loops.
+
+    A number beyond single precision becomes infinite, so its row counts as zero.
+    """
+    rows = contributions.detach().cpu().to(torch.float32)
+    return np.asarray(rows.contiguous().numpy())
+
+
+def add_on_device(
+    rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray
+) -> None:
+    """Add clipped rows [n, d] on their device, like `kernels.add_rows()`.
+
+    A GPU sends one sum instead of every row. All arithmetic is in double precision. The
+    rows of a call are summed before they are added to the total, so the last bits
+    depend on the chunks.
+    """
+    row_norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite = row_norms.isfinite()
+    weights = torch.where(finite, torch.clamp(limit / row_norms, max=1.0), 0.0)
+    norms[:] = row_norms.cpu().numpy()
+    total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
+
+
+def add_groups_on_device(
+    groups: CoordinateGroups,
+    rows: torch.Tensor,
+    limits: Sequence[float],
+    total: np.ndarray,
+    norms: np.ndarray,
+) -> None:
+    """Add rows [n, d] on their device; see `dpsum.group_clipping.add_rows_by_group`."""
+    finite = rows.isfinite().all(dim=1)
+    rows = torch.where(finite[:, None], rows, torch.nan)
+    for index, group in enumerate(groups.slices):
+        lengths = np.empty(len(rows))
+        add_on_device(rows[:, group], limits[index], total[group], lengths)
+        norms[:, index] = lengths
+
+
+def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
+    """Add contributions [n, d], a numpy array or a torch tensor, to a sum.
+
+    See `dpsum.private_sum.PrivateSum.add`.
+
+    Raises:
+        ValueError: the contributions are not [n, d].
+    """
+    contributions = torch.as_tensor(contributions)
+    if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
+        raise ValueError(
+            f"contributions must be [n, {total.dimension}], not"
+            f" {tuple(contributions.shape)}"
+        )
+    if total.one_by_one:
+        messages = contributions.detach().cpu()
+        if messages.dtype is torch.bfloat16:  # numpy does not support it
+            messages = messages.float()
+        return total.add(messages.numpy())
+    groups = getattr(total, "groups", None)
+    if contributions.is_cuda:
+        on_device = contributions.detach().float()
+        if groups is not None:
+            add = functools.partial(add_groups_on_device, groups, on_device)
+            return total.add_by(add, len(on_device))
+        return total.add_by(functools.partial(add_on_device, on_device), len(on_device))
+    rows = rows_of(contributions)
+    if groups is not None:
+        return total.add_rows_with(add_rows, rows)
+    return total.add_by(functools.partial(add_rows, rows), len(rows))
+
+
+TORCH = Arithmetic(
+    add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm())
+)
+"""Addition and norm of the benchmark's mechanisms."""
+
+
+class Adding:
+    """A `models.gradients.Total` that adds torch tensors to a sum of `dpsum`."""
+
+    def __init__(self, total: Any) -> None:
+        self.total = total
+        self.dimension = total.dimension
+        self.add_by = total.add_by
+
+    def add(self, contributions: torch.Tensor) -> Any:
+        """Add contributions; see `add_to`."""
+        return add_to(self.total, contributions)
 
 
 class Mechanisms:

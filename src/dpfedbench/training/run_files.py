@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.breaches import notices_of
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.models.kernels import processor, versions_of
 from dpfedbench.models.members import save_members
-from dpfedbench.notices import notices_of
 from dpfedbench.results_format import FORMAT, HISTORY, VERSION
 from dpfedbench.run import Run
 from dpfedbench.training.federation import Federation, has_owners

@@ -17,7 +17,6 @@ from dpfedbench.training.distributed import Stream
 from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.mechanism import Mechanism
 from dpsum.participation import Participation
-from dpsum.sums import SumSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,12 +87,12 @@ class ServerSums:
         self.model_sum = mechanisms.create_calibrated(
             spec,
             participation=plan,
-            dimension=self._dimension_of(spec),
+            dimension=self._dimension_of(spec.shape),
             plain_sum=run.server.plain_sum,
         )
         self._further = [
             mechanisms.create_calibrated(
-                further, participation=plan, dimension=self._dimension_of(further)
+                further, participation=plan, dimension=self._dimension_of(further.shape)
             )
             for further in further_specs
         ]
@@ -125,7 +124,7 @@ class ServerSums:
                     " client: yield one row for each client"
                 )
             coordinates = [
-                self._coordinates(mechanism.spec, message)
+                self._coordinates(mechanism.spec.shape, message)
                 for mechanism, message in zip(self._mechanisms, messages, strict=True)
             ]
             yield (coordinates if self._further else coordinates[0]), losses
@@ -136,7 +135,7 @@ class ServerSums:
         further = {}
         for mechanism, total in zip(self._further, totals[1:], strict=True):
             released = mechanism.release(total)
-            further[mechanism.spec.name] = self._shaped(mechanism.spec, released)
+            further[mechanism.spec.name] = _shaped(mechanism.spec.shape, released)
         deviation = totals[0].deviation
         return Released(model_sum=model_sum, further=further, deviation=deviation)
 
@@ -152,23 +151,26 @@ class ServerSums:
             means.append(self._shared.expanded(mean) if spec.shape is None else mean)
         return means
 
-    def _dimension_of(self, spec: SumSpec) -> int:
-        """Return the number of coordinates of a sum."""
-        if spec.shape is None or not self._in_shapes:
+    def _dimension_of(self, shape: tuple[int, ...] | None) -> int:
+        """Return the number of coordinates of a sum, given the shape of its spec."""
+        if shape is None or not self._in_shapes:
             return self._shared.count
-        return math.prod(spec.shape)
+        return math.prod(shape)
 
-    def _coordinates(self, spec: SumSpec, message: torch.Tensor) -> torch.Tensor:
+    def _coordinates(
+        self, shape: tuple[int, ...] | None, message: torch.Tensor
+    ) -> torch.Tensor:
         """Return the coordinates of messages [n, d] that a sum adds up."""
-        if spec.shape is not None and self._in_shapes:
+        if shape is not None and self._in_shapes:
             return message
         return self._shared.select(message)
 
-    def _shaped(self, spec: SumSpec, released: np.ndarray) -> np.ndarray:
-        """Return a release in the shape of its sum.
 
-        In an audit only the first coordinates have a place there.
-        """
-        if spec.shape is None:
-            return released
-        return released[: math.prod(spec.shape)].reshape(spec.shape)
+def _shaped(shape: tuple[int, ...] | None, released: np.ndarray) -> np.ndarray:
+    """Return a release in the shape of its sum.
+
+    In an audit only the first coordinates have a place there.
+    """
+    if shape is None:
+        return released
+    return released[: math.prod(shape)].reshape(shape)

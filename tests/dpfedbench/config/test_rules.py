@@ -4,8 +4,9 @@ import types
 
 import pytest
 
-from dpfedbench.config.rules import Rule, check_rules, rules_of
+from dpfedbench.config.rules import Rule, rules_of
 from dpfedbench.errors import BenchError
+from dpfedbench.run import check_rules
 
 RUN = types.SimpleNamespace(cohort=20)
 SIZE = Rule(

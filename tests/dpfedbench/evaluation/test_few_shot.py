@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from dpfedbench import networks
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation import few_shot
@@ -33,7 +32,7 @@ def dataset(federation):
 
 @pytest.fixture
 def net(dataset):
-    return networks.tested_net(make_config(), dataset.image_shape)
+    return make_config().tested_net(dataset.image_shape)
 
 
 def random_weights(net, seed):
@@ -51,7 +50,7 @@ def theta(net):
 def scores(run, dataset, members, **options):
     """Return the scores of an ensemble on tasks of the test split."""
     values = {"split": "test", "tasks": TASKS, "purpose": "meta-test"} | options
-    choice = values.pop("choice", choose(networks.tested_net(run, dataset.image_shape)))
+    choice = values.pop("choice", choose(run.tested_net(dataset.image_shape)))
     return few_shot.task_scores(choice, members, dataset, run, **values)
 
 
@@ -160,7 +159,7 @@ def test_tasks_computed_together_score_as_alone(dataset, evaluation, normalisati
     config = make_config(
         {"evaluation": evaluation, "model": {"normalisation": normalisation}}
     )
-    net = networks.tested_net(config, dataset.image_shape)
+    net = config.tested_net(dataset.image_shape)
     members = [random_weights(net, seed) for seed in (0, 1)]
 
     def together(count, threads=1):
@@ -225,10 +224,7 @@ def test_meta_test_scores_what_fine_tune_makes(dataset, net, theta, task):
 def test_fine_tune_moves_the_adapted_tensors_alone(net, theta, task):
     evaluation = make_config({"evaluation": NICHOL}).evaluation
     head_run = SimpleNamespace(
-        evaluation=evaluation,
-        trained=True,
-        pretrains=False,
-        client_update=SimpleNamespace(adapted=lambda net: net.head),
+        evaluation=evaluation, adapted_tensors=lambda net: net.head
     )
     moved = fine_tuned(head_run, net, theta, task).numpy() != theta
     size = sum(int(np.prod(net.shapes[name])) for name in net.head)

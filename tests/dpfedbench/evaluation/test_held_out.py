@@ -15,7 +15,6 @@ from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.gradients import Measured
 from dpfedbench.models.members import save_members
 from dpfedbench.models.threads import Workers
-from dpfedbench.networks import trained_net
 from tests.dpfedbench.training.conftest import lots_config
 
 
@@ -26,7 +25,7 @@ def records(silos):
 
 @pytest.fixture
 def net(records):
-    return trained_net(lots_config(), records.image_shape, 10)
+    return lots_config().trained_net(records.image_shape, 10)
 
 
 def metrics_of(silos, folder, net, theta):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench import networks
 from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.evaluation import next_word
 from dpfedbench.models.choose import choose
@@ -34,7 +33,7 @@ def known(tmp_path):
 
 @pytest.fixture
 def net(known):
-    return networks.tested_net(RUN, known.image_shape)
+    return RUN.tested_net(known.image_shape)
 
 
 @pytest.fixture

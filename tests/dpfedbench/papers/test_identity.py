@@ -152,3 +152,22 @@ def test_results_version_includes_the_text_of_a_users_module(
     module.write_text("two")
     assert run.made_by != first
     assert run.folder == folder
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_with_seed_returns_the_run_that_is_read_with_the_seed(name: str) -> None:
+    run = BASES[name]
+    assert run.seed != 5
+    assert run.folder.endswith(f"/seed{run.seed}")  # computed before, and not kept
+    seeded = run.with_seed(5)
+    expected = run.replace(seed=5)
+    assert seeded == expected
+    assert seeded.folder == expected.folder
+    assert seeded.stream_seed == expected.stream_seed
+    assert seeded.references == expected.references
+    assert seeded.to_yaml() == expected.to_yaml()
+
+
+def test_with_seed_refuses_a_seed_out_of_bounds() -> None:
+    with pytest.raises(BenchError, match=r"^seed is -1: "):
+        BASES["file"].with_seed(-1)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpfedbench.config.rules import check_rules
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import BudgetSettings
 from dpfedbench.parts.compatibility import library_rules
+from dpfedbench.run import check_rules
 from dpsum.accounting.budget_plans import DecayingBudgetPlan
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.correlated_noise import Factorised

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpfedbench.breaches import notices_of
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.files import read_json, write_json, write_text
-from dpfedbench.notices import notices_of
 from dpfedbench.results import formats, page, tables
 from dpfedbench.results.items import Item
 from tests.shipped import ROOT, parsed

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from dpfedbench.breaches import notices_of, uncovered_notices
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_json
-from dpfedbench.notices import notices_of, uncovered_notices
 from dpfedbench.training.accounts import image_use, used_images
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.models.members import load_members
-from dpfedbench.networks import trained_net
 from dpfedbench.parts.server.server_step import Step
 from dpfedbench.training import engine
 from dpfedbench.training.client_updates import maml
@@ -75,7 +74,7 @@ def test_best_models_of_the_validations_are_kept(federation, tmp_path, monkeypat
     best = [{"round": 10, "accuracy": 0.7}, {"round": 11, "accuracy": 0.55}]
     assert training_in(tmp_path)["members"] == best
     members = load_members(
-        tmp_path / "model.safetensors", trained_net(config, (16, 16, 1), 6)
+        tmp_path / "model.safetensors", config.trained_net((16, 16, 1), 6)
     )
     assert np.array_equal(members, models[1:])
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.torch_sums import add_groups_on_device, add_to
-from dpfedbench.networks import trained_net
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.training.agreement import check_agrees
+from dpfedbench.training.mechanisms import add_groups_on_device, add_to
 from dpsum.group_clipping import CoordinateGroups, GroupedSum, clip_groups
 
 from .conftest import (
@@ -50,7 +49,7 @@ NAMES = [
 
 def test_coordinate_groups_are_the_tensors_or_layers_of_a_network():
     """Learnt rates are a group of their own, behind those of the weights."""
-    net = trained_net(make_config(), (16, 16, 1), 3)
+    net = make_config().trained_net((16, 16, 1), 3)
     layers = {"block1": 44, "block2": 152, "block3": 152, "block4": 152, "head": 15}
     for kind, names in (("tensors", NAMES), ("layers", [*layers])):
         groups = net.coordinate_groups(kind, "joint")

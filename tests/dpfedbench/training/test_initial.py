@@ -8,11 +8,10 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from safetensors.numpy import load_file
 
-from dpfedbench.breaches import unaccounted_releases
+from dpfedbench.breaches import notices_of, unaccounted_releases
 from dpfedbench.config.initial_weights import RandomInitial
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.cells import named
-from dpfedbench.notices import notices_of
 from dpfedbench.training import accounts
 from tests.dpfedbench.training.test_sums_together import gaussian, joint
 
@@ -86,7 +85,7 @@ def test_initial_file_has_to_have_the_checksum_of_the_configuration(
     start |= {"source": "drawings", "public": True}
     run = make_config({"initial": start})
     net = rounds_of(make_config(), federation, tmp_path / "net").net
-    weights = run.initial.weights(run, net, {})
+    weights = run.initial.weights(net)
     first = load_file(path)["member1/block1.weight"].ravel()[:9]
     assert np.array_equal(weights[:9], first)
     assert unaccounted_releases(run) == ()
@@ -113,7 +112,9 @@ def test_initial_weights_without_an_account_leave_nothing_finite_proven(
     run = make_config(start, SHORT)
     weights = RandomInitial().weights
     monkeypatch.setattr(
-        type(run.initial), "weights", lambda self, *args: weights(*args)
+        type(run.initial),
+        "weights",
+        lambda self, *args, **options: weights(*args, **options),
     )
     monkeypatch.setattr(accounts, "ledger_before", lambda run, references: [])
     train(run, federation, tmp_path)

@@ -11,7 +11,6 @@ import torch
 from dpfedbench.data.records import load_any_records
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
-from dpfedbench.networks import trained_net
 from dpfedbench.training import federation as federation_module
 from dpfedbench.training import run_files
 from dpsum.randomness import stream
@@ -81,7 +80,7 @@ CASES = {
 def check_close(config, data, model, other, tolerance):
     """Check the distance of two models, relative to how far the first one moved."""
     dataset = load_any_records(data)
-    net = trained_net(config, dataset.image_shape, len(dataset.class_names))
+    net = config.trained_net(dataset.image_shape, len(dataset.class_names))
     initial = net.initial(stream(config.seed, "initial-weights"))
     moved = np.linalg.norm(model - initial)
     assert moved > 1e-3
@@ -166,7 +165,7 @@ def test_dpfedbench_imports_and_trains_without_dpkernels(federation, tmp_path):
     command = [sys.executable, "-c", WITHOUT_DPKERNELS, config.to_yaml()]
     subprocess.run([*command, *federation, without], check=True)
     train_model(config, federation, tmp_path / "with", kernels=False)
-    net = trained_net(config, (16, 16, 1), 3)
+    net = config.trained_net((16, 16, 1), 3)
     models = [
         load_members(folder / "model.safetensors", net)[0]
         for folder in (tmp_path / "with", without)

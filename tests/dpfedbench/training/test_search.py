@@ -15,7 +15,6 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.found_cells import write_cells
 from dpfedbench.experiments.cells import named
-from dpfedbench.networks import trained_net
 from dpfedbench.papers import METHODS
 from dpfedbench.papers.dp_fnas.methods import DpFnas
 from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, SearchSteps
@@ -88,7 +87,7 @@ def check_algorithm_1(silos, folder, limits=(0.1, 0.01)):
     rounds = rounds_of(run, silos, folder)
     dataset = load_records(silos[0])
     partition = RecordPartition.load(silos[1])
-    net = trained_net(run, dataset.image_shape, 10)
+    net = run.trained_net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     # The decay is added to the mean, as in torch's optimisers.
     phases = (

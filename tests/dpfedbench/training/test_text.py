@@ -12,7 +12,6 @@ from dpfedbench.data.text_tasks import KnownText, make_text_partition
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.experiments.cells import named
 from dpfedbench.models.members import load_members
-from dpfedbench.networks import trained_net
 from dpfedbench.papers import read_run
 from dpfedbench.training.accounts import account_of
 from dpfedbench.training.engine import train
@@ -142,7 +141,7 @@ def test_language_model_is_the_same_with_threads_and_tests_and_close_to_torch(
         (tmp_path / name).mkdir()
         out = trained(tmp_path / name, run, **options)
         weights.append(
-            load_members(out / "model.safetensors", trained_net(run, (5,), 9))[0]
+            load_members(out / "model.safetensors", run.trained_net((5,), 9))[0]
         )
     assert (weights[0] == weights[1]).all()
     np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)

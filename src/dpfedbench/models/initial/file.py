@@ -44,7 +44,9 @@ class FileInitial(Initial):
     def label(self) -> str:
         return f"from weights of {self.source}"
 
-    def without_account(self, run: Run) -> tuple[str, ...]:
+    def without_account(
+        self, dataset: str, references: Mapping[str, Run]
+    ) -> tuple[str, ...]:
         if self.public:
             return ()
         return (
@@ -54,7 +56,7 @@ class FileInitial(Initial):
     def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, net: Any, **_: Any) -> np.ndarray:
         from dpfedbench.models.members import load_members
 
         path = Path(self.path)

@@ -185,21 +185,23 @@ class RunInitial(Initial):
 
     def is_composed(self, run: Run) -> bool:
         """Return whether both runs read the same records, the earlier one privately."""
-        return self._is_composed_with(self.earlier_run(run), run)
+        return self._is_composed_with(self.earlier_run(run), run.dataset)
 
-    def _is_composed_with(self, earlier: Run, run: Run) -> bool:
-        return not self.public and earlier.private and earlier.dataset == run.dataset
+    def _is_composed_with(self, earlier: Run, dataset: str) -> bool:
+        return not self.public and earlier.private and earlier.dataset == dataset
 
     def references(self, run: Run) -> dict[str, Run]:
         earlier = run.another({**self.run, "seed": run.seed})
         references = {self.file: earlier}
-        if self._is_composed_with(earlier, run):
+        if self._is_composed_with(earlier, run.dataset):
             references["ledger.jsonl"] = earlier
         return references
 
-    def without_account(self, run: Run) -> tuple[str, ...]:
-        first = self.earlier_run(run)
-        if self.public or self.is_composed(run):
+    def without_account(
+        self, dataset: str, references: Mapping[str, Run]
+    ) -> tuple[str, ...]:
+        first = references[self.file]
+        if self.public or self._is_composed_with(first, dataset):
             return ()
         training = "on other private data" if first.private else "without privacy"
         return (
@@ -210,13 +212,22 @@ class RunInitial(Initial):
     def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(
+        self,
+        net: Any,
+        *,
+        seed: int,
+        dataset: str,
+        references: Mapping[str, Run],
+        files: Mapping[str, Path],
+    ) -> np.ndarray:
         from dpfedbench.models.members import load_by_word, load_members
 
-        first = self.earlier_run(run)
+        first = references[self.file]
         path = reference(files, self.file, first.folder)
-        if _has_other_words(first, run):
-            return load_by_word(path, net, RandomInitial().weights(run, net, {}))
+        # Both runs have one model, so both are language models or neither is.
+        if first.task.text is not None and first.dataset != dataset:
+            return load_by_word(path, net, RandomInitial().weights(net, seed=seed))
         return load_members(path, net)[0]
 
     def notices(self, run: Run) -> tuple[str, ...]:

@@ -89,16 +89,6 @@ class ClientUpdate(Part):
         """Whether the update of an example depends on others, for any model."""
         return False
 
-    def within_records(self, run: Run) -> bool:
-        """Return whether clients compute each example's gradient from it alone."""
-        by_example = any(sum_.unit == "record" for sum_ in run.client_sums)
-        alone = (
-            self.by_record
-            or by_example
-            or (run.model.record_level and not self.mixes_records)
-        )
-        return self.client_data == "tasks" and alone
-
     def columns(self, run: Run) -> tuple[str, ...]:
         """Return the columns of history.csv that these clients fill in addition."""
         return ()

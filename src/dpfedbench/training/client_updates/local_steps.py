@@ -155,7 +155,7 @@ class SiloClients(Clients):
         if self._setup.first_threshold is not None:
             return self._setup.first_threshold
 
-        from dpfedbench.models.torch_sums import Adding
+        from dpfedbench.training.mechanisms import Adding
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")

@@ -78,7 +78,7 @@ class QueryGradient(ClientUpdate):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda update, run: (
-                update.within_records(run)
+                run.computes_within_records
                 and (update.learnable_rates or update.multi_step_rounds)
             ),
             "client_update.learnable_rates and multi_step_rounds need a model"
@@ -88,7 +88,7 @@ class QueryGradient(ClientUpdate):
     )
 
     def breaches(self, run: Run) -> tuple[Breach, ...]:
-        if self.order == 1 or not self.within_records(run):
+        if self.order == 1 or not run.computes_within_records:
             return ()
         breach = Breach(
             unit="record",
@@ -149,7 +149,7 @@ class QueryGradient(ClientUpdate):
 
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
-        if self.within_records(run):
+        if run.computes_within_records:
             return maml_by_record.create_clients(self, setup)
         return WholeTasks(self, setup)
 
