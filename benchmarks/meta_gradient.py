@@ -93,8 +93,7 @@ class CohortSum:
         self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
         self._holdings = _Holdings()
-        model = SimpleNamespace(record_level=False, adapted=lambda names: None)
-        run: Any = SimpleNamespace(client_sums=(), model=model)
+        run: Any = SimpleNamespace(computes_within_records=False)
         unused: Any = None
         setup = Setup(
             run=run,
