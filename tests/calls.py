@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +69,29 @@ def _snakemake_server() -> subprocess.Popen[str]:
 
     atexit.register(end)
     return server
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A folder with the files of a page, and the page's call of Snakemake.
+
+    Attributes:
+        folder: the folder.
+        environment: variables of the call.
+        arguments: arguments of the call.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    arguments: list[str]
+
+    def call(self, *options: str) -> str:
+        """Make the call, with further options; return what it prints."""
+        done = call_snakemake(
+            *self.arguments, *options, folder=self.folder, **self.environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 def copy_checkout(target: Path, bytecode: bool = True) -> None:

@@ -9,17 +9,16 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.calls import ROOT, call_snakemake, copy_checkout
+from tests.calls import ROOT, PreparedCall, copy_checkout
 from tests.pages import DOCS, code_blocks, read_page, rows_of
 from tests.shipped import without_others
-from tests.workflow.conftest import planned_rules
+from tests.workflow.conftest import planned_trainings
 
 PAGES = ("your-data-and-model.md", "your-method.md")
 COMPILE = """
@@ -30,10 +29,13 @@ Conv4Passes(Conv4Shape((28, 28, 1), 8, 5, "batch"), 5, np.float32)
 """
 """Program that compiles kernels, for which jobs would wait side by side."""
 PLANNED_RUNS = [
-    *[("dp-agr", "stripes")] * 2,
+    ("dp-agr", "stripes"),
+    ("dp-agr", "stripes"),
     ("dp-anil", "stripes"),
     ("dp-fedavgm", "shapes"),
-    *[("dp-fl", "shapes")] * 3,
+    ("dp-fl", "shapes"),
+    ("dp-fl", "shapes"),
+    ("dp-fl", "shapes"),
 ]
 """Method and data set of the pages' runs, at the sizes below."""
 READS_RUNS = "load_runs"
@@ -126,31 +128,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A copy with the pages' files and data.
-
-    Attributes:
-        folder: the copy.
-        environment: variables of the pages' commands.
-        arguments: one call of Snakemake that makes the targets of all pages. It takes
-            seconds to start.
-    """
-
-    folder: Path
-    environment: dict[str, str]
-    arguments: list[str]
-
-    def call(self, *options: str) -> subprocess.CompletedProcess[str]:
-        done = call_snakemake(
-            *self.arguments, *options, folder=self.folder, **self.environment
-        )
-        assert done.returncode == 0, done.stderr
-        return done
-
-
 @pytest.fixture(scope="module")
-def prepared(copied: Path) -> Iterator[Prepared]:
+def prepared(copied: Path) -> Iterator[PreparedCall]:
     """Write the files of all pages and run their programs in the copy, block by block.
 
     The pages add files, and change no file that the copy had.
@@ -175,18 +154,19 @@ def prepared(copied: Path) -> Iterator[Prepared]:
                 subprocess.run(command, cwd=copied, env=environment, check=True)
             elif block.language == "bash":
                 targets += targets_of(block.text)
+    # Snakemake takes seconds to start, so one call makes the targets of all pages.
     (copied / "results").mkdir()
     tiny = copied / "results" / "tiny.yaml"
     tiny.write_text(without_others(TINY), encoding="utf-8")
     arguments = [*dict.fromkeys(targets), "--configfile", str(tiny)]
-    yield Prepared(copied, environment, arguments)
+    yield PreparedCall(copied, environment, arguments)
     after = digests(copied)
     assert set(after) - set(before) == new_files
     assert {name: after[name] for name in before} == before
 
 
 @pytest.fixture(scope="module")
-def followed(prepared: Prepared) -> Path:
+def followed(prepared: PreparedCall) -> Path:
     """Make the targets of all pages; return the folder."""
     command = [sys.executable, "-c", COMPILE]
     subprocess.run(command, env=prepared.environment, check=True)
@@ -221,15 +201,10 @@ def run_of(copy: Path, method: str) -> tuple[list[dict[str, Any]], Any]:
     return [json.loads(line) for line in lines], config
 
 
-def test_pages_plan_all_their_runs(prepared: Prepared) -> None:
+def test_pages_plan_all_their_runs(prepared: PreparedCall) -> None:
     """The parts, models and data sets of the pages are found and fit together."""
-    output = prepared.call("--dry-run", "--config", "terminal=snakemake").stdout
-    jobs = planned_rules(output)
-    pattern = r"wildcards: method=([\w-]+), dataset=(\w+)"
-    trainings = [
-        re.search(pattern, text).groups() for rule, text in jobs if rule == "train"
-    ]
-    assert sorted(trainings) == PLANNED_RUNS
+    output = prepared.call("--dry-run", "--config", "terminal=snakemake")
+    assert planned_trainings(output) == PLANNED_RUNS
 
 
 # Faster than this test and the following ones: test_pages_plan_all_their_runs.

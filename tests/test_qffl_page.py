@@ -11,7 +11,7 @@ import dpfedbench
 from tests.calls import ROOT, call_snakemake
 from tests.pages import files_of_page
 from tests.test_fedrep_page import draw_pictures
-from tests.workflow.conftest import planned_rules
+from tests.workflow.conftest import planned_trainings
 
 FILES = files_of_page("your-method.md")
 SMALL = r"""
@@ -68,9 +68,8 @@ def call(folder: Path, *options: str) -> str:
 
 
 def test_page_plans_its_run(written: Path) -> None:
-    jobs = planned_rules(call(written, "--dry-run"))
-    methods = [text for rule, text in jobs if rule == "train"]
-    assert any("method=dp-q-ffl, dataset=pictures" in text for text in methods)
+    trainings = planned_trainings(call(written, "--dry-run"))
+    assert ("dp-q-ffl", "pictures") in trainings
 
 
 @pytest.fixture(scope="module")

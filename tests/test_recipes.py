@@ -7,17 +7,16 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from dpfedbench import load_runs
 from dpfedbench.command import snakemake_words
 from dpfedbench.verification import compare
-from tests.calls import call_snakemake
+from tests.calls import PreparedCall
 from tests.pages import code_blocks, rows_of
 from tests.shipped import without_others
-from tests.workflow.conftest import planned_rules
+from tests.workflow.conftest import planned_trainings
 
 # Laid over the page's sizes, for its recipe for pictures with the real preset.
 TINY = """
@@ -37,23 +36,8 @@ experiments:
 """
 
 
-class Recipe(NamedTuple):
-    """A folder with the page's files, and its call of Snakemake."""
-
-    folder: Path
-    environment: dict[str, str]
-    arguments: list[str]
-
-    def call(self, *options: str) -> subprocess.CompletedProcess[str]:
-        done = call_snakemake(
-            *self.arguments, *options, folder=self.folder, **self.environment
-        )
-        assert done.returncode == 0, done.stderr
-        return done
-
-
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> PreparedCall:
     """Write the page's files and pictures in a folder outside the repository."""
     folder = tmp_path_factory.mktemp("recipes")
     environment = {"DPFEDBENCH_DATA": str(folder)}
@@ -66,27 +50,23 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
             command = [sys.executable, "-c", block.text]
             subprocess.run(command, env=os.environ | environment, check=True)
     (folder / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
-    given = "run mine.yaml --preset real --configfile tiny.yaml"
-    given += " --config terminal=snakemake"
-    options = snakemake_words(given.split())
+    given = ["run", "mine.yaml", "--preset", "real", "--configfile", "tiny.yaml"]
+    options = snakemake_words([*given, "--config", "terminal=snakemake"])
     targets = ["all", "results/real/export/mine/noise.pdf"]
-    return Recipe(folder, environment, [*options, *targets])
+    return PreparedCall(folder, environment, [*options, *targets])
 
 
 @pytest.fixture(scope="module")
-def followed(recipe: Recipe) -> Path:
+def followed(recipe: PreparedCall) -> Path:
     """Make the call; return the results."""
     recipe.call()
     return recipe.folder / "results" / "real"
 
 
-def test_recipe_plans_its_own_runs_alone(recipe: Recipe) -> None:
+def test_recipe_plans_its_own_runs_alone(recipe: PreparedCall) -> None:
     """4 configurations and one seed, with random weights or by DP-AGR."""
-    jobs = planned_rules(recipe.call("--dry-run").stdout)
-    trainings = [text for rule, text in jobs if rule == "train"]
-    pattern = r"wildcards: method=([\w-]+), dataset=(\w+)"
-    runs = [re.search(pattern, text).groups() for text in trainings]
-    assert sorted(runs) == [("dp-agr", "pictures")] * 3 + [("random", "pictures")]
+    runs = planned_trainings(recipe.call("--dry-run"))
+    assert runs == [("dp-agr", "pictures")] * 3 + [("random", "pictures")]
 
 
 # Faster than this test and the following ones: test_recipe_plans_its_own_runs_alone.

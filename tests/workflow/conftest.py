@@ -29,6 +29,15 @@ def planned_rules(output):
     return re.findall(pattern, output, flags=re.MULTILINE)
 
 
+def planned_trainings(output):
+    """Return (method, data set) of each training of a dry run, sorted."""
+    jobs = planned_rules(output)
+    pattern = r"wildcards: method=([\w-]+), dataset=([\w-]+)"
+    return sorted(
+        re.search(pattern, text).groups() for rule, text in jobs if rule == "train"
+    )
+
+
 def seal_glyphs(folder):
     """Seal a folder of images, so that the workflow takes it as the rule's."""
     names = ("images.npy", "classes.csv", "summary.json")

@@ -281,7 +281,7 @@ class Plan:
     items: Mapping[tuple[str, str], PlannedItem]
     runs: Mapping[str, Run]
     notices: tuple[str, ...] = ()
-    _mechanisms: dict[str, str] = dataclasses.field(
+    _audited_as: dict[str, str] = dataclasses.field(
         default_factory=dict, init=False, compare=False
     )
     """Results of `audited_as`, by the run's folder."""
@@ -374,9 +374,9 @@ class Plan:
         by_mechanism: dict[str, str] = {}
         for runs in self.private_runs(paper).values():
             first = runs[0]
-            if first.folder not in self._mechanisms:
-                self._mechanisms[first.folder] = audited_as(first)
-            mechanism = self._mechanisms[first.folder]
+            if first.folder not in self._audited_as:
+                self._audited_as[first.folder] = audited_as(first)
+            mechanism = self._audited_as[first.folder]
             audited = by_mechanism.setdefault(mechanism, first.folder)
             audited_runs |= {run.folder: audited for run in runs}
         return audited_runs
