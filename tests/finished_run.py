@@ -124,18 +124,12 @@ def meta_test(run: Method = RUN, **params: Any) -> None:
 
 
 def audit() -> None:
-    """Run the script, which audits into a folder of a batch, and copy the result as the
-    rule `audited` does.
-    """
-    batch = Path("results/audits/dp-agr-1")
     inputs = FileList(
-        configs=[RUN_FOLDER / "config.yaml"],
-        ledgers=[RUN_FOLDER / "ledger.jsonl"],
-        trainings=[RUN_FOLDER / "training.json"],
+        config=[RUN_FOLDER / "config.yaml"],
+        ledger=RUN_FOLDER / "ledger.jsonl",
+        training=RUN_FOLDER / "training.json",
     )
-    outputs = FileList(folder=batch, checksums=batch.with_name("dp-agr-1.sha256"))
-    run_script("audit", inputs, outputs)
-    shutil.copytree(batch / f"{RUN.key}-seed0", RUN_FOLDER, dirs_exist_ok=True)
+    run_script("audit", inputs, FileList(RUN_FOLDER / "audit.json"))
 
 
 def verify() -> None:

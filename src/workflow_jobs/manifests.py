@@ -65,18 +65,11 @@ def sealed_job(
 def _written_files(outputs: list[Path]) -> list[Path]:
     """Return the declared output files, then the undeclared files that the job wrote.
 
-    An undeclared file, such as a preview, counts if it lies beside a declared output
-    file or in a declared folder.
+    An undeclared file, such as a preview, counts if it lies beside a declared one.
     """
-    declared = [path for path in outputs if not path.is_dir()]
-    undeclared = {
-        path
-        for path in files.written
-        if any(
-            path.parent == output.parent or output in path.parents for output in outputs
-        )
-    }
-    return [*declared, *sorted(undeclared - {*outputs})]
+    folders = {path.parent for path in outputs}
+    undeclared = {path for path in files.written if path.parent in folders}
+    return [*outputs, *sorted(undeclared - {*outputs})]
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:

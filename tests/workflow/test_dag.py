@@ -25,7 +25,6 @@ LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("real", "paper"
 
 @pytest.mark.parametrize("preset", [None, "smoke", *LARGE])
 def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan, preset):
-    """A job makes several audits; smoke has few runs of a method."""
     path = ROOT / "config" / "presets" / f"{preset}.yaml"
     counts = jobs(plan("--quiet", "rules", *(["--configfile", path] if preset else ())))
     stages = ("configure", "train", "meta_test", "account")
@@ -34,8 +33,7 @@ def test_dag_of_a_preset_has_each_stage_of_a_run_once(plan, preset):
         assert counts[rule] == 1
     # The page of the papers that are finished has the table of privacy of each paper.
     assert counts["privacy"] == 1 + counts["page_so_far"]
-    factor = 1.35 if preset == "smoke" else 1.5
-    assert counts["audited"] >= factor * counts["audit"]
+    assert 0 < counts["audit"] < counts["account"]
 
 
 @pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl"])
@@ -48,7 +46,7 @@ def test_dag_of_a_paper_has_the_runs_that_it_shows(plan, target):
     assert counts["page_of_paper"] == counts["privacy"] == 1
     folders = re.findall(r"output: results/smoke/(?:tables|figures)/([\w-]+)/", output)
     assert set(folders) == {paper}
-    assert counts["audited"] > counts["audit"]
+    assert 0 < counts["audit"] < counts["account"]
     assert counts["account"] < 25
     assert counts["account"] <= counts["train"] <= counts["account"] + 1
 
@@ -73,16 +71,10 @@ def test_dag_of_the_frontier_and_of_the_libraries_has_no_audit(plan):
 
 def test_dag_of_an_audit_has_trainings_and_no_account(plan):
     """The table of privacy need not have the audit."""
-    output = plan("results/smoke/audits/dp-agr-1", *SMOKE)
-    counts = jobs(output)
-    folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", output)
-    assert counts["train"] == counts["configure"] == len(set(folders)) > 1
-    stages = {"configure", "partition", "prepare", "train"}
-    assert counts.keys() == {"audit", "total"} | stages
     plain_runs = re.findall(r"results/runs/(maml/\S+?/seed\d+)/", plan(*SMOKE))
     target = f"results/runs/{min(plain_runs)}/audit.json"
-    expected = dict.fromkeys({"audit", "audited"} | stages, 1) | {"total": 6}
-    assert jobs(plan(target, *SMOKE)) == expected
+    rules = ("configure", "partition", "prepare", "train", "audit")
+    assert jobs(plan(target, *SMOKE)) == dict.fromkeys(rules, 1) | {"total": 5}
 
 
 def test_dag_of_a_median_threshold_waits_for_the_run_without_privacy(plan):

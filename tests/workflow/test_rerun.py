@@ -16,13 +16,7 @@ STUB = """
 import pathlib
 for path in map(pathlib.Path, snakemake.output):
     path.parent.mkdir(parents=True, exist_ok=True)
-    if snakemake.rule == "audit" and path.suffix != ".sha256":
-        for ledger in map(pathlib.Path, snakemake.input.ledgers):
-            folder = path / f"{ledger.parent.parent.name}-{ledger.parent.name}"
-            folder.mkdir(parents=True)
-            (folder / "audit.json").write_text("{}")
-    else:
-        path.write_text(str(path))
+    path.write_text(str(path))
 """
 SMALL = """
 preset: null
@@ -99,7 +93,7 @@ REPORTED = {("table",), ("figure",), ("privacy",), ("collect",)} | PAGES
 
 
 def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_path):
-    """After `cp -r` inputs may be younger than outputs. Another audit runs again."""
+    """After `cp -r` inputs may be younger than outputs."""
     results = finished / "results"
     original = tmp_path / "results"
     shutil.copytree(results, original)
@@ -108,9 +102,6 @@ def test_rerun_of_copied_results_without_times_is_empty(finished, rerun, tmp_pat
     for path in sorted(results.rglob("*"), reverse=True):
         path.touch()
     assert rerun() == set()
-    checksums = next((results / "audits" / "checksums").glob("dp-agr-*.sha256"))
-    checksums.write_text("another audit", encoding="utf-8")
-    assert ("audited", "dp-agr") in rerun()
     shutil.rmtree(results)
     shutil.copytree(original, results)
 
@@ -131,9 +122,9 @@ def test_rerun_after_a_methods_version_trains_its_runs_alone(finished, rerun):
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("dpsum/accounting/tuning.py", {"account", "audit", "audited"}),
-        ("dpfedbench/models/meta_gradient.py", {"meta_test", "audit", "audited"}),
-        ("dpfedbench/training/engine.py", {"account", "audit", "audited"}),
+        ("dpsum/accounting/tuning.py", {"account", "audit"}),
+        ("dpfedbench/models/meta_gradient.py", {"meta_test", "audit"}),
+        ("dpfedbench/training/engine.py", {"account", "audit"}),
         ("dpfedbench/results/figures.py", set()),
     ],
 )
@@ -141,7 +132,7 @@ def test_rerun_after_an_edit_of_a_package_is_cheap(finished, rerun, file, expect
     """The rules that use the package run again, and no training does."""
     with edited(finished / "src" / file, "\n", "\n\n"):
         rules = {rule for rule, *_ in rerun()}
-    assert rules & {"meta_test", "account", "audit", "audited"} == expected
+    assert rules & {"meta_test", "account", "audit"} == expected
     assert "train" not in rules
     assert {"table", "page"} < rules
 
@@ -174,7 +165,7 @@ def test_rerun_after_a_declared_search_trains_runs_of_their_own(finished, rerun)
     start = "experiments:\n"
     path = finished / "small.yaml"
     with edited(path, start, "tuning: {dp-agr: {runs: 3, data: private}}\n" + start):
-        stages = ("configure", "train", "meta_test", "account", "audit", "audited")
+        stages = ("configure", "train", "meta_test", "account", "audit")
         assert rerun() == {(stage, "dp-agr") for stage in stages} | REPORTED
         with edited(path, "values: [50, 90]", "values: [50, 70, 90]"):
             done = run(finished, "--dry-run", "--quiet", "rules")

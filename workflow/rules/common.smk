@@ -120,7 +120,6 @@ wildcard_constraints:
     finished=r"\d+",
     item="|".join({name: None for _, name in PLAN.items}),
     of="(%s)?" % "|".join(f"{paper}/" for paper in PAPERS),
-    batch=r"\d+|[0-9a-f]{10}-seed\d+",
 
 
 # The command that the user called, for tables to quote. Scripts read it from `config`, because a parameter of a rule

@@ -20,8 +20,7 @@ _SECONDS = {
     "meta_test": 5.0,
     "meta_test_at": 5.0,
     "account": 2.0,
-    "audit": 20.0,
-    "audited": 0.3,
+    "audit": 4.0,
     "figure": 2.0,
     "page": 6.0,
     "page_so_far": 6.0,
@@ -33,7 +32,7 @@ _ACTIVITIES = {
     "meta_test": "meta-test",
     "meta_test_at": "meta-test",
     "account": "account",
-    "audited": "audit",
+    "audit": "audit",
     "genotype": "cells",
     "configure": "configuration",
 }
@@ -95,8 +94,6 @@ class JobDescriptions:
             return f"{paper}, {item_text(wildcards['item'])}"
         if "seed" in wildcards and "key" in wildcards:
             return self._run_label(rule, wildcards)
-        if rule == "audit":
-            return f"audits of {wildcards['method']}"
         if "dataset" in wildcards:
             return f"{rule} {wildcards['dataset']}"
         paper = wildcards.get("paper") or wildcards.get("of", "").rstrip("/")

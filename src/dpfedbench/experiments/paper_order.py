@@ -52,7 +52,7 @@ def _work_of(plan: Plan, paper: str, seconds: Seconds) -> dict[tuple[str, str], 
         work["prepare", run.dataset] = seconds("prepare", {"dataset": run.dataset})
         pending.extend(run.references.values())
     for folder in plan.audited_runs(paper).values():
-        work["audit", folder] = seconds("audit", {"method": plan.runs[folder].method})
+        work["audit", folder] = seconds("audit", _wildcards(plan.runs[folder]))
     for item in plan.items_of(paper):
         for folder, test in item.tests:
             wildcards = {**_wildcards(plan.runs[folder]), "test": test}

@@ -21,8 +21,6 @@ _SHOWN = (("tables", ".csv"), ("figures", ".png"))
 """Folders and endings of the targets that a page shows."""
 _ACCOUNTED = ("config.yaml", "metrics.json", "privacy.json", "training.json")
 """Files of each run that tables read."""
-_BATCH_SIZE = 8
-"""Audits of a batch. Most audits take less time than the start of Python and torch."""
 
 
 class Planned:
@@ -41,9 +39,6 @@ class Planned:
         audited_runs: for each private run of a paper, the run whose audit represents
             it, by paper; under "" those of all papers.
         partitions: one run for each partition, by the partition's folder.
-        batches: runs of one method that are audited in one job, by method and number,
-            for the tables of privacy. A batch is for one set of papers, so that no
-            paper's target waits for another paper's runs.
     """
 
     def __init__(
@@ -62,24 +57,6 @@ class Planned:
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
         self._tests = plan.tests
         self._searches = plan.searches
-        self.batches = self._make_batches()
-
-    def _make_batches(self) -> dict[tuple[str, str], list[str]]:
-        """Return the folders of audited runs, by method and number of the batch."""
-        papers_of: dict[str, dict[str, None]] = {}
-        for paper, audited_runs in self.audited_runs.items():
-            for folder in audited_runs.values():
-                papers_of.setdefault(folder, {})[paper] = None
-        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for folder, papers in papers_of.items():
-            key = self.plan.runs[folder].method, tuple(papers)
-            groups.setdefault(key, []).append(folder)
-        batches: dict[tuple[str, str], list[str]] = {}
-        for (method, _), folders in groups.items():
-            for start in range(0, len(folders), _BATCH_SIZE):
-                number = 1 + sum(name == method for name, _ in batches)
-                batches[method, str(number)] = folders[start : start + _BATCH_SIZE]
-        return batches
 
     # Targets
 
@@ -382,41 +359,6 @@ class Planned:
         accounts_images = run.private and run.client_data != "records"
         names = ("clients.npz", "summary.json") if accounts_images else ()
         return [f"results/clients/{run.clients_folder}/{name}" for name in names]
-
-    # Batches of audits
-
-    def audited_together(self, wildcards: Wildcards) -> list[str]:
-        """Return the runs of a batch of audits.
-
-        The batch is one for the table of privacy, or a single run that was requested.
-        """
-        name = (wildcards.method, wildcards.batch)
-        if name in self.batches:
-            return self.batches[name]
-        key, _, seed = wildcards.batch.partition("-seed")
-        batch = (wildcards.method, key, seed)
-        return [
-            folder
-            for folder, run in self.plan.runs.items()
-            if (run.method, run.key, str(run.seed)) == batch
-        ]
-
-    def batch_of(self, wildcards: Wildcards) -> str:
-        """Return the batch in which a run is audited."""
-        folder = self.run_of(wildcards).folder
-        batches = self.batches.items()
-        numbers = [number for (_, number), folders in batches if folder in folders]
-        number = numbers[0] if numbers else f"{wildcards.key}-seed{wildcards.seed}"
-        return f"{self.report}/audits/{wildcards.method}-{number}"
-
-    def checksums_of_batch(self, wildcards: Wildcards) -> str:
-        """Return the checksums of the audits in the batch of a run."""
-        folder, _, batch = self.batch_of(wildcards).rpartition("/")
-        return f"{folder}/checksums/{batch}.sha256"
-
-    def files_of_batch(self, name: str) -> Input:
-        """Return an input function: the named file of every run of an audit batch."""
-        return lambda wildcards: _files_of(self.audited_together(wildcards), name)
 
     # Tables and figures
 
