@@ -59,7 +59,7 @@ CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))
 def load_glyphs(folder: Path) -> ImageDataset:
     """Return the glyphs, and draw them into `folder` if it does not have them."""
     if not (folder / "summary.json").exists():
-        prepare("glyphs", folder, None, None)
+        prepare("glyphs", folder)
     return load_dataset(folder)
 
 

@@ -59,7 +59,7 @@ def choose_drawings(count: int = LOTS * LOT) -> np.ndarray:
         folder = Path("results/data/glyphs")
         if not (folder / "summary.json").exists():
             folder = Path(temporary)
-            prepare("glyphs", folder, None, None)
+            prepare("glyphs", folder)
         images = load_dataset(folder).images
         flat = images.reshape(-1, *images.shape[2:])
         chosen = np.random.default_rng(0).choice(len(flat), count, replace=False)

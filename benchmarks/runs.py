@@ -137,7 +137,7 @@ def main() -> None:
     runs = "runs" if options.rounds is None else f"first-{options.rounds}-rounds"
     folder = options.out / runs / run.folder
     if not (data / "summary.json").exists():
-        prepare(run.dataset, data, options.data, None)
+        prepare(run.dataset, data, options.data)
     start = time.perf_counter()
     if not (clients / "summary.json").exists():
         run.clients.make(data, ways=run.task.ways, seed=run.seed).save(clients)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import PIL
 
-from dpfedbench.data.images import Progress, RawImages
+from dpfedbench.data.images import RawImages
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import Place, Source, by_class, utils
 from dpfedbench.errors import BenchError
@@ -94,9 +94,7 @@ SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 """Bertinetto et al.'s split of CIFAR-100 into 64, 16 and 20 classes."""
 
 
-def read_cifar_10(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_cifar_10(local: Path | None, download_dir: Path) -> RawRecords:
     """Read the release of CIFAR-10.
 
     Args:
@@ -119,9 +117,7 @@ def read_cifar_10(
     )
 
 
-def read_cifar_fs(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawImages:
+def read_cifar_fs(local: Path | None, download_dir: Path) -> RawImages:
     """Read CIFAR-100 with CIFAR-FS's split.
 
     Args:
@@ -149,7 +145,6 @@ def read_cifar_fs(
 def read_cifar_10_jpeg(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
 ) -> RawRecords:
     """Read the JPEG copy of CIFAR-10 from a local folder. It is never downloaded.
 
@@ -184,7 +179,6 @@ def read_cifar_10_jpeg(
             mode="RGB",
             size=SIZE,
             side=SIZE,
-            progress=progress,
         )
         blocks[f"{split}_images"] = pixels.reshape(-1, SIZE, SIZE, 3)
         blocks[f"{split}_labels"] = np.repeat(np.arange(len(CLASSES)), examples)

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sympy", "torch")
@@ -87,9 +87,7 @@ def modules() -> list[tuple[str, Path]]:
     return files
 
 
-def read_docstrings(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawTexts:
+def read_docstrings(local: Path | None, download_dir: Path) -> RawTexts:
     """Read the documentation of the installed modules."""
     paths = modules()
     collecting = gc.isenabled()
@@ -98,7 +96,7 @@ def read_docstrings(
     gc.disable()
     try:
         return cut_into_tasks(
-            _apart(_texts(paths, progress)),
+            _apart(_texts(paths)),
             words=WORDS,
             test=0.1,
             validation=0.1,
@@ -112,10 +110,8 @@ def read_docstrings(
             gc.enable()
 
 
-def _texts(
-    paths: list[tuple[str, Path]], progress: Progress | None
-) -> Iterator[tuple[str, list[str]]]:
-    for name, path in with_progress(paths, progress, "docstrings: reading modules"):
+def _texts(paths: list[tuple[str, Path]]) -> Iterator[tuple[str, list[str]]]:
+    for name, path in with_progress(paths, "docstrings: reading modules"):
         words = words_of(documentation(path.read_text(encoding="utf-8")))
         if words:
             yield name, words

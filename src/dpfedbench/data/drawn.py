@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits, with_progress
+from dpfedbench.data.images import RawImages, shuffled_splits, with_progress
 from dpfedbench.data.records import RawRecords
 from drawnsets.characters import CharacterSet, list_characters, unicode_names
 from drawnsets.digits import draw_digit
@@ -62,14 +62,12 @@ class DrawnClasses:
     split_counts: tuple[int, int, int]
     draw: Callable[[str], np.ndarray]
 
-    def __call__(
-        self, local: Path | None, download_dir: Path, progress: Progress | None = None
-    ) -> RawImages:
+    def __call__(self, local: Path | None, download_dir: Path) -> RawImages:
         """Draw all characters. The folders are not used."""
         characters = list_characters(self.characters)
         drawings = [
             self.draw(character)
-            for character in with_progress(characters, progress, "drawing characters")
+            for character in with_progress(characters, "drawing characters")
         ]
         return RawImages(
             images=np.stack(drawings),
@@ -84,17 +82,13 @@ def draw_grey_letter(character: str) -> np.ndarray:
     return draw_letter(character)[..., None]
 
 
-def read_digits(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_digits(local: Path | None, download_dir: Path) -> RawRecords:
     """Draw all digits. The folders are not used."""
     blocks: dict[str, Any] = {}
     for split, count in DIGIT_COUNTS.items():
         drawings = [
             draw_digit(digit, split, count)
-            for digit in with_progress(
-                range(len(DIGITS)), progress, f"drawing {split} digits"
-            )
+            for digit in with_progress(range(len(DIGITS)), f"drawing {split} digits")
         ]
         blocks[f"{split}_images"] = np.concatenate(drawings)[..., None]
         blocks[f"{split}_labels"] = np.repeat(np.arange(len(DIGITS)), count)

@@ -21,7 +21,6 @@ from dpfedbench.data.folder_files import (
 )
 from dpfedbench.data.images import (
     SPLITS,
-    Progress,
     RawImages,
     shuffled_splits,
     with_progress,
@@ -100,7 +99,6 @@ OPTIONS = ImageFolderOptions
 def read(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
     *,
     folder: str,
     size: int,
@@ -145,7 +143,7 @@ def read(
                 f" {test_images}: lower test_images, or add pictures"
             )
     names = _owners(root, files, owner, owners)
-    pixels, sizes = _read_all(root, files, size, channels, progress)
+    pixels, sizes = _read_all(root, files, size, channels)
     facts: dict[str, Any] = {
         "class_names": tuple(files),
         "versions": {"pillow": PIL.__version__},
@@ -380,7 +378,6 @@ def _read_all(
     files: Mapping[str, list[Path]],
     size: int,
     channels: int,
-    progress: Progress | None,
 ) -> tuple[list[np.ndarray], Counter[tuple[int, int]]]:
     """Read each class's pictures, uint8 [pictures, size, size, channels].
 
@@ -395,7 +392,7 @@ def _read_all(
     sizes = Counter[tuple[int, int]]()
     unreadable = list[str]()
     for image, path in zip(
-        images, with_progress(paths, progress, f"reading {root.name}"), strict=True
+        images, with_progress(paths, f"reading {root.name}"), strict=True
     ):
         try:
             image[:], source = _decode(path, size, channels)

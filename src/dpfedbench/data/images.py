@@ -6,7 +6,7 @@ This module saves, checks and loads it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -29,6 +29,7 @@ from dpfedbench.files import (
     writing,
 )
 from dpfedbench.lazy import np
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
@@ -46,20 +47,15 @@ _CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
 The first word of the Unicode name is the script.
 """
 
-Progress = Callable[[str, int, int], None]
-"""Progress callback: called with (activity, steps done, total steps)."""
-
 Item = TypeVar("Item")
 
 
-def with_progress(
-    items: Collection[Item], progress: Progress | None, what: str
-) -> Iterator[Item]:
-    """Yield the items one after another, and call `progress` after each."""
+def with_progress(items: Collection[Item], what: str) -> Iterator[Item]:
+    """Yield the items one after another, and print how many are done."""
+    progress = Progress(what, len(items), unit="items")
     for done, item in enumerate(items, start=1):
         yield item
-        if progress:
-            progress(what, done, len(items))
+        progress.step(done, 1)
 
 
 Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]

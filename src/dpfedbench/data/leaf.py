@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import data_files, folder_of
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.owners import check_names, count_held_out
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import Place, Source
@@ -62,7 +62,6 @@ OPTIONS = LeafOptions
 def read(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
     *,
     folder: str,
     height: int = 28,
@@ -84,9 +83,7 @@ def read(
     shape = (height, width, channels)
     parts = {}
     for split, files in _files(root).items():
-        parts[split] = _read_users(
-            with_progress(files, progress, f"reading {root.name}"), shape
-        )
+        parts[split] = _read_users(with_progress(files, f"reading {root.name}"), shape)
     if "all_data" in parts:
         parts = _split(parts["all_data"])
     names = _class_names(root, parts, class_names)
@@ -126,14 +123,11 @@ def owner_counts(local: Path | None, *, folder: str, **_: Any) -> np.ndarray:
     return counts[:, None]
 
 
-def read_femnist(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_femnist(local: Path | None, download_dir: Path) -> RawRecords:
     """Read FEMNIST from LEAF's files in the local data folder."""
     return read(
         local,
         download_dir,
-        progress,
         folder=_femnist(local),
         inverted=True,
         class_names=CHARACTERS,

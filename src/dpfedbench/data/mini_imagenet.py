@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import PIL
 
-from dpfedbench.data.images import Progress, RawImages
+from dpfedbench.data.images import RawImages
 from dpfedbench.data.sources import Copy, Place, Source, by_class, read_pickle
 from dpfedbench.errors import BenchError
 
@@ -73,7 +73,6 @@ PLACES = {
 def read_mini_imagenet(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
 ) -> RawImages:
     """Read mini-ImageNet, 84×84 colour, from a local folder.
 
@@ -96,7 +95,7 @@ def read_mini_imagenet(
         copy = copies[split]
         class_names = sorted(classes)
         if copy.path.is_dir():
-            images.append(_read_folder(copy, class_names, progress))
+            images.append(_read_folder(copy, class_names))
         else:
             images.append(_read_cache(copy, class_names))
         names += class_names
@@ -144,18 +143,14 @@ def _read_cache(copy: Copy, wanted: Sequence[str]) -> np.ndarray:
     return images
 
 
-def _read_folder(
-    copy: Copy, wanted: Sequence[str], progress: Progress | None
-) -> np.ndarray:
+def _read_folder(copy: Copy, wanted: Sequence[str]) -> np.ndarray:
     """Read the classes of a folder, uint8 [classes, examples, 84, 84, 3].
 
     The folder holds one split or all classes.
     """
     pictures = by_class(sorted(copy.files), r"(?i)^([^/]+)/[^/]+\.(?:jpe?g|png)$")
     classes = {name: pictures.get(name, []) for name in wanted}
-    return copy.pictures(
-        classes, examples=EXAMPLES, mode="RGB", side=SIZE, progress=progress
-    )
+    return copy.pictures(classes, examples=EXAMPLES, mode="RGB", side=SIZE)
 
 
 READERS = {"mini-imagenet": read_mini_imagenet}

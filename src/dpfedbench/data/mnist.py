@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import Copy, Place, Source
 from dpfedbench.errors import BenchError
@@ -87,9 +87,7 @@ PLACES = {
 }
 
 
-def read_mnist(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_mnist(local: Path | None, download_dir: Path) -> RawRecords:
     """Read MNIST: handwritten digits, strokes bright (255) on dark (0).
 
     Args:
@@ -101,18 +99,16 @@ def read_mnist(
         BenchError: there is no copy and no network, or the copy is incomplete, damaged
             or of another data set.
     """
-    return _read(_MNIST, local, download_dir, progress)
+    return _read(_MNIST, local, download_dir)
 
 
-def read_fashion_mnist(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_fashion_mnist(local: Path | None, download_dir: Path) -> RawRecords:
     """Read Fashion-MNIST, whose files have the format and the names of MNIST's.
 
     See `read_mnist`. A local copy may also lie in the subfolder `fashion-mnist`,
     `FashionMNIST` or `FashionMNIST/raw`.
     """
-    return _read(_FASHION_MNIST, local, download_dir, progress)
+    return _read(_FASHION_MNIST, local, download_dir)
 
 
 def read_idx(content: bytes) -> np.ndarray:
@@ -126,12 +122,10 @@ def read_idx(content: bytes) -> np.ndarray:
     return values.reshape(shape.tolist())
 
 
-def _read(
-    wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None
-) -> RawRecords:
+def _read(wanted: _Set, local: Path | None, download_dir: Path) -> RawRecords:
     copies = wanted.find_parts(local, SPELLINGS)
     arrays: dict[str, Any] = {}
-    for field, name in with_progress(FILES.items(), progress, f"reading {wanted.name}"):
+    for field, name in with_progress(FILES.items(), f"reading {wanted.name}"):
         copy = copies.get(name) or _download(wanted, f"{name}.gz", download_dir)
         content = _content(copy, wanted, field)
         with copy.judged():

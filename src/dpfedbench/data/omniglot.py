@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import PIL
 
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import RawImages, shuffled_splits
 from dpfedbench.data.sources import Place, Source, by_class
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
@@ -31,9 +31,7 @@ PLACES = {
 }
 
 
-def read_omniglot(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawImages:
+def read_omniglot(local: Path | None, download_dir: Path) -> RawImages:
     """Read Omniglot, resized to 28×28, strokes bright (255) on dark (0).
 
     Drawings are converted to greyscale and then resized from 105×105 with Lanczos's
@@ -73,7 +71,6 @@ def read_omniglot(
             mode="L",
             size=SOURCE_SIZE,
             side=SIZE,
-            progress=progress,
         )
         images.append(255 - grey)
         names += [f"{part.removeprefix('images_')}/{name}" for name in classes]

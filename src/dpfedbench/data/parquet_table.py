@@ -14,7 +14,7 @@ import numpy as np
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import data_files, folder_of
 from dpfedbench.data.image_folder import square_pixels
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.owners import check_names, count_held_out
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import decoded_image
@@ -48,7 +48,6 @@ OPTIONS = ParquetOptions
 def read(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
     *,
     file: str,
     owner: str,
@@ -73,7 +72,7 @@ def read(
     labels = _texts(table[label], path)
     class_names, numbers = np.unique(labels, return_inverse=True)
     pixels = np.empty((len(table), size, size, channels), np.uint8)
-    rows = with_progress(list(table[image]), progress, f"reading {path.name}")
+    rows = with_progress(list(table[image]), f"reading {path.name}")
     for number, (target, encoded) in enumerate(zip(pixels, rows, strict=True), 1):
         try:
             content = encoded["bytes"] if isinstance(encoded, Mapping) else encoded

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench import data
-from dpfedbench.data.images import Progress, Raw
+from dpfedbench.data.images import Raw
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.data.sources import local_folder
 
-Reader = Callable[[Path | None, Path, Progress | None], Raw]
+Reader = Callable[[Path | None, Path], Raw]
 """Function that makes a data set.
 
-Its arguments are the local data folder or None, the folder for downloads, and a
-progress callback or None.
+Its arguments are the local data folder or None, and the folder for downloads.
 """
 
 
@@ -95,7 +94,6 @@ def prepare(
     name: str,
     out_dir: Path | str,
     local_dir: Path | str | None = None,
-    progress: Progress | None = None,
     *,
     own: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
 ) -> None:
@@ -108,7 +106,6 @@ def prepare(
         out_dir: the data set's folder; downloads are kept in its subfolder `download`.
         local_dir: a folder with real data on this machine. None: the environment
             variable DPFEDBENCH_DATA; if it is not set, data are downloaded.
-        progress: progress callback.
         own: the configuration's `datasets`, in addition to those of dpfedbench.
 
     Raises:
@@ -117,7 +114,7 @@ def prepare(
     """
     entry = lookup(name, own)
     out_dir = Path(out_dir)
-    raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
+    raw = entry.read(local_folder(local_dir), out_dir / "download")
     facts = {**vars(entry), "stand_in": entry.stands_in_for is not None}
     del facts["read"]
     raw.save(out_dir, facts)

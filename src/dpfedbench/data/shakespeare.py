@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.sources import Place, Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
@@ -62,9 +62,7 @@ def roles(play: str) -> dict[str, list[str]]:
     }
 
 
-def read_shakespeare(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawTexts:
+def read_shakespeare(local: Path | None, download_dir: Path) -> RawTexts:
     """Read the plays, or LEAF's files.
 
     Raises:
@@ -78,9 +76,7 @@ def read_shakespeare(
             f" or LEAF's by_play_and_character/*.txt, in {_PLAYS.place}"
         )
     texts: list[tuple[str, list[str]]] = []
-    for name, text in with_progress(
-        texts_of(copy), progress, "shakespeare: reading the plays"
-    ):
+    for name, text in with_progress(texts_of(copy), "shakespeare: reading the plays"):
         if copy.path.name == "by_play_and_character":
             texts.append((name, words_of(text)))
         else:

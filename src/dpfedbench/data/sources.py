@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.data.folder_files import data_files, is_by_product
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
@@ -305,7 +305,6 @@ class Copy:
         mode: str,
         size: int | None = None,
         side: int,
-        progress: Progress | None,
     ) -> np.ndarray:
         """Decode the pictures of classes.
 
@@ -315,7 +314,6 @@ class Copy:
             mode: Pillow's "L" (grey) or "RGB".
             size: required width and height of each picture. None: any.
             side: width and height after resizing with Lanczos's filter.
-            progress: called after each class.
 
         Returns:
             uint8 [classes, examples, side, side, channels].
@@ -329,9 +327,7 @@ class Copy:
         pixels: np.ndarray = np.empty(
             (len(classes), examples, side, side, len(mode)), np.uint8
         )
-        names = with_progress(
-            classes.values(), progress, f"reading {self.path.name}, class"
-        )
+        names = with_progress(classes.values(), f"reading {self.path.name}, class")
         for images, pictures in zip(pixels, names, strict=True):
             for image, name in zip(images, pictures, strict=True):
                 with self.judged(name):

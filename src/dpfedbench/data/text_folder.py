@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import data_files, folder_of
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
 
 
@@ -35,7 +35,6 @@ OPTIONS = TextFolderOptions
 def read(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
     *,
     folder: str,
     words: int,
@@ -59,7 +58,7 @@ def read(
     ]
     texts = [
         (file.stem, words_of(decoded(file.read_bytes(), str(file)))[:words])
-        for file in with_progress(files, progress, "texts: reading")
+        for file in with_progress(files, "texts: reading")
     ]
     return cut_into_tasks(
         texts, words=words, test=test, validation=validation, called=str(path)

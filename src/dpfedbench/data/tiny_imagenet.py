@@ -15,7 +15,7 @@ from pathlib import Path
 
 import PIL
 
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import RawImages, shuffled_splits
 from dpfedbench.data.sources import Copy, Place, Source, by_class
 from dpfedbench.errors import BenchError
 
@@ -53,7 +53,6 @@ PLACES = {
 def read_tiny_imagenet(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
 ) -> RawImages:
     """Read the release: 500 training and then 50 validation images of each class.
 
@@ -81,13 +80,12 @@ def read_tiny_imagenet(
     ).items():
         if picture in class_of:
             classes.setdefault(class_of[picture], []).extend(files)
-    return _decoded(copy, classes, RELEASE, progress)
+    return _decoded(copy, classes, RELEASE)
 
 
 def read_tiny_imagenet_100(
     local: Path | None,
     download_dir: Path,
-    progress: Progress | None = None,
     *,
     size: int = SIZE,
 ) -> RawImages:
@@ -111,7 +109,7 @@ def read_tiny_imagenet_100(
             f" downloaded from {URL}"
         )
     classes = by_class(sorted(copy.files, key=_number), r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
-    return _decoded(copy, classes, SUBSET, progress, size)
+    return _decoded(copy, classes, SUBSET, size)
 
 
 def _number(name: str) -> tuple[str, int]:
@@ -124,7 +122,6 @@ def _decoded(
     copy: Copy,
     classes: Mapping[str, Sequence[str]],
     name: str,
-    progress: Progress | None,
     size: int = SIZE,
 ) -> RawImages:
     count, examples = COUNTS[name]
@@ -141,7 +138,6 @@ def _decoded(
             mode="RGB",
             size=SIZE,
             side=size,
-            progress=progress,
         ),
         class_names=tuple(classes),
         splits=shuffled_splits(count, (count - validation - test, validation, test)),

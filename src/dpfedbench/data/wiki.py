@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.sources import Place, Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
@@ -31,9 +31,7 @@ PLACES = {
 }
 
 
-def read_wiki(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawTexts:
+def read_wiki(local: Path | None, download_dir: Path) -> RawTexts:
     """Read the articles. Articles with fewer words are public text.
 
     Raises:
@@ -48,7 +46,7 @@ def read_wiki(
     texts = [
         (title, words_of(text))
         for title, text in with_progress(
-            texts_of(copy), progress, "wiki-1600: reading the articles"
+            texts_of(copy), "wiki-1600: reading the articles"
         )
     ]
     return cut_into_tasks(

@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import Progress, with_progress
+from dpfedbench.data.images import with_progress
 from dpfedbench.data.owners import count_held_out
 from dpfedbench.data.records import RawRecords
 from drawnsets.fonts import library_versions
 from drawnsets.writers import CHARACTERS, WRITERS, count_drawings, draw_writer
 
 
-def read_writers(
-    local: Path | None, download_dir: Path, progress: Progress | None = None
-) -> RawRecords:
+def read_writers(local: Path | None, download_dir: Path) -> RawRecords:
     """Draw all writers. The folders are not used."""
     parts: dict[str, list[np.ndarray]] = {}
     writers = range(WRITERS)
-    for writer in with_progress(writers, progress, "drawing writers"):
+    for writer in with_progress(writers, "drawing writers"):
         images, labels = draw_writer(writer)
         tested = count_held_out(len(labels))
         owners = np.full(len(labels), f"writer-{writer:03d}")

@@ -144,9 +144,7 @@ def test_prepare_passes_folders_to_the_reader_and_records_the_facts(
     (tmp_path / "local").mkdir()
     monkeypatch.setenv("DPFEDBENCH_DATA", str(tmp_path / "local"))
     registry.prepare("toy", tmp_path / "out")
-    read.assert_called_once_with(
-        tmp_path / "local", tmp_path / "out" / "download", None
-    )
+    read.assert_called_once_with(tmp_path / "local", tmp_path / "out" / "download")
     expected = facts | {"stand_in": True, "matches_record": False}
     assert expected.items() <= load_dataset(tmp_path / "out").summary.items()
 
