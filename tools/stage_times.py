@@ -21,7 +21,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.experiments.configuration import (
     Configuration,
     read_shipped,
@@ -159,8 +158,8 @@ def read_descriptions(preset: str | None) -> JobDescriptions:
     configuration = Configuration.read(read_shipped(ROOT / "config", preset))
     plan = make_plan(
         configuration,
-        datasets=known_datasets(DATASETS_TABLE, configuration),
-        holdings=read_holdings(DATASETS_TABLE),
+        datasets=known_datasets(configuration),
+        holdings=read_holdings(configuration),
         files=shipped_files(ROOT / "config", preset),
     )
     titles = {

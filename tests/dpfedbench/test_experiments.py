@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.config.merge import KeyFault, lay, set_key
-from dpfedbench.data import DATASETS_TABLE
+from dpfedbench.data import read_table
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
@@ -20,7 +20,6 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import (
     known_datasets,
-    read_datasets,
     read_holdings,
     read_owned,
 )
@@ -66,9 +65,9 @@ def plan(values: dict[str, Any]) -> Plan:
     configuration = Configuration.read(values)
     return make_plan(
         configuration,
-        datasets=known_datasets(DATASETS_TABLE, configuration),
-        holdings=read_holdings(DATASETS_TABLE),
-        owned=read_owned(DATASETS_TABLE, configuration),
+        datasets=known_datasets(configuration),
+        holdings=read_holdings(configuration),
+        owned=read_owned(configuration),
     )
 
 
@@ -77,13 +76,13 @@ def known(**changes: Any) -> dict[str, str]:
     options = {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}
     shapes = {"reader": "image-folder", "options": options}
     values = configuration(**{"datasets.shapes": shapes} | changes)
-    return known_datasets(DATASETS_TABLE, Configuration.read(values))
+    return known_datasets(Configuration.read(values))
 
 
 def test_data_set_version_follows_from_all_its_settings() -> None:
     versions = known()
     assert versions["glyphs"] == "1"
-    assert set(versions) >= {*read_datasets(DATASETS_TABLE), "shapes"}
+    assert set(versions) >= {*read_table(), "shapes"}
     assert known(**{"datasets.shapes.version": 2})["shapes"] != versions["shapes"]
     assert "shapes" not in known(**{"datasets.shapes": None})
 
@@ -331,13 +330,13 @@ def test_data_sets_with_owners_are_those_that_count_them() -> None:
     for name in reader_modules().values():
         counted |= {*getattr(importlib.import_module(name), "OWNER_COUNTS", {})}
     values = Configuration.read(configuration())
-    assert read_owned(DATASETS_TABLE, values) == counted
+    assert read_owned(values) == counted
     options = {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}
     shapes = {"reader": "image-folder", "options": options}
     for owner, owned in ((None, set()), ("(u.)_", {"shapes"})):
         entry = {**shapes, "options": {**options, "owner": owner}}
         values = Configuration.read(configuration(**{"datasets.shapes": entry}))
-        assert read_owned(DATASETS_TABLE, values) - counted == owned
+        assert read_owned(values) - counted == owned
 
 
 def test_cohort_and_lot_are_two_keys_of_one_section() -> None:

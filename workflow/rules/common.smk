@@ -68,13 +68,13 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
-    DATASETS = known_datasets(DATASETS_TABLE, CONFIGURATION)
+    DATASETS = known_datasets(CONFIGURATION)
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(DATASETS_TABLE, CONFIGURATION),
+        holdings=read_holdings(CONFIGURATION),
         files=[DEFAULTS, *SHIPPED, *GIVEN],
-        owned=read_owned(DATASETS_TABLE, CONFIGURATION),
+        owned=read_owned(CONFIGURATION),
     )
     if workflow.exec_mode == ExecMode.DEFAULT:
         for notice in PLAN.notices:

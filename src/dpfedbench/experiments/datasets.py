@@ -1,11 +1,9 @@
 """Known data sets: those of dpfedbench, and those that the configuration declares."""
 
-import csv
 import importlib
 import json
 import re
 from collections.abc import Callable, Collection
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from dpfedbench.config.messages import nearest
 from dpfedbench.config.part import Settings, kinds_of
 from dpfedbench.config.plugin_sources import digest_module
 from dpfedbench.config.sections import PartitionScheme
+from dpfedbench.data import read_table
 from dpfedbench.data.images import KINDS
 from dpfedbench.data.readers import reader_modules
 from dpfedbench.errors import BenchError
@@ -24,18 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_datasets(path: str | Path) -> dict[str, str]:
-    """Return the data sets of dpfedbench, each with its version.
-
-    Args:
-        path: file of `data.DATASETS_TABLE`.
-    """
-    return {row["name"]: row["version"] for row in _rows(path)}
-
-
-def read_holdings(
-    path: str | Path, configuration: Configuration | None = None
-) -> dict[str, str]:
+def read_holdings(configuration: Configuration) -> dict[str, str]:
     """Return the contents of data sets as text, as far as they are known beforehand.
 
     Those of the configuration are told by the function `holds` of their reader, which
@@ -43,15 +31,12 @@ def read_holdings(
     leaves out what it cannot find.
 
     Args:
-        path: file of `data.DATASETS_TABLE`.
-        configuration: the whole configuration; None: the file's data sets alone.
+        configuration: the whole configuration.
     """
-    holdings = {row["name"]: row["holds"] or "" for row in _rows(path)}
-    if configuration is None:
-        return holdings
     # It imports libraries that a plan of shipped data sets does not need.
     from dpfedbench.data.sources import local_folder
 
+    holdings = {name: row["holds"] or "" for name, row in read_table().items()}
     readers = reader_modules()
     for name, entry in configuration.datasets.items():
         if entry is None or entry.reader not in readers:
@@ -63,20 +48,14 @@ def read_holdings(
     return holdings
 
 
-def _rows(path: str | Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle, delimiter="\t"))
-
-
-def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
-    """Return the known data sets: those of the table and those of the configuration.
+def known_datasets(configuration: Configuration) -> dict[str, str]:
+    """Return the data sets of dpfedbench and those of the configuration.
 
     A reader's module may define a `Settings` class `OPTIONS` for its arguments. The
     options are checked here, unless a package that the module imports is missing, as on
     a machine that only makes a plan.
 
     Args:
-        path: file of `data.DATASETS_TABLE`.
         configuration: the whole configuration.
 
     Returns:
@@ -87,7 +66,7 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
         BenchError: a name that is taken, a reader that does not exist, or options that
             it does not accept.
     """
-    known = read_datasets(path)
+    known = {name: row["version"] for name, row in read_table().items()}
     readers = reader_modules()
     for name, entry in configuration.datasets.items():
         if entry is None:
@@ -175,7 +154,7 @@ def owner_counts(name: str, configuration: Configuration) -> "np.ndarray | None"
     return None
 
 
-def read_owned(path: str | Path, configuration: Configuration) -> set[str]:
+def read_owned(configuration: Configuration) -> set[str]:
     """Return the data sets that know the owners of their examples; no data are read.
 
     They are those with `owners` in the table, and those of the configuration whose
@@ -183,10 +162,9 @@ def read_owned(path: str | Path, configuration: Configuration) -> set[str]:
     False for the options.
 
     Args:
-        path: file of `data.DATASETS_TABLE`.
         configuration: the whole configuration.
     """
-    owned = {row["name"] for row in _rows(path) if row["owners"] != "-"}
+    owned = {name for name, row in read_table().items() if row["owners"] != "-"}
     readers = reader_modules()
     for name, entry in configuration.datasets.items():
         if entry is None or entry.reader not in readers:
