@@ -8,7 +8,6 @@ A scene is laid out in units of its side, so that scenes of two sizes differ onl
 their pixels and draws.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -32,50 +31,30 @@ _SOURCE_MIDDLE = 27.5
 _WAVE_STEPS = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Parameters of scenes.
-
-    Pairs are bounds of uniform draws; single numbers are standard deviations.
-
-    Attributes:
-        letter_side: the letter's longer side, in sides of the image.
-        rotation, shear, log_aspect: deformations of the letter, in radians, as a share,
-            and as a natural logarithm.
-        elastic: displacement of the letter at each of 5x5 knots, in its own longer
-            sides.
-        shift: displacement of the letter's middle, in sides of the image.
-        pen: half the pen's width, in the letter's longer sides.
-        contrast: least distance of the letter's colour from the ground's three colours,
-            in RGB within [0, 1].
-        texture: strengths of the ground's fine texture and of its waves, within [0, 1].
-        light: strengths of the light from one side, and of the tint.
-        noise: standard deviation of a pixel's noise.
-    """
-
-    letter_side: tuple[float, float] = (0.7, 0.85)
-    rotation: float = 0.08
-    shear: float = 0.05
-    log_aspect: float = 0.05
-    elastic: float = 0.015
-    shift: float = 0.03
-    pen: tuple[float, float] = (0.045, 0.065)
-    contrast: float = 0.6
-    texture: tuple[float, float] = (0.0, 0.15)
-    light: float = 0.1
-    noise: tuple[float, float] = (0.01, 0.02)
+# How scenes differ. Pairs are bounds of uniform draws; single numbers are standard
+# deviations.
+_LETTER_SIDE = (0.7, 0.85)  # the letter's longer side, in sides of the image
+_ROTATION = 0.08  # radians
+_SHEAR = 0.05  # share
+_LOG_ASPECT = 0.05  # natural logarithm
+_ELASTIC = 0.015  # displacement at each of 5x5 knots, in the letter's longer sides
+_SHIFT = 0.03  # displacement of the letter's middle, in sides of the image
+_PEN = (0.045, 0.065)  # half the pen's width, in the letter's longer sides
+# Least distance of the letter's colour from the ground's three colours, in RGB within
+# [0, 1].
+_CONTRAST = 0.6
+_TEXTURE = (0.0, 0.15)  # strengths of the ground's fine texture and of its waves
+_LIGHT = 0.1  # strengths of the light from one side, and of the tint
+_NOISE = (0.01, 0.02)  # standard deviation of a pixel's noise
 
 
-def draw_scenes(
-    letter: str, size: int, count: int, recipe: Recipe = Recipe()
-) -> np.ndarray:
+def draw_scenes(letter: str, size: int, count: int) -> np.ndarray:
     """Draw the first scenes of one letter. They do not depend on `count`.
 
     Args:
         letter: any letter of the fonts.
         size: side of an image in pixels.
         count: number of scenes.
-        recipe: parameters of the scenes.
 
     Returns:
         uint8 [count, size, size, 3].
@@ -86,16 +65,14 @@ def draw_scenes(
         rng = stream(SEED, "glyph-scenes", size, ord(letter), block)
         _draw(
             fields,
-            *_lay_out(rng, size, len(fields), recipe),
+            *_lay_out(rng, size, len(fields)),
             _wave(),
             scenes[start : start + _BLOCK],
         )
     return scenes
 
 
-def _lay_out(
-    rng: np.random.Generator, size: int, faces: int, recipe: Recipe
-) -> tuple[Any, ...]:
+def _lay_out(rng: np.random.Generator, size: int, faces: int) -> tuple[Any, ...]:
     """Draw all random parameters of a block of scenes.
 
     They are in the order of `_draw`'s arguments.
@@ -104,37 +81,37 @@ def _lay_out(
     palette = rng.uniform(0.05, 0.95, (n, 3, 3))
     coarse = rng.standard_normal((n, 2, _COARSE, _COARSE))
     fine = rng.standard_normal((n, _FINE, _FINE))
-    texture = rng.uniform(*recipe.texture, (n, 2))
+    texture = rng.uniform(*_TEXTURE, (n, 2))
     # Columns: frequency, direction, phase, bend.
     wave = rng.uniform((2, 0, 0, 0), (9, np.pi, 1, 1), (n, 4))
     face = rng.integers(faces, size=n)
-    side = rng.uniform(*recipe.letter_side, n)
+    side = rng.uniform(*_LETTER_SIDE, n)
     angle, shear, log_aspect = rng.standard_normal((3, n)) * [
-        [recipe.rotation],
-        [recipe.shear],
-        [recipe.log_aspect],
+        [_ROTATION],
+        [_SHEAR],
+        [_LOG_ASPECT],
     ]
-    middle = rng.standard_normal((n, 2)) * recipe.shift
-    pen = rng.uniform(*recipe.pen, n)
+    middle = rng.standard_normal((n, 2)) * _SHIFT
+    pen = rng.uniform(*_PEN, n)
     letter = np.stack(
         [side, np.cos(angle), np.sin(angle), shear, np.exp(log_aspect), *middle.T, pen],
         axis=1,
     )
-    elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * recipe.elastic
+    elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * _ELASTIC
     # Take the first of a few colours that stands out from the ground. If none does,
     # take the one with the largest contrast.
     colours = rng.uniform(0, 1, (n, 24, 3))
     distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(
         axis=2
     )
-    ink = colours[np.arange(n), np.minimum(distance, recipe.contrast).argmax(axis=1)]
+    ink = colours[np.arange(n), np.minimum(distance, _CONTRAST).argmax(axis=1)]
     direction = rng.uniform(0, 2 * np.pi, n)
-    strength = rng.uniform(0, recipe.light, n)
+    strength = rng.uniform(0, _LIGHT, n)
     light = np.stack(
         [strength * np.cos(direction), strength * np.sin(direction)], axis=1
     )
-    tint = 1 + rng.uniform(-0.5, 0.5, (n, 3)) * recipe.light
-    noise = rng.uniform(*recipe.noise, n)[:, None, None, None] * rng.standard_normal(
+    tint = 1 + rng.uniform(-0.5, 0.5, (n, 3)) * _LIGHT
+    noise = rng.uniform(*_NOISE, n)[:, None, None, None] * rng.standard_normal(
         (n, size, size, 3), dtype=np.float32
     )
     return (
