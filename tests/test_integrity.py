@@ -425,15 +425,14 @@ def test_flipped_bit_of_a_model_is_refused(results_copy: Path) -> None:
 def test_manifest_has_the_files_that_a_job_writes_beside_its_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A preview and the content of an output folder, but no download or checkpoint."""
+    """A preview, but no download or checkpoint."""
     monkeypatch.chdir(tmp_path)
     folder = Path("results/x")
-    outputs = FileList(folder / "a.csv", folder / "folder")
-    names = ("a.csv", "preview.csv", "folder/own/b.json")
+    outputs = FileList(folder / "a.csv")
+    names = ("a.csv", "preview.csv")
     unlisted = ("download/archive.zip", "checkpoint/state.pt")
     with rule_job(script_context("some_rule", FileList(), outputs), "x"):
         for name in (*names, *unlisted):
             files.write_text(folder / name, name)
     assert set(listed(folder)) == {"a.csv", "preview.csv"}
-    assert set(listed(folder / "folder" / "own")) == {"b.json"}
-    assert len(list(folder.rglob("manifest"))) == 2
+    assert len(list(folder.rglob("manifest"))) == 1

@@ -88,7 +88,8 @@ def edited(path, old, new):
     path.write_text(text, encoding="utf-8")
 
 
-PAGES = {("provenance",), ("page",), ("all",)}
+PAGES = {("page",), ("page_of_paper",), ("provenance",), ("provenance_of_paper",)}
+PAGES |= {("all",)}
 REPORTED = {("table",), ("figure",), ("privacy",), ("collect",)} | PAGES
 
 
