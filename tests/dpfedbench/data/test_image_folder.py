@@ -26,7 +26,7 @@ def draw(root, counts):
 
 def read_pictures(local, **changes):
     options = {"folder": "shapes", "size": 8, "channels": 1, "test_images": 2}
-    return read(local, Path(), None, **options | changes)
+    return read(local, Path(), **options | changes)
 
 
 def all_images(raw):
