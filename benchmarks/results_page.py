@@ -60,13 +60,13 @@ def main() -> None:
             cells=every_cell,
             results=results,
             folder=results,
+            page_folder=results,
             published=CONFIG / "published.csv",
             papers={
                 name: {"title": paper.title, "source": paper.source}
                 for name, paper in configuration.experiments.items()
                 if paper
             },
-            datasets=[],
             made="now",
             provenance=results / "provenance.json",
         )

@@ -12,14 +12,11 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import (
     Configuration,
     overlaid,
-    shipped_files,
+    read_shipped,
 )
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.methods_table import format_columns
 from dpfedbench.real_data import COLUMNS, describe_places, find_missing
-
-_DEFAULT = "default"
-"""Name of the run without a preset."""
 
 
 def main(words: Sequence[str], config: Path) -> int:
@@ -42,7 +39,7 @@ def main(words: Sequence[str], config: Path) -> int:
         "--check",
         metavar="PRESET",
         nargs="?",
-        const=_DEFAULT,
+        const="",
         help="name each file that the preset's runs need and the local data folder"
         f" ({ENVIRONMENT}) lacks; without a name: the default run",
     )
@@ -72,15 +69,11 @@ def main(words: Sequence[str], config: Path) -> int:
 
 def _read(preset: str, files: Sequence[str], config: Path) -> Configuration:
     """Return the configuration of a preset, with further files over it."""
-    if preset == _DEFAULT:
-        names = shipped_files(config)
-    else:
-        preset_file = config / "presets" / f"{preset}.yaml"
-        if not preset_file.is_file():
-            presets = sorted(path.stem for path in preset_file.parent.glob("*.yaml"))
-            raise BenchError(
-                f"there is no preset {preset!r}: take one of {', '.join(presets)}"
-            )
-        names = [*shipped_files(config, preset), preset_file]
-    contents = [read_file(path) for path in [*names, *map(Path, files)]]
-    return Configuration.read(overlaid(*contents))
+    preset_file = config / "presets" / f"{preset}.yaml"
+    if preset and not preset_file.is_file():
+        presets = sorted(path.stem for path in preset_file.parent.glob("*.yaml"))
+        raise BenchError(
+            f"there is no preset {preset!r}: take one of {', '.join(presets)}"
+        )
+    shipped = read_shipped(config, preset)
+    return Configuration.read(overlaid(shipped, *map(read_file, files)))

@@ -6,12 +6,11 @@ default values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dpfedbench.config.schema import fields_of
-from dpfedbench.config.yaml_files import read_file
-from dpfedbench.experiments.configuration import overlaid, shipped_files
+from dpfedbench.experiments.configuration import read_shipped
 from dpfedbench.method import Method
 from dpfedbench.papers import METHODS
 
@@ -85,7 +84,7 @@ def read_papers(config: Path) -> dict[str, str]:
     Args:
         config: the folder `config` of the benchmark.
     """
-    whole = overlaid(*map(read_file, shipped_files(config, "full")))
+    whole = read_shipped(config, "full")
     papers = {method.paper for method in METHODS.values()}
     return {
         name: experiment["source"]
@@ -112,17 +111,3 @@ def print_methods(config: Path) -> None:
     print()
     for name, citation in read_papers(config).items():
         print(f"{name}: {citation}")
-
-
-def format_markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table, whose first column is code."""
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, *cells in rows:
-        escaped = (cell.replace("|", "\\|") for cell in cells)
-        lines.append(f"| `{name}` | {' | '.join(escaped)} |")
-    return "\n".join(lines) + "\n"
-
-
-def format_papers(papers: Mapping[str, str]) -> str:
-    """Return the citations as a Markdown list."""
-    return "\n".join(f"- `{name}`: {citation}" for name, citation in papers.items())

@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -54,12 +55,19 @@ _ALONE = {
 }
 
 
-def print_no_interrupt() -> None:
-    """Print no traceback in this process if the user interrupts it."""
+def handle_interrupt(handle: Callable[[], None] = lambda: None) -> None:
+    """Print no traceback in this process if the user interrupts it.
+
+    Args:
+        handle: what is called then. Snakemake catches an interrupt only while it
+            executes jobs.
+    """
     default = sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
+        if issubclass(kind, KeyboardInterrupt):
+            handle()
+        else:
             default(kind, error, trace)
 
     sys.excepthook = hook
@@ -84,7 +92,7 @@ def hand_over() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = (
         "1"  # numpy reads it when it is loaded, which is later
     )
-    print_no_interrupt()
+    handle_interrupt()
     marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
     if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
         return

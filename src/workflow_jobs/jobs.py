@@ -25,7 +25,7 @@ from dpfedbench import files, plugins
 from dpfedbench.errors import BenchError
 from dpsum.files import number_of
 from workflow_jobs.hand_over import WORKFLOW, place
-from workflow_jobs.terminal import QUIET, ImportantLines, Stream, print_over_progress
+from workflow_jobs.terminal import QUIET, OverProgress, Stream, print_over_progress
 
 
 class _Tee(io.TextIOBase):
@@ -50,24 +50,6 @@ class _Tee(io.TextIOBase):
 
     def isatty(self) -> bool:
         return self._streams[0].isatty()
-
-
-class _OverProgress(io.TextIOBase):
-    """Stream that writes to a terminal in place of the workflow's line of progress."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        if text.strip():
-            print_over_progress(text.rstrip("\n"), self._stream)
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
 
 
 _INSTALLED = re.compile("^<|/site-packages/|/lib/python3")
@@ -316,8 +298,8 @@ def job(
         sys.exit(1)
     log_only = _Tee(handle)
     is_quiet = os.environ.get(QUIET) == "yes"
-    tee = _Tee(ImportantLines(terminal) if is_quiet else terminal, handle)
-    shown = _Tee(_OverProgress(terminal) if is_quiet else terminal, handle)
+    tee = _Tee(OverProgress(terminal, "warning:") if is_quiet else terminal, handle)
+    shown = _Tee(OverProgress(terminal) if is_quiet else terminal, handle)
     # The log has no time: the start of the job after a private training would reveal
     # how long that training took.
     print(f"---- {name}", file=log_only)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.models.kernels import processor
 from dpfedbench.results_format import VERSION
 
 
@@ -54,16 +55,6 @@ def revision(root: str | Path) -> str | None:
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def processor() -> str | None:
-    """Return the processor's name, or None if the system does not report it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or None
-    named = re.search(r"^model name\s*: (.+)$", text, flags=re.M)
-    return named[1].strip() if named else None
 
 
 def provenance(

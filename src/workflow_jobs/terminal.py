@@ -17,15 +17,16 @@ import logging
 import os
 import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from snakemake_interface_logger_plugins.common import LogEvent
+
+from workflow_jobs.hand_over import handle_interrupt
 
 Stream = TextIO | io.TextIOBase
 """Stream of text: a file, a terminal, or an object that stands for one."""
@@ -341,41 +342,29 @@ def install(logger: logging.Logger, stream: TextIO) -> TerminalHandler | None:
             logger.removeHandler(inner)
             logger.addHandler(handler)
             os.environ[QUIET] = "yes"
-            _print_one_line_of_interrupts(stream)
+            handle_interrupt(lambda: print(_STOPPED, file=stream))
             return handler
     return None
 
 
-def _print_one_line_of_interrupts(stream: TextIO) -> None:
-    """Print one line if the user interrupts this process before it executes jobs.
+class OverProgress(io.TextIOBase):
+    """Stream that writes lines to a terminal in place of the line of progress.
 
-    Snakemake does not catch the interrupt then.
-    """
-    default = sys.excepthook
-
-    def hook(kind: Any, error: Any, trace: Any) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            print(_STOPPED, file=stream)
-        else:
-            default(kind, error, trace)
-
-    sys.excepthook = hook
-
-
-class ImportantLines(io.TextIOBase):
-    """Stream that passes only warnings on to a terminal.
-
-    Jobs print progress to their log; the terminal belongs to the workflow.
+    Args:
+        stream: stream of the terminal.
+        start: start of the lines that are written. Jobs print progress to their log;
+            the terminal belongs to the workflow.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, start: str = "") -> None:
         self._stream = stream
+        self._start = start
         self._pending = ""
 
     def write(self, text: str) -> int:
         *lines, self._pending = (self._pending + text).split("\n")
         for line in lines:
-            if line.startswith("warning:"):
+            if line.startswith(self._start):
                 print_over_progress(line, self._stream)
         return len(text)
 

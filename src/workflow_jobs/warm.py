@@ -41,8 +41,8 @@ from typing import Any
 from workflow_jobs.hand_over import (
     PATIENCE,
     WARM,
+    handle_interrupt,
     package_folders,
-    print_no_interrupt,
     refuse_others,
     source_state,
 )
@@ -238,7 +238,7 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
     if threads > 1:  # torch was imported with one thread
         sys.modules["torch"].set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print_no_interrupt()
+    handle_interrupt()
     gc.enable()
     code: Any = 0
     try:

@@ -8,7 +8,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from workflow_jobs import terminal
-from workflow_jobs.terminal import ImportantLines, JobTimes, TerminalHandler
+from workflow_jobs.terminal import JobTimes, OverProgress, TerminalHandler
 
 
 class Screen(io.StringIO):
@@ -148,9 +148,9 @@ def test_job_times_scale_by_public_jobs_alone():
     assert times.seconds_left == 400.0
 
 
-def test_important_lines_pass_warnings_and_keep_progress_off_the_terminal():
+def test_lines_over_progress_pass_warnings_and_keep_progress_off_the_terminal():
     screen = Screen(is_terminal=False)
-    stream = ImportantLines(screen)
+    stream = OverProgress(screen, "warning:")
     print("train a: 3/20", file=stream)
     print("warning: 2 contributions were not finite", file=stream)
     assert screen.getvalue() == "warning: 2 contributions were not finite\n"

@@ -1,6 +1,5 @@
 """Write the page of results, of all papers or of those that are finished so far."""
 
-import csv
 import time
 from pathlib import Path
 
@@ -14,8 +13,6 @@ if __name__ == "__main__":
         from dpfedbench.results.items import Item
         from dpfedbench.results.page import Product, make
 
-        with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:
-            datasets = list(csv.DictReader(handle, delimiter="\t"))
         output = Path(snakemake.output[0])
         missing = snakemake.params.get("missing", ())
         folder = Path(snakemake.params.folder)
@@ -40,7 +37,6 @@ if __name__ == "__main__":
             provenance=Path(snakemake.input.provenance[0]),
             published=snakemake.input.published,
             papers=snakemake.params.papers,
-            datasets=datasets,
             made=time.strftime("%Y-%m-%d %H:%M %Z"),
             missing=missing,
         )

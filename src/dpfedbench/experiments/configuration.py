@@ -475,7 +475,7 @@ def shipped_files(config: Path, preset: Any = None, sizes: Any = None) -> list[P
     ]
 
 
-def read_shipped(config: Path, preset: str | None = None) -> dict[str, Any]:
+def read_shipped(config: Path, preset: str | None) -> dict[str, Any]:
     """Return the merged values of the benchmark's files, and of one of its presets.
 
     Args:

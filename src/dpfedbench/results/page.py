@@ -12,7 +12,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import jinja2
 import pandas as pd
 from PIL import Image
 
+from dpfedbench.data import read_table
 from dpfedbench.files import read_json
 from dpfedbench.results import answer, privacy, tables
 from dpfedbench.results.audits import count_audits, mark_rows
@@ -108,7 +109,6 @@ def make(
     page_folder: str | Path,
     published: str | Path,
     papers: Mapping[str, Mapping[str, str]],
-    datasets: Sequence[Mapping[str, str]],
     made: str,
     provenance: str | Path,
     missing: Sequence[str] = (),
@@ -123,7 +123,6 @@ def make(
         page_folder: the folder of the page, from which its links lead.
         published: the published numbers.
         papers: for each paper's name, its `title` and `source`.
-        datasets: the rows of `data.DATASETS_TABLE`.
         made: when the page was made, for readers.
         provenance: the file of what made the results.
         missing: titles of the papers that are still being made, in the order in which
@@ -180,9 +179,8 @@ def make(
         products_folder=_link(page_folder, folder),
         seconds=rows["seconds"].sum(),
         papers=papers,
-        datasets=datasets,
+        datasets=read_table().values(),
         provenance=read_json(provenance),
-        stand_ins=_stand_ins([*cells, *of_items]),
         epsilons=EPSILONS,
         made=made,
         missing=missing,
@@ -244,15 +242,6 @@ def _costs_note(row: Any) -> str:
     if row.seconds > 0:
         texts.append(f"{row.seconds:,.3g} s")
     return "; ".join(texts)
-
-
-def _stand_ins(cells: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the measured data set for each published one that some cells replace."""
-    return {
-        cell["published_dataset"]: cell["dataset"]
-        for cell in cells
-        if cell["published_dataset"] != cell["dataset"]
-    }
 
 
 def _figure(product: Product, folder: Path) -> dict[str, Any]:

@@ -237,7 +237,6 @@ def site(tmp_path_factory, results, published, configuration, described, entries
         write_text(folder / f"tables/{name}.csv", "a link leads here\n")
     made_by = provenance(ROOT, "snakemake all", stand_ins={"omniglot": "glyphs"})
     write_json(folder / "provenance.json", made_by)
-    datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     products = [page.Product(path=path, command="snakemake all", item=item)]
     arguments = {
         "cells": [*shown, *item.cells, *described("figure4b").cells],
@@ -246,7 +245,6 @@ def site(tmp_path_factory, results, published, configuration, described, entries
         "page_folder": folder,
         "published": published,
         "papers": configuration["experiments"],
-        "datasets": datasets,
         "made": "today",
         "provenance": folder / "provenance.json",
     }

@@ -213,8 +213,7 @@ def test_configurations_of_one_name_say_how_they_differ():
     ]
 
 
-def test_page_names_only_stand_ins_of_what_it_shows(site):
-    """Its cells are of Omniglot, measured on letters."""
+def test_page_names_the_stand_ins_of_its_provenance(site):
     header = site.text[site.text.index("<header>") : site.text.index("</header>")]
     assert "Stand-ins: glyphs stands in for omniglot." in header
 
