@@ -2,8 +2,6 @@
 
 dpfedbench run FILE.yaml    makes the experiments of a file, and no other experiment
 dpfedbench run [--preset NAME]    makes every table and figure of all papers
-dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
-dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
 dpfedbench compare A B      prints what differs between two archives or results folders
 dpfedbench methods          prints a table of all methods: unit, data, messages, state
 dpfedbench data             prints the real data sets: folders, licences, sources
@@ -24,10 +22,9 @@ PACKAGE = Path(__file__).resolve().parent
 USAGE = (
     "usage: dpfedbench run [FILE.yaml ...] [--preset NAME] [targets and options of"
     " Snakemake]; dpfedbench run --help explains it. dpfedbench where prints the place"
-    " of its Snakefile; dpfedbench histories tensorboard FOLDER [RESULTS] and histories"
-    " mlflow EXPERIMENT [RESULTS] log finished runs; compare A B prints what differs"
-    " between two results.zip or results folders; methods lists the methods; data the"
-    " real data sets; and data --check PRESET the files that a preset lacks"
+    " of its Snakefile; compare A B prints what differs between two results.zip or"
+    " results folders; methods lists the methods; data the real data sets; and data"
+    " --check PRESET the files that a preset lacks"
 )
 _RUN_USAGE = (
     "dpfedbench run [FILE.yaml ...] [--preset NAME] [--configfile FILE ...]"
@@ -125,23 +122,6 @@ def _is_experiment_file(word: str) -> bool:
     return is_yaml and not word.startswith(("-", "results/"))
 
 
-def _histories(given: Sequence[str]) -> int:
-    if len(given) not in (2, 3) or given[0] not in ("tensorboard", "mlflow"):
-        raise BenchError(USAGE)
-    from dpfedbench.experiments import experiment_trackers
-
-    log = (
-        experiment_trackers.to_tensorboard
-        if given[0] == "tensorboard"
-        else experiment_trackers.to_mlflow
-    )
-    print(
-        f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to"
-        f" {given[1]}"
-    )
-    return 0
-
-
 def _compare(given: Sequence[str]) -> int:
     """Print the differences of two archives or results folders; return 1 if any."""
     if len(given) != 2:
@@ -165,8 +145,6 @@ def _run(given: Sequence[str]) -> int:
         if list(given) == ["where"]:
             print(workflow_folder() / "Snakefile")
             return 0
-        if given[:1] == ["histories"]:
-            return _histories(given[1:])
         if given[:1] == ["compare"]:
             return _compare(given[1:])
         if list(given) == ["methods"]:

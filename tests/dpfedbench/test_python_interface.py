@@ -17,12 +17,10 @@ from dpfedbench.data.tokens import load_texts
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.found_cells import write_cells
 from dpfedbench.evaluation.held_out import held_out
-from dpfedbench.experiments.experiment_trackers import finished
 from dpfedbench.files import read_json, write_text
 from dpfedbench.training.accounts import account_run
 from dploss.gaussian import gaussian_epsilon
 from tests.dpfedbench.data.conftest import refusal
-from tests.dpfedbench.results.conftest import write_run
 from tests.dpfedbench.training import test_search
 from tests.dpfedbench.training.conftest import (
     LOTS,
@@ -268,30 +266,3 @@ def test_releases_of_local_steps_have_the_round_of_the_history(results):
     finished.__dict__["training"] = {"rounds_run": 2}
     assert finished.releases["round"].tolist() == [1, 1, 1, 2, 2, 2]
     assert finished.releases["step"].tolist() == [1, 2, 3, 1, 2, 3]
-
-
-def test_experiment_trackers_get_the_histories_and_results_of_finished_runs(tmp_path):
-    """Empty cells and empty columns are no points, and an unfinished run has none. A
-    model that no round trained has its result at round 0.
-    """
-    expected = {("threshold", 1, 0.5), ("threshold", 2, 0.25)}
-    expected |= {("test_accuracy", 2, 41.5), ("result/accuracy", 2, 41.5)}
-    private = {("result/claimed", 2, 1.5), ("result/proven", 2, 4.887)}
-    history = "round,threshold,test_accuracy,loss\n1,0.5,,\n2,0.25,41.5,\n"
-    for method in ("dp-agr", "random", "maml"):
-        run = make_config({"method": method})
-        write_run(tmp_path / "results", run, [40.0, 43.0])
-        folder = tmp_path / "results" / "runs" / run.folder
-        trained = history if method != "random" else "round\n"
-        write_text(folder / "history.csv", trained)
-    seal_all(tmp_path / "results")
-    write_text(folder.parent / "seed1" / "history.csv", history)
-    points = {
-        run.split("/")[0]: {
-            (row.variable, row.round, round(row.value, 3)) for row in frame.itertuples()
-        }
-        for run, frame in finished(tmp_path / "results")
-    }
-    untrained = {("result/accuracy", 0, 41.5)}
-    trained_points = {"maml": expected, "dp-agr": expected | private}
-    assert points == trained_points | {"random": untrained}
