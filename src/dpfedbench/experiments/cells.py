@@ -37,9 +37,10 @@ from dpfedbench.experiments.datasets import (
     owner_counts,
     with_natural_count,
 )
-from dpfedbench.experiments.overlays import Methods, check_method_and_seed
+from dpfedbench.experiments.overlays import check_method_and_seed
 from dpfedbench.experiments.plan import PlannedCell
 from dpfedbench.method import Method
+from dpfedbench.papers import METHODS
 from dpfedbench.run import Run
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ class Known:
 
     Attributes:
         configuration: the whole configuration.
-        methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes.
         shared_values: values that cells share, by paper, task and method
@@ -88,7 +88,6 @@ class Known:
     """
 
     configuration: Configuration
-    methods: Methods
     datasets: Collection[str] | None
     holdings: Mapping[str, str]
     shared_values: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(
@@ -259,7 +258,7 @@ class TableCell:
     def _overlay_keys(self) -> list[str]:
         """Return the dotted keys of the overlays of the cell, the last laid first."""
         paper = f"experiments.{self.item.paper}"
-        method = self.item.known.methods.get(self.series.method)
+        method = METHODS.get(self.series.method)
         groups = list(method.groups())[::-1] if method is not None else []
         return [
             f"{self._where}.run",
@@ -301,12 +300,11 @@ class TableCell:
     def _check_names(self) -> type[Method]:
         """Return the series' method. Refuse names that do not exist."""
         experiment = self.item.experiment
-        methods = self.item.known.methods
         known_name(self.task, experiment.tasks, self.item.where, "task")
-        known_name(self.series.method, methods, f"{self._where}.method", "method")
+        known_name(self.series.method, METHODS, f"{self._where}.method", "method")
         for name in self._variants:
             known_name(name, experiment.variants, f"{self._where}.use", "variant")
-        return methods[self.series.method]
+        return METHODS[self.series.method]
 
     # Values
 

@@ -514,20 +514,23 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
         BenchError: names both files.
     """
     file_of: dict[str, Path] = {}
-    for path in (
-        dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ()
-    ):
-        experiments = read_file(path).get("experiments") or {}
-        for name, experiment in experiments.items():
-            if "title" in (experiment or {}):
-                if name in file_of:
-                    first_name = file_of[name].name
-                    raise BenchError(
-                        f"experiments.{name} is made in {first_name} and again in"
-                        f" {path.name}: give yours another name, or leave out its title"
-                        " to change what is there"
-                    )
-                file_of[name] = path
+    if not own:
+        return
+    for path in dict.fromkeys(file.resolve() for file in (*shipped, *own)):
+        for name in _titled_experiments(path):
+            if name in file_of:
+                raise BenchError(
+                    f"experiments.{name} is made in {file_of[name].name} and again in"
+                    f" {path.name}: give yours another name, or leave out its title"
+                    " to change what is there"
+                )
+            file_of[name] = path
+
+
+def _titled_experiments(path: Path) -> list[str]:
+    """Return the experiments that a file makes: those with a title."""
+    experiments = read_file(path).get("experiments") or {}
+    return [name for name, values in experiments.items() if "title" in (values or {})]
 
 
 def choose_experiments(
@@ -548,13 +551,7 @@ def choose_experiments(
         return []
     chosen = names.split(",")
     if chosen == ["own"]:
-        of_files = [read_file(path).get("experiments") or {} for path in own]
-        titled = {
-            name
-            for experiments in of_files
-            for name, experiment in experiments.items()
-            if "title" in (experiment or {})
-        }
+        titled = {name for path in own for name in _titled_experiments(path)}
         if not titled:
             files = ", ".join(path.name for path in own)
             raise BenchError(

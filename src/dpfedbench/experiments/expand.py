@@ -24,7 +24,7 @@ from dpfedbench.experiments.configuration import (
     explicit_values,
 )
 from dpfedbench.experiments.datasets import known_name
-from dpfedbench.experiments.overlays import Methods, check_overlays, overlays
+from dpfedbench.experiments.overlays import check_overlays, overlays
 from dpfedbench.experiments.plan import (
     Plan,
     PlannedCell,
@@ -40,7 +40,6 @@ from dpfedbench.run import Run
 def make_plan(
     configuration: Configuration,
     *,
-    methods: Methods = METHODS,
     datasets: Collection[str] | None = None,
     holdings: Mapping[str, str] | None = None,
     files: Sequence[Path] = (),
@@ -50,7 +49,6 @@ def make_plan(
 
     Args:
         configuration: the whole configuration.
-        methods: methods by name.
         datasets: names of the existing data sets; None accepts any.
         holdings: contents of the data sets with known sizes (`datasets.read_holdings`).
         files: files of the configuration, for messages; later ones override earlier
@@ -64,7 +62,7 @@ def make_plan(
             data set holds. All faults of cells are listed together, each with its
             experiment, table or figure, task and series.
     """
-    known = Known(configuration, methods, datasets, holdings or {})
+    known = Known(configuration, datasets, holdings or {})
     try:
         plan = _make_plan(known, owned)
     except KeyFault as fault:
@@ -159,11 +157,11 @@ def _check_names(known: Known) -> None:
     """Refuse methods, data sets and keys of overlays that do not exist."""
     configuration = known.configuration
     for name in configuration.tuning:
-        known_name(name, known.methods, f"tuning.{name}", "method")
+        known_name(name, METHODS, f"tuning.{name}", "method")
     for name, stand_in in configuration.stand_ins.items():
         for dataset in filter(None, (name, stand_in)):
             known.check_dataset(dataset, f"stand_ins.{name}")
-    check_overlays(configuration, known.methods)
+    check_overlays(configuration)
     for where, overlay, _ in overlays(configuration):
         if "dataset" in overlay:
             known.check_dataset(overlay["dataset"], f"{where}.dataset")

@@ -9,13 +9,10 @@ from dpfedbench.config.merge import KeyFault, check
 from dpfedbench.config.messages import dotted
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_name
-from dpfedbench.method import Method
-
-Methods = Mapping[str, type[Method]]
-"""Methods by name."""
+from dpfedbench.papers import METHODS
 
 
-def check_overlays(configuration: Configuration, methods: Methods) -> None:
+def check_overlays(configuration: Configuration) -> None:
     """Refuse invalid keys and values of overlays.
 
     An overlay for several methods has to fit one of them; an overlay for one method has
@@ -24,22 +21,15 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
     Raises:
         BenchError: names the full key.
     """
-    everything = list(methods.values())
+    methods = list(METHODS.values())
+    groups = {group for cls in methods for group in cls.groups()}
     for where, overlay, group in overlays(configuration):
-        fitting = everything
+        fitting = methods
         if group:
-            check_group(group, methods, where)
-            fitting = [cls for cls in everything if group in cls.groups()]
+            known_name(group, groups, where, "method")
+            fitting = [cls for cls in methods if group in cls.groups()]
         check_method_and_seed(overlay, where)
         check(fitting, overlay, where)
-
-
-def check_group(name: str, methods: Methods, where: str) -> None:
-    """Refuse a name that is neither a method nor a group of methods."""
-    groups = dict.fromkeys(
-        [*methods, *(group for cls in methods.values() for group in cls.groups())]
-    )
-    known_name(name, groups, where, "method")
 
 
 def overlays(
