@@ -20,7 +20,6 @@ from dpfedbench.data.folder_files import (
     read_table,
 )
 from dpfedbench.data.images import (
-    SPLITS,
     RawImages,
     shuffled_splits,
     with_progress,
@@ -54,6 +53,11 @@ class SplitClasses(Settings):
     train: int = setting(ge=1, doc="number of training classes")
     validation: int = setting(ge=0, doc="number of validation classes")
     test: int = setting(ge=1, doc="number of test classes")
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Numbers of training, validation and test classes."""
+        return self.train, self.validation, self.test
 
 
 class ImageFolderOptions(Settings):
@@ -97,17 +101,7 @@ OPTIONS = ImageFolderOptions
 
 
 def read(
-    local: Path | None,
-    download_dir: Path,
-    *,
-    folder: str,
-    size: int,
-    channels: int,
-    split_classes: Mapping[str, int] | None = None,
-    test_images: int | None = None,
-    images_per_class: int | None = None,
-    owner: str | None = None,
-    owners: str | None = None,
+    local: Path | None, download_dir: Path, **options: Any
 ) -> RawImages | RawRecords:
     """Read the pictures of a folder with one sub-folder per class.
 
@@ -118,21 +112,22 @@ def read(
 
     Args:
         local: the local data folder; a relative `folder` lies below it.
-        folder, size, channels, images_per_class: see `ImageFolderOptions`.
-        split_classes: makes a few-shot data set, split by class.
-        test_images: makes a data set of records, split by record.
-        owner, owners: tell the owner of each picture, as a pattern or in a file.
+        options: see `ImageFolderOptions`. `split_classes` makes a few-shot data set,
+            split by class; `test_images` makes a data set of records.
 
     Raises:
         BenchError: a picture cannot be read, or the numbers do not fit.
     """
+    chosen = ImageFolderOptions(**options)
+    split_classes = chosen.split_classes
+    test_images = chosen.test_images
     if (split_classes is None) == (test_images is None):
         raise BenchError(
-            f"{folder}: give either split_classes (split by class) or test_images"
-            " (split by record)"
+            f"{chosen.folder}: give either split_classes (split by class) or"
+            " test_images (split by record)"
         )
-    root = folder_of(folder, local)
-    files = _list(root, images_per_class)
+    root = folder_of(chosen.folder, local)
+    files = _list(root, chosen.images_per_class)
     counts = {name: len(pictures) for name, pictures in files.items()}
     if split_classes is not None:
         _check_classes(root, counts, split_classes)
@@ -142,8 +137,8 @@ def read(
                 f"{root / name} has {count} pictures, but test_images is"
                 f" {test_images}: lower test_images, or add pictures"
             )
-    names = _owners(root, files, owner, owners)
-    pixels, sizes = _read_all(root, files, size, channels)
+    names = _owners(root, files, chosen)
+    pixels, sizes = _read_all(root, files, chosen.size, chosen.channels)
     facts: dict[str, Any] = {
         "class_names": tuple(files),
         "versions": {"pillow": PIL.__version__},
@@ -155,10 +150,9 @@ def read(
         },
     }
     if split_classes is not None:
-        train, validation, test = (split_classes[split] for split in SPLITS)
         return RawImages(
             images=np.stack(pixels),
-            splits=shuffled_splits(len(files), (train, validation, test)),
+            splits=shuffled_splits(len(files), split_classes.counts),
             owners=None if names is None else np.stack(names),
             **facts,
         )
@@ -177,52 +171,34 @@ def read(
     )
 
 
-def tells_owners(
-    *, owner: str | None = None, owners: str | None = None, **_: Any
-) -> bool:
+def tells_owners(**options: Any) -> bool:
     """Return whether these options tell the owners of pictures."""
-    return owner is not None or owners is not None
+    chosen = ImageFolderOptions(**options)
+    return chosen.owner is not None or chosen.owners is not None
 
 
-def holds(
-    local: Path | None,
-    *,
-    folder: str,
-    split_classes: Mapping[str, int] | None = None,
-    test_images: int | None = None,
-    images_per_class: int | None = None,
-    **_: Any,
-) -> str:
+def holds(local: Path | None, **options: Any) -> str:
     """Return the contents as in `data.DATASETS_TABLE`. No picture is opened.
 
     Arguments as for `read`. Without the folder there are no counts.
     """
-    kind = "records" if split_classes is None else "classes"
-    root = folder_of(folder, local)
+    chosen = ImageFolderOptions(**options)
+    kind = "records" if chosen.split_classes is None else "classes"
+    root = folder_of(chosen.folder, local)
     if not root.is_dir():
         return kind
-    files = _list(root, images_per_class)
+    files = _list(root, chosen.images_per_class)
     counts = [len(pictures) for pictures in files.values()]
     if not counts:
         return kind
-    if split_classes is not None:
-        train, validation, test = (split_classes[split] for split in SPLITS)
-        return f"classes {train}/{validation}/{test} x {min(counts)}"
-    tested = test_images or 0
-    return f"records {sum(counts) - tested * len(counts)}/{tested * len(counts)}"
+    if chosen.split_classes is not None:
+        split_counts = "/".join(map(str, chosen.split_classes.counts))
+        return f"classes {split_counts} x {min(counts)}"
+    tested = (chosen.test_images or 0) * len(counts)
+    return f"records {sum(counts) - tested}/{tested}"
 
 
-def owner_counts(
-    local: Path | None,
-    *,
-    folder: str,
-    split_classes: Mapping[str, int] | None = None,
-    test_images: int | None = None,
-    images_per_class: int | None = None,
-    owner: str | None = None,
-    owners: str | None = None,
-    **_: Any,
-) -> np.ndarray | None:
+def owner_counts(local: Path | None, **options: Any) -> np.ndarray | None:
     """Return the number of training pictures of each owner in each training class.
 
     No picture is opened. Arguments as for `read`.
@@ -233,17 +209,18 @@ def owner_counts(
     Raises:
         BenchError: a picture has no owner.
     """
-    root = folder_of(folder, local)
-    files = _list(root, images_per_class)
-    names = _owners(root, files, owner, owners)
+    chosen = ImageFolderOptions(**options)
+    split_classes = chosen.split_classes
+    root = folder_of(chosen.folder, local)
+    files = _list(root, chosen.images_per_class)
+    names = _owners(root, files, chosen)
     if names is None:
         return None
     if split_classes is None:
-        trained = [held[test_images:] for held in names]
+        trained = [held[chosen.test_images :] for held in names]
     else:
         _check_classes(root, {name: len(files[name]) for name in files}, split_classes)
-        train, validation, test = (split_classes[split] for split in SPLITS)
-        splits = shuffled_splits(len(files), (train, validation, test))
+        splits = shuffled_splits(len(files), split_classes.counts)
         trained = [
             held for held, split in zip(names, splits, strict=True) if split == "train"
         ]
@@ -256,16 +233,15 @@ def owner_counts(
 
 
 def _owners(
-    root: Path,
-    files: Mapping[str, list[Path]],
-    pattern: str | None,
-    table: str | None,
+    root: Path, files: Mapping[str, list[Path]], options: ImageFolderOptions
 ) -> list[np.ndarray] | None:
     """Return the owners of each class's pictures, text; None where none are told.
 
     Raises:
         BenchError: a picture has no owner; names it and their number.
     """
+    pattern = options.owner
+    table = options.owners
     if pattern is None and table is None:
         return None
     if pattern is not None and table is not None:
@@ -356,9 +332,9 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
 
 
 def _check_classes(
-    root: Path, counts: Mapping[str, int], split_classes: Mapping[str, int]
+    root: Path, counts: Mapping[str, int], split_classes: SplitClasses
 ) -> None:
-    assigned = sum(split_classes.values())
+    assigned = sum(split_classes.counts)
     if assigned != len(counts):
         raise BenchError(
             f"{root} has {len(counts)} classes, but split_classes assigns {assigned}:"
@@ -395,7 +371,7 @@ def _read_all(
         images, with_progress(paths, f"reading {root.name}"), strict=True
     ):
         try:
-            image[:], source = _decode(path, size, channels)
+            image[:], source = square_pixels(decoded_image(path), size, channels)
             sizes[source] += 1
         except Exception as error:  # a damaged file can raise nearly anything
             unreadable.append(f"{path.relative_to(root)} ({error})")
@@ -405,14 +381,6 @@ def _read_all(
             f"{', '.join(unreadable[:3])}: replace or remove them"
         )
     return pixels, sizes
-
-
-def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return a picture and its original width and height.
-
-    The picture is uint8 [size, size, channels].
-    """
-    return square_pixels(decoded_image(path), size, channels)
 
 
 def square_pixels(

@@ -59,38 +59,29 @@ OPTIONS = LeafOptions
 """Schema of this reader's options."""
 
 
-def read(
-    local: Path | None,
-    download_dir: Path,
-    *,
-    folder: str,
-    height: int = 28,
-    width: int = 28,
-    channels: int = 1,
-    inverted: bool = False,
-    class_names: Sequence[str] | None = None,
-) -> RawRecords:
+def read(local: Path | None, download_dir: Path, **options: Any) -> RawRecords:
     """Read a folder in LEAF's layout. Each record's owner is its user.
 
     Args:
         local: the local data folder; a relative `folder` lies below it.
-        folder, height, width, channels, inverted, class_names: see `LeafOptions`.
+        options: see `LeafOptions`.
 
     Raises:
         BenchError: a file is missing or damaged; a user is cut, empty, or there twice.
     """
-    root = folder_of(folder, local)
-    shape = (height, width, channels)
+    chosen = LeafOptions(**options)
+    root = folder_of(chosen.folder, local)
+    shape = (chosen.height, chosen.width, chosen.channels)
     parts = {}
     for split, files in _files(root).items():
         parts[split] = _read_users(with_progress(files, f"reading {root.name}"), shape)
     if "all_data" in parts:
         parts = _split(parts["all_data"])
-    names = _class_names(root, parts, class_names)
+    names = _class_names(root, parts, chosen.class_names)
     arrays: dict[str, Any] = {}
     for split, users in parts.items():
         images = np.concatenate([x for x, _ in users.values()])
-        arrays[f"{split}_images"] = 255 - images if inverted else images
+        arrays[f"{split}_images"] = 255 - images if chosen.inverted else images
         arrays[f"{split}_labels"] = np.concatenate([y for _, y in users.values()])
         sizes = [len(y) for _, y in users.values()]
         arrays[f"{split}_owners"] = np.repeat(np.array(list(users)), sizes)
@@ -130,7 +121,7 @@ def read_femnist(local: Path | None, download_dir: Path) -> RawRecords:
         download_dir,
         folder=_femnist(local),
         inverted=True,
-        class_names=CHARACTERS,
+        class_names=list(CHARACTERS),
     )
 
 

@@ -45,34 +45,27 @@ OPTIONS = ParquetOptions
 """Schema of this reader's options."""
 
 
-def read(
-    local: Path | None,
-    download_dir: Path,
-    *,
-    file: str,
-    owner: str,
-    image: str = "image",
-    label: str = "label",
-    size: int = 28,
-    channels: int = 1,
-) -> RawRecords:
+def read(local: Path | None, download_dir: Path, **options: Any) -> RawRecords:
     """Read a table of pictures. A tenth of each owner's rows are test records.
 
     Args:
         local: the local data folder; a relative `file` lies below it.
-        file, image, label, owner, size, channels: see `ParquetOptions`.
+        options: see `ParquetOptions`.
 
     Raises:
         BenchError: the file is missing or damaged, lacks a column, or has a row without
             an owner, a label or a readable picture.
     """
-    path = folder_of(file, local)
-    table = _table(path, [image, label, owner])
-    owners = _texts(table[owner], path)
-    labels = _texts(table[label], path)
+    chosen = ParquetOptions(**options)
+    size = chosen.size
+    channels = chosen.channels
+    path = folder_of(chosen.file, local)
+    table = _table(path, [chosen.image, chosen.label, chosen.owner])
+    owners = _texts(table[chosen.owner], path)
+    labels = _texts(table[chosen.label], path)
     class_names, numbers = np.unique(labels, return_inverse=True)
     pixels = np.empty((len(table), size, size, channels), np.uint8)
-    rows = with_progress(list(table[image]), f"reading {path.name}")
+    rows = with_progress(list(table[chosen.image]), f"reading {path.name}")
     for number, (target, encoded) in enumerate(zip(pixels, rows, strict=True), 1):
         try:
             content = encoded["bytes"] if isinstance(encoded, Mapping) else encoded
@@ -84,10 +77,10 @@ def read(
             ) from error
     is_test = _test_rows(owners)
     parts: dict[str, Any] = {}
-    for split, chosen in (("train", ~is_test), ("test", is_test)):
-        parts[f"{split}_images"] = pixels[chosen]
-        parts[f"{split}_labels"] = numbers[chosen].astype(np.int64)
-        parts[f"{split}_owners"] = owners[chosen]
+    for split, rows_of_split in (("train", ~is_test), ("test", is_test)):
+        parts[f"{split}_images"] = pixels[rows_of_split]
+        parts[f"{split}_labels"] = numbers[rows_of_split].astype(np.int64)
+        parts[f"{split}_owners"] = owners[rows_of_split]
     return RawRecords(
         **parts, class_names=tuple(class_names.tolist()), versions={}, facts={}
     )

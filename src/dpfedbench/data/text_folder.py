@@ -6,6 +6,7 @@ All tasks have the same number of words.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from dpfedbench.config.part import Settings, setting
 from dpfedbench.data.folder_files import data_files, folder_of
@@ -32,34 +33,31 @@ OPTIONS = TextFolderOptions
 """Schema of this reader's options."""
 
 
-def read(
-    local: Path | None,
-    download_dir: Path,
-    *,
-    folder: str,
-    words: int,
-    test: float = 0.1,
-    validation: float = 0.1,
-) -> RawTexts:
+def read(local: Path | None, download_dir: Path, **options: Any) -> RawTexts:
     """Read the files of a folder, ordered by name.
 
     Args:
         local: the local data folder; a relative `folder` lies below it.
-        folder, words, test, validation: see `TextFolderOptions`.
+        options: see `TextFolderOptions`.
 
     Raises:
         BenchError: a file is no UTF-8 text, or there are too few texts.
     """
-    path = folder_of(folder, local)
+    chosen = TextFolderOptions(**options)
+    path = folder_of(chosen.folder, local)
     files = [
         file
         for file in data_files(path)
         if file.parent == path and file.suffix == ".txt"
     ]
     texts = [
-        (file.stem, words_of(decoded(file.read_bytes(), str(file)))[:words])
+        (file.stem, words_of(decoded(file.read_bytes(), str(file)))[: chosen.words])
         for file in with_progress(files, "texts: reading")
     ]
     return cut_into_tasks(
-        texts, words=words, test=test, validation=validation, called=str(path)
+        texts,
+        words=chosen.words,
+        test=chosen.test,
+        validation=chosen.validation,
+        called=str(path),
     )
