@@ -128,7 +128,8 @@ COUNT_PICTURES = """
 import sys
 from pathlib import Path
 from dpfedbench.data.image_folder import holds
-print(holds(Path(sys.argv[1]), folder="shapes", test_images=2))
+options = {"folder": "shapes", "size": 8, "channels": 1, "test_images": 2}
+print(holds(Path(sys.argv[1]), **options))
 print([name for name in ("torch", "torchvision", "PIL") if name in sys.modules])
 """
 
