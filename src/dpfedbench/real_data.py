@@ -15,7 +15,7 @@ from typing import Any
 from dpfedbench import data
 from dpfedbench.data.folder_files import folder_of
 from dpfedbench.data.registry import DATASETS, lookup
-from dpfedbench.data.sources import Place
+from dpfedbench.data.sources import Source
 
 COLUMNS = (
     "data set",
@@ -34,9 +34,9 @@ _SHOWN_DIGITS = 12  # of a checksum
 _NOT_RECORDED = "not recorded"
 
 
-def read_places() -> dict[str, Place]:
+def read_places() -> dict[str, Source]:
     """Return the files of each real data set that comes with dpfedbench, by name."""
-    places: dict[str, Place] = {}
+    places: dict[str, Source] = {}
     for info in pkgutil.iter_modules(data.__path__, f"{data.__name__}."):
         places |= getattr(importlib.import_module(info.name), "PLACES", {})
     return dict(sorted(places.items()))
@@ -53,7 +53,7 @@ def describe_places() -> Iterator[tuple[str, ...]]:
         fetched = "; else downloaded" if place.downloaded else ""
         yield (
             name,
-            f"{place.source.folders[0]}/: {_describe_parts(place)}{fetched}",
+            f"{place.folders[0]}/: {_describe_parts(place)}{fetched}",
             examples[name]["holds"],
             size,
             entry.licence,
@@ -63,7 +63,7 @@ def describe_places() -> Iterator[tuple[str, ...]]:
         )
 
 
-def _describe_parts(place: Place) -> str:
+def _describe_parts(place: Source) -> str:
     """Return the possible names of each part, in words."""
     return "; ".join(_describe_names(names) for names in place.parts.values())
 
@@ -102,7 +102,7 @@ def find_missing(
                 yield (
                     (
                         f"{name}: {_describe_names(place.parts[part])} is missing in"
-                        f" {folder / place.source.folders[0]}"
+                        f" {folder / place.folders[0]}"
                         f" (from {lookup(name).source})"
                     ),
                     place.downloaded,

@@ -19,7 +19,7 @@ import PIL
 
 from dpfedbench.data.images import RawImages
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Place, Source, by_class, utils
+from dpfedbench.data.sources import Source, by_class, utils
 from dpfedbench.errors import BenchError
 
 SIZE = 32
@@ -41,26 +41,27 @@ EXAMPLES = {"train": 5000, "test": 1000}
 JPEG = "cifar-10-images.zip"
 JPEG_FOLDER = "cifar-10-images"
 
-_CIFAR_10 = Source(name="CIFAR-10", folders=("cifar-10", "CIFAR10", "cifar10"))
-_CIFAR_100 = Source(name="CIFAR-100", folders=("cifar-100", "cifar-fs"))
-
 _RELEASED = "published MD5 of the archive, or of each extracted file"
+_CIFAR_10_FOLDERS = ("cifar-10", "CIFAR10", "cifar10")
 PLACES = {
-    "cifar-10": Place(
-        source=_CIFAR_10,
+    "cifar-10": Source(
+        name="CIFAR-10",
+        folders=_CIFAR_10_FOLDERS,
         parts={"the release": ("cifar-10-python.tar.gz", "cifar-10-batches-py")},
         check=_RELEASED,
         downloaded=True,
     ),
-    "cifar-10-jpeg": Place(
-        source=_CIFAR_10,
+    "cifar-10-jpeg": Source(
+        name="CIFAR-10",
+        folders=_CIFAR_10_FOLDERS,
         parts={"the pictures": (JPEG, JPEG_FOLDER)},
         check="6,000 pictures of 32x32 in each class, by train and test",
         downloaded=False,
         copy_bytes=63_273_525,
     ),
-    "cifar-fs": Place(
-        source=_CIFAR_100,
+    "cifar-fs": Source(
+        name="CIFAR-100",
+        folders=("cifar-100", "cifar-fs"),
         parts={"CIFAR-100": ("cifar-100-python.tar.gz", "cifar-100-python")},
         check=_RELEASED,
         downloaded=True,
@@ -156,12 +157,13 @@ def read_cifar_10_jpeg(
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
     """
-    copy = _CIFAR_10.find(local, JPEG, JPEG_FOLDER)
+    source = PLACES["cifar-10-jpeg"]
+    copy = source.find_whole(local)
     if copy is None:
         raise BenchError(
             f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg"
             " and test/CLASS/*.jpg, and found neither: put one of them in"
-            f" {_CIFAR_10.place}, or take the data set cifar-10, which is"
+            f" {source.place}, or take the data set cifar-10, which is"
             " downloaded from its publisher"
         )
     files = by_class(
@@ -188,17 +190,16 @@ def read_cifar_10_jpeg(
 
 
 def _read_release(
-    place: Place, local: Path | None, download_dir: Path
+    source: Source, local: Path | None, download_dir: Path
 ) -> tuple[Any, Any]:
     """Return torchvision's training and test part of a release.
 
     torchvision compares the checksum of each file with the published one.
     """
-    published = place.source.published
-    (names,) = place.parts.values()
-    copy = place.source.find(local, *names)
+    published = source.published
+    copy = source.find_whole(local)
     if copy is None:
-        copy = place.source.fetch(published.url, published.tgz_md5, download_dir)
+        copy = source.fetch(published.url, published.tgz_md5, download_dir)
     with tempfile.TemporaryDirectory() as unpacked, copy.judged():
         folder = copy.path.parent
         if copy.path.is_file():

@@ -20,15 +20,16 @@ from dpfedbench.data.folder_files import data_files, folder_of
 from dpfedbench.data.images import with_progress
 from dpfedbench.data.owners import check_names, count_held_out
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Place, Source
+from dpfedbench.data.sources import Source
 from dpfedbench.errors import BenchError
 from drawnsets.writers import CHARACTERS
 
 FEMNIST_FOLDER = "femnist"
 FEMNIST_SOURCE = "https://github.com/TalwalkarLab/leaf"
 PLACES = {
-    "femnist": Place(
-        source=Source(name="FEMNIST", folders=(FEMNIST_FOLDER,)),
+    "femnist": Source(
+        name="FEMNIST",
+        folders=(FEMNIST_FOLDER,),
         parts={"train": ("train", "all_data"), "test": ("test", "all_data")},
         check="sizes of every user; no user twice, cut or empty",
         downloaded=False,

@@ -10,7 +10,7 @@ import numpy as np
 import PIL
 
 from dpfedbench.data.images import RawImages
-from dpfedbench.data.sources import Copy, Place, Source, by_class, read_pickle
+from dpfedbench.data.sources import Copy, Source, by_class, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
@@ -20,7 +20,6 @@ _SPELLINGS = {
     "validation": ("val", "validation"),
     "test": ("test",),
 }
-_SOURCE = Source(name="mini-ImageNet", folders=("mini-imagenet", "miniimagenet"))
 
 _SPLIT_TEXT = {
     "train": (
@@ -60,14 +59,14 @@ def _parts() -> dict[str, tuple[str, ...]]:
     return parts
 
 
-PLACES = {
-    "mini-imagenet": Place(
-        source=_SOURCE,
-        parts=_parts(),
-        check="100 classes by WordNet id, 600 images each",
-        downloaded=False,
-    )
-}
+_SOURCE = Source(
+    name="mini-ImageNet",
+    folders=("mini-imagenet", "miniimagenet"),
+    parts=_parts(),
+    check="100 classes by WordNet id, 600 images each",
+    downloaded=False,
+)
+PLACES = {"mini-imagenet": _SOURCE}
 
 
 def read_mini_imagenet(
@@ -110,7 +109,7 @@ def read_mini_imagenet(
 
 def _find(local: Path | None) -> dict[str, Copy]:
     """Return each split's pickle or folder, or the folder of all classes."""
-    copies = _SOURCE.find_parts(local, _parts())
+    copies = _SOURCE.find(local)
     if not copies:
         raise BenchError(
             "mini-imagenet-cache-train.pkl is missing, and is not downloaded"

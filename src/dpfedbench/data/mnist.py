@@ -15,7 +15,7 @@ import numpy as np
 
 from dpfedbench.data.images import with_progress
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import Copy, Place, Source
+from dpfedbench.data.sources import Copy, Source
 from dpfedbench.errors import BenchError
 
 SIZE = 28
@@ -42,9 +42,14 @@ class _Set(Source):
     checksums: dict[str, str]
 
 
+_CHECK = "published MD5 of each uncompressed file"
 _MNIST = _Set(
     name="MNIST",
     folders=("mnist", "MNIST", "MNIST/raw"),
+    parts=SPELLINGS,
+    check=_CHECK,
+    downloaded=True,
+    copy_bytes=11_594_728,
     counts={
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
@@ -59,6 +64,10 @@ _MNIST = _Set(
 _FASHION_MNIST = _Set(
     name="Fashion-MNIST",
     folders=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
+    parts=SPELLINGS,
+    check=_CHECK,
+    downloaded=True,
+    copy_bytes=30_878_551,
     counts={"train": (6000,) * 10, "test": (1000,) * 10},
     checksums={
         "train_images": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -68,23 +77,7 @@ _FASHION_MNIST = _Set(
     },
 )
 
-_CHECK = "published MD5 of each uncompressed file"
-PLACES = {
-    "mnist": Place(
-        source=_MNIST,
-        parts=SPELLINGS,
-        check=_CHECK,
-        downloaded=True,
-        copy_bytes=11_594_728,
-    ),
-    "fashion-mnist": Place(
-        source=_FASHION_MNIST,
-        parts=SPELLINGS,
-        check=_CHECK,
-        downloaded=True,
-        copy_bytes=30_878_551,
-    ),
-}
+PLACES = {"mnist": _MNIST, "fashion-mnist": _FASHION_MNIST}
 
 
 def read_mnist(local: Path | None, download_dir: Path) -> RawRecords:
@@ -123,7 +116,7 @@ def read_idx(content: bytes) -> np.ndarray:
 
 
 def _read(wanted: _Set, local: Path | None, download_dir: Path) -> RawRecords:
-    copies = wanted.find_parts(local, SPELLINGS)
+    copies = wanted.find(local)
     arrays: dict[str, Any] = {}
     for field, name in with_progress(FILES.items(), f"reading {wanted.name}"):
         copy = copies.get(name) or _download(wanted, f"{name}.gz", download_dir)

@@ -9,26 +9,25 @@ import numpy as np
 import PIL
 
 from dpfedbench.data.images import RawImages, shuffled_splits
-from dpfedbench.data.sources import Place, Source, by_class
+from dpfedbench.data.sources import Source, by_class
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
-_SOURCE = Source(name="Omniglot", folders=("omniglot", "omniglot-py"))
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation and test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
-PLACES = {
-    "omniglot": Place(
-        source=_SOURCE,
-        parts={part: (f"{part}.zip", part) for part in PARTS},
-        check="download: published MD5; local copy: 964 + 659 characters, 20 drawings of"
-        " 105x105 each",
-        downloaded=True,
-        copy_bytes=14_126_819,
-    )
-}
+_SOURCE = Source(
+    name="Omniglot",
+    folders=("omniglot", "omniglot-py"),
+    parts={part: (f"{part}.zip", part) for part in PARTS},
+    check="download: published MD5; local copy: 964 + 659 characters, 20 drawings of"
+    " 105x105 each",
+    downloaded=True,
+    copy_bytes=14_126_819,
+)
+PLACES = {"omniglot": _SOURCE}
 
 
 def read_omniglot(local: Path | None, download_dir: Path) -> RawImages:
@@ -53,7 +52,7 @@ def read_omniglot(local: Path | None, download_dir: Path) -> RawImages:
     """
     images = []
     names = list[str]()
-    copies = PLACES["omniglot"].find(local)
+    copies = _SOURCE.find(local)
     for part, characters in PARTS.items():
         copy = copies.get(part)
         if copy is None:

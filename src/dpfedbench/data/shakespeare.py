@@ -12,23 +12,21 @@ import re
 from pathlib import Path
 
 from dpfedbench.data.images import with_progress
-from dpfedbench.data.sources import Place, Source
+from dpfedbench.data.sources import Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 800
 SOURCE = "https://www.gutenberg.org/ebooks/100"
-_PLAYS = Source(name="Shakespeare-800", folders=("shakespeare",))
-_NAMES = ("by_play_and_character", "plays", "plays.zip")
-PLACES = {
-    "shakespeare-800": Place(
-        source=_PLAYS,
-        parts={"the plays": _NAMES},
-        check="UTF-8; enough roles of 800 words",
-        downloaded=False,
-        copy_bytes=1_948_410,
-    )
-}
+_PLAYS = Source(
+    name="Shakespeare-800",
+    folders=("shakespeare",),
+    parts={"the plays": ("by_play_and_character", "plays", "plays.zip")},
+    check="UTF-8; enough roles of 800 words",
+    downloaded=False,
+    copy_bytes=1_948_410,
+)
+PLACES = {"shakespeare-800": _PLAYS}
 
 _HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
 _DIVISION = re.compile(r"(?:ACT|SCENE|Scene|Act|EPILOGUE|PROLOGUE|THE END)\b")
@@ -69,7 +67,7 @@ def read_shakespeare(local: Path | None, download_dir: Path) -> RawTexts:
         BenchError: there are neither plays nor LEAF's files, a file is not UTF-8, or
             there are too few roles.
     """
-    copy = _PLAYS.find(local, *_NAMES)
+    copy = _PLAYS.find_whole(local)
     if copy is None:
         raise BenchError(
             f"no plays found: put plays/*.txt from {SOURCE} (one file for each play),"

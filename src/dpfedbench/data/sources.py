@@ -60,36 +60,42 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A published data set and the possible places of a local copy.
+    """A published data set, the possible places of a local copy, and its checks.
 
     Attributes:
         name: name of the data set, for messages.
         folders: subfolders of the local data folder in which a copy may lie. Messages
             name the first.
+        parts: possible names of each part, by the part's name for messages. One of
+            them must exist for each part, and all parts lie in one folder.
+        check: checksum or content that a reading compares.
+        downloaded: whether missing files are downloaded from the publisher.
+        copy_bytes: size of the archives of a copy that was at hand, in bytes; None: not
+            recorded.
+        in_root: whether the files may lie in the local data folder itself, too.
     """
 
     name: str
     folders: tuple[str, ...]
+    parts: Mapping[str, Sequence[str]]
+    check: str
+    downloaded: bool
+    copy_bytes: int | None = None
+    in_root: bool = True
 
-    def find(self, local: Path | None, *names: str) -> Copy | None:
-        """Return the first of `names` that exists in the local folder.
+    def find_whole(self, local: Path | None) -> Copy | None:
+        """Return the copy of a data set of one part; None without one."""
+        return next(iter(self.find(local).values()), None)
 
-        `folders` are searched first, then the local folder itself. None: there is no
-        copy.
-        """
-        return self.find_parts(local, {"": names}).get("")
-
-    def find_parts(
-        self, local: Path | None, parts: Mapping[str, Sequence[str]]
-    ) -> dict[str, Copy]:
+    def find(self, local: Path | None) -> dict[str, Copy]:
         """Return the copies of a data set's parts, which all lie in one folder.
 
         Data sets can have equal file names (MNIST and Fashion-MNIST). So parts are
-        never taken from several folders. Folders are searched in the order of `find`.
+        never taken from several folders. `folders` are searched first, then the local
+        folder itself; of several possible names of a part, the first counts.
 
         Args:
             local: local data folder, or None.
-            parts: the possible names of each part, by the part's name for messages.
 
         Returns:
             A copy of each part, or {} if no folder has any.
@@ -101,20 +107,37 @@ class Source:
             return {}
         for folder in (*[local / folder for folder in self.folders], local):
             copies: dict[str, Copy] = {}
-            for part, names in parts.items():
+            for part, names in self.parts.items():
                 present = [name for name in names if (folder / name).exists()]
                 if present:
                     copies[part] = Copy(self, folder / present[0])
-            if len(copies) == len(parts):
+            if len(copies) == len(self.parts):
                 return copies
             if copies:
-                missing = next(part for part in parts if part not in copies)
+                missing = next(part for part in self.parts if part not in copies)
                 raise BenchError(
-                    f"{folder} has only {len(copies)} of the {len(parts)} parts of"
+                    f"{folder} has only {len(copies)} of the {len(self.parts)} parts of"
                     f" {self.name} ({missing} is missing): complete this copy, or move"
                     " it away to use another"
                 )
         return {}
+
+    def missing(self, local: Path | None) -> tuple[str, ...]:
+        """Return the parts that the folder with the most parts of a copy lacks."""
+        if local is None:
+            return tuple(self.parts)
+        lacking = []
+        folders = [local / name for name in self.folders]
+        if self.in_root:
+            folders.append(local)
+        for folder in folders:
+            absent = [
+                part
+                for part, names in self.parts.items()
+                if not any((folder / name).exists() for name in names)
+            ]
+            lacking.append(tuple(absent))
+        return min(lacking, key=len)
 
     @property
     def place(self) -> str:
@@ -164,50 +187,6 @@ class Source:
     def published(self) -> Any:
         """torchvision's class for this data set, which knows the download address."""
         return getattr(datasets, self.name.replace("-", ""))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
-    """Files of a real data set in the local data folder, and how they are checked.
-
-    Attributes:
-        source: the data set and its subfolders.
-        parts: possible names of each part, by the part's name for messages. One of
-            them must exist for each part, and all parts lie in one folder.
-        check: checksum or content that a reading compares.
-        downloaded: whether missing files are downloaded from the publisher.
-        copy_bytes: size of the archives of a copy that was at hand, in bytes; None: not
-            recorded.
-    """
-
-    source: Source
-    parts: Mapping[str, Sequence[str]]
-    check: str
-    downloaded: bool
-    copy_bytes: int | None = None
-    in_root: bool = True
-    """Whether the files may lie in the local data folder itself, too."""
-
-    def find(self, local: Path | None) -> dict[str, Copy]:
-        """Return a copy of each part; see `Source.find_parts`."""
-        return self.source.find_parts(local, self.parts)
-
-    def missing(self, local: Path | None) -> tuple[str, ...]:
-        """Return the parts that the folder with the most parts of a copy lacks."""
-        if local is None:
-            return tuple(self.parts)
-        lacking = []
-        folders = [local / name for name in self.source.folders]
-        if self.in_root:
-            folders.append(local)
-        for folder in folders:
-            absent = [
-                part
-                for part, names in self.parts.items()
-                if not any((folder / name).exists() for name in names)
-            ]
-            lacking.append(tuple(absent))
-        return min(lacking, key=len)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import PIL
 
 from dpfedbench.data.images import RawImages, shuffled_splits
-from dpfedbench.data.sources import Copy, Place, Source, by_class
+from dpfedbench.data.sources import Copy, Source, by_class
 from dpfedbench.errors import BenchError
 
 RELEASE = "tiny-imagenet-200"
@@ -27,26 +27,27 @@ SIZE = 64
 COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 """Number of classes and of images per class, for the two data sets."""
 
-_RELEASE = Source(name="Tiny-ImageNet", folders=("tiny-imagenet", RELEASE))
-_SUBSET = Source(name="Tiny-ImageNet", folders=(SUBSET,))
 _ANNOTATIONS = "val/val_annotations.txt"
 
-_SUBSET_PLACE = Place(
-    source=_SUBSET,
+_RELEASE = Source(
+    name="Tiny-ImageNet",
+    folders=("tiny-imagenet", RELEASE),
+    parts={"the release": (f"{RELEASE}.zip", RELEASE)},
+    check="download: published MD5; local copy: 200 classes, 550 images each",
+    downloaded=True,
+)
+_SUBSET = Source(
+    name="Tiny-ImageNet",
+    folders=(SUBSET,),
     parts={"the subset": (f"{SUBSET}.zip", SUBSET)},
     check="100 classes, 200 images each",
     downloaded=False,
     copy_bytes=42_446_337,
 )
 PLACES = {
-    "tiny-imagenet": Place(
-        source=_RELEASE,
-        parts={"the release": (f"{RELEASE}.zip", RELEASE)},
-        check="download: published MD5; local copy: 200 classes, 550 images each",
-        downloaded=True,
-    ),
-    "tiny-imagenet-100": _SUBSET_PLACE,
-    "tiny-imagenet-100-32": _SUBSET_PLACE,
+    "tiny-imagenet": _RELEASE,
+    "tiny-imagenet-100": _SUBSET,
+    "tiny-imagenet-100-32": _SUBSET,
 }
 
 
@@ -65,9 +66,7 @@ def read_tiny_imagenet(
         BenchError: there is no copy and no network, or the copy is damaged or
             incomplete.
     """
-    copy = _RELEASE.find(local, f"{RELEASE}.zip", RELEASE) or _RELEASE.fetch(
-        URL, MD5, download_dir
-    )
+    copy = _RELEASE.find_whole(local) or _RELEASE.fetch(URL, MD5, download_dir)
     names = sorted(copy.files, key=_number)
     annotations = next((name for name in names if name.endswith(_ANNOTATIONS)), None)
     if annotations is None:
@@ -101,7 +100,7 @@ def read_tiny_imagenet_100(
     Raises:
         BenchError: there is no copy, or the copy is damaged or incomplete.
     """
-    copy = _SUBSET.find(local, f"{SUBSET}.zip", SUBSET)
+    copy = _SUBSET.find_whole(local)
     if copy is None:
         raise BenchError(
             f"{SUBSET}.zip is missing, and is not downloaded automatically: put it in"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedbench.data.images import with_progress
-from dpfedbench.data.sources import Place, Source
+from dpfedbench.data.sources import Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
@@ -19,16 +19,21 @@ SOURCE = (
     " unsupervised representations)"
 )
 
-_NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
-_ARTICLES = Source(name="Wiki-3029", folders=("wiki-3029",))
-PLACES = {
-    "wiki-1600": Place(
-        source=_ARTICLES,
-        parts={"the articles": _NAMES},
-        check="UTF-8; enough articles of 1,600 words",
-        downloaded=False,
-    )
-}
+_ARTICLES = Source(
+    name="Wiki-3029",
+    folders=("wiki-3029",),
+    parts={
+        "the articles": (
+            "wiki-3029.tar",
+            "wiki-3029.tar.gz",
+            "wiki-3029.tgz",
+            "wiki-3029",
+        )
+    },
+    check="UTF-8; enough articles of 1,600 words",
+    downloaded=False,
+)
+PLACES = {"wiki-1600": _ARTICLES}
 
 
 def read_wiki(local: Path | None, download_dir: Path) -> RawTexts:
@@ -37,10 +42,10 @@ def read_wiki(local: Path | None, download_dir: Path) -> RawTexts:
     Raises:
         BenchError: the articles are missing, one is not UTF-8, or there are too few.
     """
-    copy = _ARTICLES.find(local, *_NAMES[1:]) or _ARTICLES.find(local, _NAMES[0])
+    copy = _ARTICLES.find_whole(local)
     if copy is None:
         raise BenchError(
-            f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files)"
+            f"Wiki-3029 is missing: put wiki-3029 or wiki-3029.tar (TITLE.txt files)"
             f" from {SOURCE} in {_ARTICLES.place}"
         )
     texts = [

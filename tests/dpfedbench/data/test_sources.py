@@ -14,7 +14,9 @@ from dpfedbench.data import sources
 
 from .conftest import refusal, write_files, write_tar, write_zip
 
-SET = sources.Source(name="the set", folders=("set",))
+SET = sources.Source(
+    name="the set", folders=("set",), parts={}, check="", downloaded=True
+)
 MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 
