@@ -53,7 +53,7 @@ def describe_places() -> Iterator[tuple[str, ...]]:
         fetched = "; else downloaded" if place.downloaded else ""
         yield (
             name,
-            f"{place.folders[0]}/: {_describe_parts(place)}{fetched}",
+            f"{place.folders[0]}/: {'; '.join(map(_describe_names, place.parts.values()))}{fetched}",
             examples[name]["holds"],
             size,
             entry.licence,
@@ -61,11 +61,6 @@ def describe_places() -> Iterator[tuple[str, ...]]:
             (entry.recorded_sha256 or "")[:_SHOWN_DIGITS] or _NOT_RECORDED,
             entry.source,
         )
-
-
-def _describe_parts(place: Source) -> str:
-    """Return the possible names of each part, in words."""
-    return "; ".join(_describe_names(names) for names in place.parts.values())
 
 
 def _describe_names(names: Iterable[str]) -> str:

@@ -51,7 +51,7 @@ def test_cell_overlays_win_and_each_seed_has_its_run():
     cells = list(plan.items["mine", "one"].cells)
     series = [("plain", 2), ("plain", 3), ("once", None), ("own", 2), ("own", 3)]
     assert [(cell.series, cell.x) for cell in cells] == series
-    assert (len(plan.runs), len(plan.tests)) == (6, 15)
+    assert (len(plan.runs), len(plan.tests_of(None))) == (6, 15)
     del cells[2]
     for cell in cells:
         steps = 1 if cell.series == "own" else 9

@@ -13,9 +13,6 @@ from dpfedbench.config.text import Text
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np
 
-if TYPE_CHECKING:
-    pass
-
 
 class Task(Section):
     """Task that the model is trained for."""

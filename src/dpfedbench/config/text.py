@@ -1,13 +1,10 @@
 """Settings of the next-word task, for runs whose data are texts."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from dpfedbench.config.part import Section, setting
 from dpfedbench.config.rules import Rule
 from dpfedbench.config.vocabularies.vocabulary import Public, Vocabulary
-
-if TYPE_CHECKING:
-    pass
 
 
 class Text(Section):

@@ -30,14 +30,7 @@ from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    import PIL
-    from PIL import Image, ImageOps
-else:
-    from dpsum.lazy import Lazy
-
-    PIL = Lazy("PIL")
-    Image = Lazy("PIL.Image")
-    ImageOps = Lazy("PIL.ImageOps")
+    from PIL import Image
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Endings of pictures' names: those of torchvision's ImageFolder.
@@ -118,6 +111,8 @@ def read(
     Raises:
         BenchError: a picture cannot be read, or the numbers do not fit.
     """
+    import PIL  # a plan reads the options without it
+
     chosen = ImageFolderOptions(**options)
     split_classes = chosen.split_classes
     test_images = chosen.test_images
@@ -390,6 +385,8 @@ def square_pixels(
 
     The square is uint8 [size, size, channels].
     """
+    from PIL import Image, ImageOps  # a plan counts pictures without it
+
     picture = ImageOps.exif_transpose(decoded)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")

@@ -15,7 +15,9 @@ def reader_modules() -> dict[str, str]:
     Raises:
         BenchError: two readers have the same name.
     """
-    modules = [f"{data.__name__}.{info.name}" for info in _shipped()]
+    modules = [
+        f"{data.__name__}.{info.name}" for info in pkgutil.iter_modules(data.__path__)
+    ]
     modules += [module.__name__ for module in plugins.modules() if _reads(module)]
     readers: dict[str, str] = {}
     for module in modules:
@@ -27,10 +29,6 @@ def reader_modules() -> dict[str, str]:
             )
         readers[name] = module
     return readers
-
-
-def _shipped() -> list[pkgutil.ModuleInfo]:
-    return list(pkgutil.iter_modules(data.__path__))
 
 
 def _reads(module: object) -> bool:

@@ -286,14 +286,13 @@ class Plan:
     )
     """Results of `audited_as`, by the run's folder."""
 
-    @property
-    def tests(self) -> dict[tuple[str, str], Run]:
-        """Meta-tests of all items besides the runs' own, by the run's folder and the
-        test's name.
+    def tests_of(self, paper: str | None) -> dict[tuple[str, str], Run]:
+        """Return the meta-tests of one paper, or of all, besides the runs' own, by the
+        run's folder and the test's name.
         """
         return {
             name: test
-            for item in self.items.values()
+            for item in self.items_of(paper)
             for name, test in item.tests.items()
         }
 
@@ -324,8 +323,6 @@ class Plan:
         """Return the runs of one paper, or of all, by folder, with the runs whose files
         they need.
         """
-        if paper is None:
-            return dict(self.runs)
         return with_references(self.items_of(paper))
 
     def cell_records(

@@ -55,7 +55,7 @@ class Planned:
             paper: plan.audited_runs(paper or None) for paper in ("", *self.papers)
         }
         self.partitions = {run.clients_folder: run for run in plan.runs.values()}
-        self._tests = plan.tests
+        self._tests = plan.tests_of(None)
         self._searches = plan.searches
 
     # Targets
@@ -129,9 +129,7 @@ class Planned:
 
     def files_for_page(self, paper: str | None = None) -> list[str]:
         """Return the files of runs that a page shows, of one paper or of all."""
-        runs = set(self.plan.runs)
-        if paper is not None:
-            runs = {run for item in self.plan.items_of(paper) for run in item.runs}
+        runs = {run for item in self.plan.items_of(paper) for run in item.runs}
         names = sorted([*_ACCOUNTED, "history.csv", "ledger.jsonl"])
         audits = self._audits_of(self.audited_runs[paper or ""])
         return _files_of(sorted(runs), *names) + audits
@@ -189,14 +187,9 @@ class Planned:
 
     def files_to_collect(self, paper: str | None = None) -> list[str]:
         """Return the files that the frames of one paper, or of all, are read from."""
-        tests = {
-            name: test
-            for item in self.plan.items_of(paper)
-            for name, test in item.tests.items()
-        }
         return [
             *_files_of(sorted(self.plan.runs_of(paper)), *_ACCOUNTED),
-            *_tests_of(sorted(tests)),
+            *_tests_of(sorted(self.plan.tests_of(paper))),
             *self._audits_of(self.audited_runs[paper or ""]),
         ]
 

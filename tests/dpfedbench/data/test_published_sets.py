@@ -47,13 +47,13 @@ def few_examples(monkeypatch):
         checksums = {
             part: md5(content) for part, content in mnist_content(brightness).items()
         }
-        facts = dataclasses.replace(
-            getattr(mnist, name), counts=COUNTS, checksums=checksums
-        )
+        facts = dataclasses.replace(getattr(mnist, name), checksums=checksums)
         monkeypatch.setattr(mnist, name, facts)
     monkeypatch.setattr(omniglot, "PARTS", PARTS)
     monkeypatch.setattr(omniglot, "SPLIT_COUNTS", (3, 1, 1))
     monkeypatch.setattr(mini_imagenet, "SPLIT_CLASSES", SPLITS)
+    source = dataclasses.replace(mini_imagenet._SOURCE, parts=mini_imagenet._parts())
+    monkeypatch.setattr(mini_imagenet, "_SOURCE", source)
     monkeypatch.setattr(mini_imagenet, "EXAMPLES", 12)
     counts = dict.fromkeys(tiny_imagenet.COUNTS, (5, 12))
     monkeypatch.setattr(tiny_imagenet, "COUNTS", counts)
