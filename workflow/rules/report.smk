@@ -183,7 +183,7 @@ use rule provenance as provenance_of_paper with:
         f"{REPORT}/experiments/{{paper}}/logs/provenance.log",
     params:
         preset=CONFIGURATION.preset,
-        stand_ins=lambda wildcards: PLANNED.stand_ins([wildcards.paper]),
+        stand_ins=lambda wildcards: PLANNED.stand_ins(wildcards.paper),
 
 
 use rule provenance as provenance_so_far with:

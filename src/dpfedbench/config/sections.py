@@ -29,7 +29,7 @@ class Task(Section):
     )
     text: Text | None = setting(
         None,
-        doc=("prediction of the next word; null: classification of images"),
+        doc="prediction of the next word; null: classification of images",
     )
 
     def model_post_init(self, _: Any) -> None:
@@ -357,7 +357,7 @@ class Evaluation(Section):
     )
     schedule: Literal["constant", "cosine"] = setting(
         "constant",
-        doc=("schedule of the rate, for few-shot images; cosine: from `rate` to 0"),
+        doc="schedule of the rate, for few-shot images; cosine: from `rate` to 0",
         paper="DP-FedMeta's released code, for its Figure 5: cosine",
     )
 

@@ -26,6 +26,7 @@ from dpfedbench.experiments.configuration import (
     FigureSettings,
     MetaTest,
     Series,
+    Start,
     TableSettings,
     XAxis,
     explicit_values,
@@ -375,7 +376,7 @@ class TableCell:
             run = {
                 "kind": "run",
                 "public": start.public,
-                "run": named(self._start_run()),
+                "run": named(self._start_run(start)),
             }
             values = {**values, "initial": run}
         return values
@@ -392,9 +393,9 @@ class TableCell:
             )
         return TableCell(self.item, self.task, name, search).plan().runs[0]
 
-    def _start_run(self) -> Run:
+    def _start_run(self, start: Start) -> Run:
         """Return the run that the runs of the series start from."""
-        settings = explicit_values(self.series.start) if self.series.start else {}
+        settings = explicit_values(start)
         settings.pop("public", None)
         series = Series.read(settings, f"{self._where}.start")
         return (

@@ -80,19 +80,19 @@ class Machine(Settings):
         1,
         ge=1,
         le=1024,
-        doc=("CPU threads of each process of a training"),
+        doc="CPU threads of each process of a training",
     )
     processes: int = setting(
         1,
         ge=1,
         le=1024,
-        doc=("processes of one training; at most the clients of a round"),
+        doc="processes of one training; at most the clients of a round",
     )
     gpu: int = setting(
         0,
         ge=0,
         le=1,
-        doc=("GPUs that each process of a training reserves; 0: trainings share them"),
+        doc="GPUs that each process of a training reserves; 0: trainings share them",
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", doc="auto: cuda if it is available"
@@ -207,7 +207,7 @@ class Series(Settings):
     )
     reading: Literal["as-published", "as-released"] = setting(
         "as-published",
-        doc=("as-released: the authors' code and its settings, below `run`"),
+        doc="as-released: the authors' code and its settings, below `run`",
     )
     run: Overlay = setting({}, doc="overlay of the run")
     searched_by: str = setting(
@@ -410,7 +410,7 @@ class Configuration(Settings):
     machine: Machine = Machine()
     sizes: Sizes = setting(
         "small",
-        doc=("small: config/small.yaml lies over the shipped papers' files"),
+        doc="small: config/small.yaml lies over the shipped papers' files",
     )
     small: dict[str, Overlay] = setting(
         {},
@@ -422,7 +422,7 @@ class Configuration(Settings):
     run: Overlay = setting({}, doc="overlay of all runs")
     methods: dict[str, Overlay] = setting(
         {},
-        doc=("overlays of `run` in all papers, by method, family or `all`"),
+        doc="overlays of `run` in all papers, by method, family or `all`",
     )
     tuning: dict[str, Tuning | None] = setting(
         {}, doc="search for a method's hyper-parameters, by its name"

@@ -230,11 +230,18 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
         for name, series in item.series.items():
             followed = _searched_cells(followed_tables[name], task, name)
             count = sum(len(cell.runs) for cell in followed)
+            tried = points(series.search)
             tried_cells = [
                 TableCell(
-                    item, task, name, series, point=point, tried=tried, followed=count
+                    item,
+                    task,
+                    name,
+                    series,
+                    point=point,
+                    tried=0 if series.search is None else len(tried),
+                    followed=count,
                 )
-                for point, tried in _tried(series.search)
+                for point in tried
             ]
             compared = item.known.planned(tried_cells)
             if series.search is not None and len(compared) == len(tried_cells):
@@ -244,14 +251,6 @@ def _cells_of_table(item: ItemContext, spec: TableSettings) -> list[PlannedCell]
                 )
             cells += compared
     return cells
-
-
-def _tried(search: SearchSpace | None) -> list[tuple[dict[str, Any], int]]:
-    """Return the overlays of a search, each with their number; 0 without a search."""
-    tried = points(search)
-    if search is None:
-        return [(point, 0) for point in tried]
-    return [(point, len(tried)) for point in tried]
 
 
 def _searched_cells(

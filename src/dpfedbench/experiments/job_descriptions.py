@@ -102,12 +102,12 @@ class JobDescriptions:
 
     def _run_label(self, rule: str, wildcards: Mapping[str, str]) -> str:
         folder = self._folder(wildcards)
-        run = self._plan.runs.get(folder)
         text = self._cells.get(folder)
-        if text is None and run is not None:
+        if text is None:
+            run = self._plan.runs[folder]
             text = f"{run.title} on {run.dataset}, seed {run.seed}, for other runs"
         activity = _ACTIVITIES.get(rule)
-        return f"{text}, {activity}" if activity else str(text)
+        return f"{text}, {activity}" if activity else text
 
     @staticmethod
     def _folder(wildcards: Mapping[str, str]) -> str:

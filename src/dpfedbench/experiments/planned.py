@@ -2,7 +2,7 @@
 of scripts, labels for the report.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,11 @@ class Planned:
         table = _product([f"{self.report}/tables/frontier"], ".csv", ".md")
         return self.frontiers("png", "csv") + table
 
-    def folder_of(self, paper: str) -> str:
-        """Return the folder of one experiment's page, frames, archive and costs."""
-        return f"{self.report}/experiments/{paper}"
+    def folder_of(self, paper: str | None) -> str:
+        """Return the folder of the page, frames, archive and costs of one experiment,
+        or of all.
+        """
+        return f"{self.report}/experiments/{paper}" if paper else self.report
 
     def experiment_targets(self, paper: str) -> list[str]:
         """Return all results of one experiment: its tables and figures, and its page,
@@ -221,13 +223,11 @@ class Planned:
         """Return the runs whose costs are estimated, by the folder of the estimate: one
         for each of some papers, or one for all papers.
         """
-        if not papers:
-            return {self.report: [run.plain() for run in self.plan.runs.values()]}
         return {
             self.folder_of(paper): [
                 run.plain() for run in self.plan.runs_of(paper).values()
             ]
-            for paper in papers
+            for paper in papers or (None,)
         }
 
     @staticmethod
@@ -247,28 +247,18 @@ class Planned:
             if name in names and paper
         }
 
-    def stand_ins(self, papers: Sequence[str] = ()) -> dict[str, str]:
-        """Return the measured data set for each published data set that is replaced.
-
-        Args:
-            papers: papers whose data sets count; by default all.
+    def stand_ins(self, paper: str | None = None) -> dict[str, str]:
+        """Return the measured data set for each data set of a paper, or of all papers,
+        that is replaced.
         """
         return {
             cell.published_dataset: cell.runs[0].dataset
-            for item in self.plan.items.values()
-            if item.paper in (papers or self.papers)
+            for item in self.plan.items_of(paper)
             for cell in item.cells
             if item.kind != "account" and cell.published_dataset != cell.runs[0].dataset
         }
 
     # Tables of privacy
-
-    def audited_runs_of(self, wildcards: Wildcards) -> dict[str, str]:
-        """Return the private runs of the paper in the wildcards, or of all papers.
-
-        Each run has the run whose audit represents it.
-        """
-        return self.audited_runs[wildcards.of.rstrip("/")]
 
     def private_cells(self, wildcards: Wildcards) -> list[dict[str, Any]]:
         """Return the records of the private cells of the wildcards' paper, or all."""
@@ -280,7 +270,7 @@ class Planned:
 
         Seeds share one audit, and some configurations do too.
         """
-        audited_runs = self.audited_runs_of(wildcards)
+        audited_runs = self.audited_runs[wildcards.of.rstrip("/")]
         files = _files_of(audited_runs, *_ACCOUNTED, "ledger.jsonl")
         return files + self._audits_of(audited_runs)
 
