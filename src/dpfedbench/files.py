@@ -79,21 +79,18 @@ def reading(path: str | os.PathLike[str], *, remedy: str = RUN_AGAIN) -> Iterato
         ) from error
 
 
-def text_of(
-    path: str | os.PathLike[str], *, encoding: str = "utf-8", remedy: str = RUN_AGAIN
-) -> str:
-    """Return the content of a text file.
+def text_of(path: str | os.PathLike[str], *, remedy: str = RUN_AGAIN) -> str:
+    """Return the content of a text file, without a byte order mark.
 
     Args:
         path: the file.
-        encoding: "utf-8", or "utf-8-sig" to leave a byte order mark out.
         remedy: as of `reading`.
 
     Raises:
         BenchError: as `reading`.
     """
     with reading(path, remedy=remedy):
-        return Path(path).read_bytes().decode(encoding)
+        return Path(path).read_bytes().decode("utf-8-sig")
 
 
 @contextlib.contextmanager
@@ -172,7 +169,7 @@ def read_csv(
     """
     import pandas as pd  # slow to import, and no plan needs it
 
-    text = text_of(path, encoding="utf-8-sig", remedy=remedy)
+    text = text_of(path, remedy=remedy)
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header, *rows = [row for row in lines if row] or [[]]

@@ -49,7 +49,7 @@ try:
         explicit_values,
     )
     from dpfedbench.data import DATASETS_TABLE
-    from dpfedbench.experiments.code_hash import hash_with_scripts
+    from dpfedbench.experiments.code_hash import code_hash
     from dpfedbench.experiments.datasets import (
         known_datasets,
         read_holdings,
@@ -102,10 +102,13 @@ ORDER = order_papers(PLAN, JobDescriptions(PLAN, TITLES, (REFERENCE_RATES,)).sec
 PLANNED = Planned(CONFIGURATION, PLAN, ORDER)
 REPORT, PAPERS = PLANNED.report, PLANNED.papers
 run_of, partition_of = PLANNED.run_of, PLANNED.partition_of
-# Returns a hash of the packages, script and further files that a cheap rule depends on.
-code_of = hash_with_scripts(ROOT / "workflow" / "scripts")
 # Texts and times of jobs, for the line of progress.
 DESCRIPTIONS = JobDescriptions(PLAN, TITLES, [*PLANNED.rate_files(), REFERENCE_RATES])
+
+
+def code_of(rule, *files):
+    """Return a hash of the packages, script and further files that a cheap rule depends on."""
+    return code_hash(rule, [ROOT / "workflow" / "scripts" / f"{rule}.py", *files])
 
 
 wildcard_constraints:

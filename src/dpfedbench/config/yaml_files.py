@@ -177,7 +177,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
             f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put"
             " it before --configfile, because --configfile takes every word after it"
         )
-    text = text_of(path, encoding="utf-8-sig", remedy="save it as UTF-8 in an editor")
+    text = text_of(path, remedy="save it as UTF-8 in an editor")
     return load_yaml(text, str(path))
 
 

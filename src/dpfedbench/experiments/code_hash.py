@@ -10,7 +10,7 @@ method (`Run.made_by`), so that an edited comment never trains a run again.
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from dpfedbench.config.plugin_sources import plugin_files
@@ -95,22 +95,6 @@ def code_hash(rule: str, files: Iterable[Path] = ()) -> str:
     for path in sorted([*plugin_files(), *files]):
         lines.append(f"{path.name} {_hash_file(path)}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-
-
-def hash_with_scripts(scripts: Path) -> Callable[..., str]:
-    """Return `code_hash` with each rule's own script among the files.
-
-    Args:
-        scripts: the folder in which the rule NAME has the script NAME.py.
-
-    Returns:
-        A function of a rule's name and of further files.
-    """
-
-    def code_of(rule: str, *files: Path) -> str:
-        return code_hash(rule, [scripts / f"{rule}.py", *files])
-
-    return code_of
 
 
 def path_of(package: str) -> Path | None:
