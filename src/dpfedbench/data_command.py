@@ -54,12 +54,12 @@ def main(words: Sequence[str], config: Path) -> int:
     configuration = _read(known.check, known.configfile, config)
     local = local_folder(configuration.data.local_dir)
     names = {run.dataset for run in make_plan(configuration).runs.values()}
-    own_datasets = {
-        name: {"options": dataset.options}
+    own_options = {
+        name: dataset.options
         for name, dataset in configuration.datasets.items()
         if dataset is not None
     }
-    missing = list(find_missing(names, local, own_datasets))
+    missing = list(find_missing(names, local, own_options))
     for line, is_downloaded in missing:
         print(line + (": the run downloads it" if is_downloaded else ""))
     source = f"the local data folder {local}" if local else f"no {ENVIRONMENT}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpfedbench import data
 from dpfedbench.data.folder_files import folder_of
-from dpfedbench.data.registry import DATASETS, lookup
+from dpfedbench.data.registry import DATASETS
 from dpfedbench.data.sources import Source
 
 COLUMNS = (
@@ -72,20 +72,20 @@ def _describe_names(names: Iterable[str]) -> str:
 def find_missing(
     names: Iterable[str],
     local: Path | None,
-    own_datasets: Mapping[str, Mapping[str, Any]],
+    own_options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[tuple[str, bool]]:
     """Yield a line for each missing file, and whether it will be downloaded.
 
     Args:
         names: the data sets that runs need.
         local: the local data folder; None: there is none.
-        own_datasets: the configuration's `datasets`.
+        own_options: options of the configuration's `datasets`, by name.
     """
     places = read_places()
     folder = local or Path("FOLDER")
     for name in sorted(set(names)):
-        if name in own_datasets:
-            options = own_datasets[name].get("options", {})
+        if name in own_options:
+            options = own_options[name]
             if "folder" in options and not folder_of(options["folder"], local).is_dir():
                 yield (
                     f"{name}: {folder_of(options['folder'], folder)} is missing",
@@ -98,7 +98,7 @@ def find_missing(
                     (
                         f"{name}: {_describe_names(place.parts[part])} is missing in"
                         f" {folder / place.folders[0]}"
-                        f" (from {lookup(name).source})"
+                        f" (from {DATASETS[name].source})"
                     ),
                     place.downloaded,
                 )

@@ -40,10 +40,7 @@ def test_missing_files_are_named_one_a_line_with_their_place(tmp_path: Path) -> 
     touch(tmp_path / "omniglot" / "images_background.zip")
     touch(tmp_path / "mini-imagenet" / "mini-imagenet-cache-train.pkl")
     touch(tmp_path / "mini-imagenet" / "val" / "n01855672" / "1.jpg")
-    own = {
-        "cats": {"options": {"folder": "cats"}},
-        "dogs": {"options": {"folder": str(tmp_path)}},
-    }
+    own = {"cats": {"folder": "cats"}, "dogs": {"folder": str(tmp_path)}}
     names = ["omniglot", "mini-imagenet", "glyphs", "cats", "dogs"]
     assert list(find_missing(names, tmp_path, own)) == [
         (f"cats: {tmp_path / 'cats'} is missing", False),

@@ -66,9 +66,7 @@ def _stated_or_none(cell: str) -> str | None:
 DATASETS = {entry.name: entry for entry in _shipped()}
 
 
-def lookup(
-    name: str, own: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
-) -> DatasetEntry:
+def lookup(name: str, own: Mapping[str, Mapping[str, Any]]) -> DatasetEntry:
     """Return the entry of a data set.
 
     Args:
