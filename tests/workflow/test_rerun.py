@@ -88,8 +88,7 @@ def edited(path, old, new):
     path.write_text(text, encoding="utf-8")
 
 
-PAGES = {("page",), ("page_of_paper",), ("provenance",), ("provenance_of_paper",)}
-PAGES |= {("all",)}
+PAGES = {("page",), ("provenance",), ("all",)}
 REPORTED = {("table",), ("figure",), ("privacy",), ("collect",)} | PAGES
 
 
