@@ -36,7 +36,6 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import Filter
 from dpsum.accounting.profiles import AS_RUN, STATUSES, Entry, Profiles
-from dpsum.accounting.statement import statement as statement_of
 from dpsum.accounting.units import (
     by_draw,
     by_part,
@@ -100,28 +99,6 @@ class Account:
         for account in self.also:
             lines.append(str(account))
         return "\n".join(lines)
-
-    def statement(
-        self,
-        *,
-        tuning: str | None = None,
-        delta_reason: str | None = None,
-        audit: str | None = None,
-    ) -> str:
-        """Return the guarantee in plain English, one paragraph a unit and observer.
-
-        A paragraph has the parts that the field's guidelines ask for (module
-        `statement`): guarantee, unit and neighbouring data sets, observer, delta,
-        sampler and accountant, claim, audit, tuning, and what is not covered. Ends of
-        epsilon are rounded outwards.
-
-        Args:
-            tuning: what was tuned on which data, as a sentence; None: what the account
-                itself says of a declared search.
-            delta_reason: why this delta was chosen, as a sentence.
-            audit: what an audit showed, as a sentence.
-        """
-        return statement_of(self, tuning=tuning, delta_reason=delta_reason, audit=audit)
 
     def _profile_text(self, name: str) -> str:
         """Return a profile's epsilon and status, or the reason why it has none."""

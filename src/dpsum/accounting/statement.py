@@ -12,11 +12,12 @@ Ends of epsilon are rounded outwards, so that the printed interval is proven too
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from typing import NamedTuple
 
 import dpsum
 from dpsum.accounting import analyses
+from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 
 _NEIGHBOURS = {
@@ -51,34 +52,6 @@ _NOT_COVERED = (
 )
 
 
-class StatedAccount(Protocol):
-    """The fields of an account that a statement reads (`account.Account`)."""
-
-    @property
-    def delta(self) -> float: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def noise_multiplier(self) -> float | None: ...
-    @property
-    def sampler(self) -> Mapping[str, Any] | None: ...
-    @property
-    def profiles(self) -> Mapping[str, Entry]: ...
-    @property
-    def groups(self) -> Mapping[str, Entry]: ...
-    @property
-    def reasons(self) -> Mapping[str, str]: ...
-    @property
-    def notices(self) -> Sequence[str]: ...
-    @property
-    def also(self) -> Sequence[Self]: ...
-
-
-AnyAccount = TypeVar("AnyAccount", bound=StatedAccount)
-
-
 class StatementPart(NamedTuple):
     """One part of a statement.
 
@@ -91,10 +64,10 @@ class StatementPart(NamedTuple):
     text: str
 
 
-def statement(account: StatedAccount, **remarks: str | None) -> str:
-    """Return the statement of an account as text, one paragraph a unit and observer.
+def statement(account: Account, **remarks: str | None) -> str:
+    """Return the guarantee of an account in plain English.
 
-    Arguments as in `statement_parts`.
+    It has one paragraph a unit and observer. Arguments as in `statement_parts`.
     """
     paragraphs = []
     for part in all_accounts(account):
@@ -103,7 +76,7 @@ def statement(account: StatedAccount, **remarks: str | None) -> str:
     return "\n\n".join(paragraphs)
 
 
-def all_accounts(account: AnyAccount) -> list[AnyAccount]:
+def all_accounts(account: Account) -> list[Account]:
     """Return an account and those of its other units and observers."""
     accounts = [account]
     for further in account.also:
@@ -112,7 +85,7 @@ def all_accounts(account: AnyAccount) -> list[AnyAccount]:
 
 
 def statement_parts(
-    account: StatedAccount,
+    account: Account,
     *,
     tuning: str | None = None,
     delta_reason: str | None = None,
@@ -157,18 +130,13 @@ def rounded_outwards(value: float, *, up: bool) -> str:
     """
     if math.isinf(value):
         return "infinite"
-    if value == 0:
-        return "0"
-    scale = 10.0 ** (math.floor(math.log10(value)) - 3)
-    text = f"{value:.4g}"
-    while up and float(text) < value:
-        text = f"{float(text) + scale:.4g}"
-    while not up and float(text) > value:
-        text = f"{float(text) - scale:.4g}"
-    return text
+    outwards = ROUND_CEILING if up else ROUND_FLOOR
+    four_digits = Context(prec=4, rounding=outwards)
+    rounded = four_digits.create_decimal(str(value))
+    return f"{float(rounded):.4g}"
 
 
-def _guarantee(account: StatedAccount, proven: Entry | None) -> str:
+def _guarantee(account: Account, proven: Entry | None) -> str:
     if proven is None:
         reason = account.reasons.get("proven", "no analysis covers the releases")
         return f"No epsilon is proven for a {account.unit}: {reason}."
@@ -196,7 +164,7 @@ def _guarantee(account: StatedAccount, proven: Entry | None) -> str:
     return text
 
 
-def _neighbours(account: StatedAccount, proven: Entry) -> str:
+def _neighbours(account: Account, proven: Entry) -> str:
     unit = proven.unit
     change = _NEIGHBOURS.get(proven.adjacency, "one {unit} changes").format(unit=unit)
     text = (
@@ -219,7 +187,7 @@ def _neighbours(account: StatedAccount, proven: Entry) -> str:
     return text
 
 
-def _observer(account: StatedAccount, proven: Entry) -> str:
+def _observer(account: Account, proven: Entry) -> str:
     observer = _OBSERVERS.get(proven.observer, proven.observer)
     text = f"The observer is {observer}."
     kind = (account.sampler or {}).get("kind")
@@ -237,7 +205,7 @@ def _secret_samplers() -> set[str]:
     }
 
 
-def _delta(account: StatedAccount, reason: str | None) -> str:
+def _delta(account: Account, reason: str | None) -> str:
     text = (
         f"Delta is {account.delta:g}, the probability mass that the bound by epsilon"
         " may miss"
@@ -255,7 +223,7 @@ def _delta(account: StatedAccount, reason: str | None) -> str:
     return f"{text}. {_sentence(reason)}"
 
 
-def _accounting(account: StatedAccount, proven: Entry | None) -> str:
+def _accounting(account: Account, proven: Entry | None) -> str:
     text = ""
     if account.sampler:
         numbers = [
@@ -275,7 +243,7 @@ def _accounting(account: StatedAccount, proven: Entry | None) -> str:
     return text.strip()
 
 
-def _claim(account: StatedAccount) -> str:
+def _claim(account: Account) -> str:
     claimed = account.profiles.get("claimed")
     if claimed is None:
         reason = account.reasons.get("claimed", "none was given")
@@ -289,7 +257,7 @@ def _claim(account: StatedAccount) -> str:
     return text
 
 
-def _tuning(account: StatedAccount, tuning: str | None) -> str:
+def _tuning(account: Account, tuning: str | None) -> str:
     if tuning is not None:
         return _sentence(tuning)
     entry = account.profiles.get("tuning")

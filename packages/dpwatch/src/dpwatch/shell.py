@@ -28,6 +28,7 @@ from dpsum.accounting.account import account as account_of
 from dpsum.accounting.accountant import Accountant, Contradiction, Events
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.profiles import width_text
+from dpsum.accounting.statement import statement as statement_of
 from dpsum.errors import DpsumError
 from dpsum.files import writing
 from dpsum.ledger import Release, check_same_mechanism, read_ledger
@@ -266,7 +267,7 @@ def statement(given: argparse.Namespace) -> int:
     releases = _releases(given.ledger)
     result = account_of(releases, delta=given.delta)
     remarks = {"tuning": given.tuning, "delta_reason": given.delta_reason}
-    text = result.statement(**remarks)
+    text = statement_of(result, **remarks)
     report = {"statement": text, "account": result.to_json()}
     paragraphs = [textwrap.fill(part, _WIDTH) for part in text.split("\n\n")]
     _show(given, report, ["\n\n".join(paragraphs)])

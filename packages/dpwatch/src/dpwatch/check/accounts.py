@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpsum.accounting.statement import statement
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger
 from dpwatch.export import plain
@@ -56,8 +57,8 @@ def account_of_watch(
         # Noise far below what one unit moves takes more grid points than memory has.
         return values | {"no_account": str(error)}
     values["account"] = plain(account.to_json())
-    values["statement"] = account.statement(
-        delta_reason=delta_reason, audit=_audit_sentence(values)
+    values["statement"] = statement(
+        account, delta_reason=delta_reason, audit=_audit_sentence(values)
     )
     return values
 
