@@ -69,11 +69,11 @@ JOBS: Mapping[str, Mapping[str, Sources]] = {
         },
     },
     "another noise: correlated over rounds by a matrix": {
-        "here": {OUR_NOISE: "Encoded Correlated"},
+        "here": {OUR_NOISE: "Factorised"},
         "here, draws alone": {
             OUR_NOISE: (
-                "Encoded.mechanism Encoded.combines Encoded.standard"
-                " Correlated.weights Correlated.inverse"
+                "Factorised.mechanism Factorised.combines Factorised.standard"
+                " Factorised.inverse"
             )
         },
         "jax_privacy": {

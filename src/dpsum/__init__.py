@@ -60,7 +60,7 @@ _NAMES = {
         "PrivateQuantile",
     ),
     "composition": ("Composition", "calibrated"),
-    "correlated_noise": ("Correlated", "Factorised"),
+    "correlated_noise": ("Factorised",),
     "errors": ("DpsumError", "NoAccountWarning"),
     "group_clipping": ("CoordinateGroups",),
     "ledger": ("Ledger", "Release", "read_ledger"),

@@ -17,13 +17,15 @@ from dpsum.triangular import inverted
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoded(Noise):
-    """Base of correlated noise (DP-FTRL, matrix factorisation).
+class Factorised(Noise):
+    """Correlated noise whose encoder a factorisation computes for the planned rounds.
 
-    Each round cancels part of the noise that earlier rounds added. The noise of round t
-    is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`).
-    A unit moves the encoded sums along its column of the encoder. That column has norm
-    at most 1, so that the sensitivity of the encoded sums is the clipping threshold.
+    Each round cancels part of the noise that earlier rounds added (DP-FTRL, matrix
+    factorisation). The noise of round t is row t of C^-1 Z with independent Gaussian Z,
+    for an encoder C (`factorisations`). A unit moves the encoded sums along its column
+    of the encoder. That column has norm at most 1, so that the sensitivity of the
+    encoded sums is the clipping threshold. Each coordinate of the encoded sums has
+    noise of deviation z times the clipping threshold.
 
     Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or
     Shuffling; Denisov et al. 2022, Improved Differential Privacy for SGD via Optimal
@@ -33,15 +35,57 @@ class Encoded(Noise):
     again from their named streams, so that a restarted run draws the same bits. A run
     of T rounds makes T (T + 1) / 2 draws of the model's size, or at most p T with an
     encoder of p bands. The memory is that of two draws.
+
+    Attributes:
+        step: the server's step, for encoders that depend on it
+            (`Factorisation.weights`).
+        separation: least number of rounds between two participations of one unit.
+        participations: largest number of rounds in which one unit takes part.
     """
 
+    kind: ClassVar[str] = "correlated"
     mechanism: ClassVar[str] = "correlated-gaussian"
+
+    multiplier: float | None = parameter(
+        1.0,
+        ge=1e-3,
+        le=1e6,
+        doc=(
+            "z: deviation of the encoded sums' noise over C; null: the least that"
+            " the budget allows"
+        ),
+    )
+    factorisation: Factorisation = parameter(SquareRoot(), doc="the encoder")
+    rounds: int | None = parameter(
+        None,
+        ge=1,
+        le=10_000,
+        doc="rounds that the encoder covers; null: the planned rounds",
+    )
+    step: Any = None
+    separation: int = 1
+    participations: int = 1
+
+    def planned(self, rounds: int, step: Any, apart: tuple[int, int]) -> Factorised:
+        """Return the noise of a run.
+
+        Args:
+            rounds: number of planned rounds.
+            step: the server's step.
+            apart: separation and number of participations of a unit.
+        """
+        separation, participations = apart
+        return dataclasses.replace(
+            self,
+            rounds=self.rounds or max(rounds, 1),
+            step=step,
+            separation=separation,
+            participations=participations,
+        )
 
     def inverse(self) -> np.ndarray:
         """Return C^-1 for the T planned rounds, lower triangular, float64 [T, T]."""
-        raise NotImplementedError(
-            "only noise with known rounds and a known encoder defines this"
-        )
+        return _weights(self)
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """Return the sampler, with the encoder where the accountant reads it.
@@ -103,108 +147,6 @@ class Encoded(Noise):
                 draw *= weight
                 total += draw
         return total
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Correlated(Encoded):
-    """Correlated noise with an encoder C that the caller supplies as its inverse.
-
-    Attributes:
-        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-
-    Raises:
-        DpsumError: the weights are not lower triangular, or a column of C has a norm
-            above 1.
-    """
-
-    weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
-
-    def __post_init__(self) -> None:
-        """Check the encoder, which determines the sensitivity."""
-        super().__post_init__()
-        weights = np.asarray(self.weights, dtype=float)
-        if (
-            weights.ndim != 2
-            or len(set(weights.shape)) > 1
-            or not np.array_equal(weights, np.tril(weights))
-        ):
-            raise DpsumError(
-                "the weights of correlated noise have the shape"
-                f" {list(weights.shape)}: give a lower triangular matrix [T, T]"
-            )
-        is_invertible = (np.diag(weights) > 0).all()
-        if not (np.isfinite(weights).all() and is_invertible):
-            raise DpsumError(
-                "the weights of correlated noise must be finite, with a diagonal"
-                " above 0"
-            )
-        encoder = np.linalg.inv(weights)
-        norms = np.linalg.norm(encoder, axis=0)
-        if (norms > 1 + 1e-9).any():
-            raise DpsumError(
-                "a column of the encoder has a norm above 1, so that C is not the"
-                " sensitivity: scale the weights by `factorisations.scaled`"
-            )
-
-    def inverse(self) -> np.ndarray:
-        return self.weights
-
-
-@dataclasses.dataclass(frozen=True)
-class Factorised(Encoded):
-    """Correlated noise whose encoder a factorisation computes for the planned rounds.
-
-    Each coordinate of the encoded sums has noise of deviation z times the clipping
-    threshold.
-
-    Attributes:
-        step: the server's step, for encoders that depend on it
-            (`Factorisation.weights`).
-        separation: least number of rounds between two participations of one unit.
-        participations: largest number of rounds in which one unit takes part.
-    """
-
-    kind: ClassVar[str] = "correlated"
-
-    multiplier: float | None = parameter(
-        1.0,
-        ge=1e-3,
-        le=1e6,
-        doc=(
-            "z: deviation of the encoded sums' noise over C; null: the least that"
-            " the budget allows"
-        ),
-    )
-    factorisation: Factorisation = parameter(SquareRoot(), doc="the encoder")
-    rounds: int | None = parameter(
-        None,
-        ge=1,
-        le=10_000,
-        doc="rounds that the encoder covers; null: the planned rounds",
-    )
-    step: Any = None
-    separation: int = 1
-    participations: int = 1
-
-    def planned(self, rounds: int, step: Any, apart: tuple[int, int]) -> Factorised:
-        """Return the noise of a run.
-
-        Args:
-            rounds: number of planned rounds.
-            step: the server's step.
-            apart: separation and number of participations of a unit.
-        """
-        separation, participations = apart
-        return dataclasses.replace(
-            self,
-            rounds=self.rounds or max(rounds, 1),
-            step=step,
-            separation=separation,
-            participations=participations,
-        )
-
-    def inverse(self) -> np.ndarray:
-        return _weights(self)
 
 
 @functools.lru_cache(maxsize=16)

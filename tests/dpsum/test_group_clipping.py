@@ -12,7 +12,6 @@ from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.claims import POISSON_MOMENTS, Claim
 from dpsum.clipping import RuleByGroup, Seen
-from dpsum.factorisations import square_root
 from dpsum.group_clipping import (
     CoordinateGroups,
     GroupedSum,
@@ -24,7 +23,7 @@ from tests.dpsum.helpers import NO_NOISE, make_mechanism, release_rounds
 
 ROWS = np.random.default_rng(0).standard_normal((4, 3))
 TWO_GROUPS = CoordinateGroups((0, 2, 3))
-CORRELATED = dpsum.Correlated(1.0, square_root(2))
+CORRELATED = dpsum.Factorised(1.0, rounds=2)
 PER_GROUP = CoordinateGroups((0, 2, 3), "per-group", ("kernel", "bias"))
 ONE_GAUSSIAN = Claim(
     epsilon=lambda schedule, _, delta: gaussian_epsilon(schedule[0][0], delta),

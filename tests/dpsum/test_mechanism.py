@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import norm
 
 import dpsum
-from dpsum.factorisations import square_root
 from tests.dpsum.helpers import make_mechanisms, make_spec, release_rounds
 
 D = 3
@@ -120,7 +119,7 @@ def test_mechanism_repeats_with_a_seed_and_not_without():
 @pytest.mark.parametrize("seed", [3, None])
 def test_mechanism_restarts_from_its_state_with_the_same_bits(seed):
     """Correlated noise takes back what earlier rounds added: it is drawn again."""
-    values = {"noise": dpsum.Correlated(1.0, square_root(4)), "seed": seed}
+    values = {"noise": dpsum.Factorised(1.0, rounds=4), "seed": seed}
     mechanism = make(**values)
     expected = run_rounds(mechanism, 3)
     restarted = make(**values)
@@ -271,9 +270,6 @@ def test_mechanism_does_not_look_for_its_multiplier():
         (lambda: dpsum.Budget(epsilon=0.0), "^epsilon is "),
         (lambda: dpsum.Budget(delta=1.0), "^delta is "),
         (lambda: dpsum.Budget(profile="hopes"), "^profile is "),
-        (lambda: dpsum.Correlated(1.0, np.ones((2, 2))), "lower triangular"),
-        (lambda: dpsum.Correlated(1.0, 0.5 * np.eye(2)), "a norm above 1"),
-        (lambda: dpsum.Correlated(1.0, np.ones(2)), "lower triangular"),
         (lambda: dpsum.OnePass(units=40, cohort=7, rounds=4), "divides the units"),
         (lambda: dpsum.BallsAndBins(units=40, cohort=10, rounds=3), "= units"),
         (lambda: dpsum.Poisson(units=40, cohort=41, rounds=3), "41 of 40 units"),

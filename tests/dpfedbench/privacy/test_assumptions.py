@@ -142,7 +142,7 @@ def borrowed_sampler_name():
 
 
 def correlated(multiplier, **parts):
-    noise = dpsum.Correlated(multiplier=multiplier, weights=np.eye(2))
+    noise = dpsum.Factorised(multiplier=multiplier, rounds=2)
     return mechanism(noise=noise, **parts).noise_multiplier
 
 

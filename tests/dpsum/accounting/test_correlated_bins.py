@@ -41,6 +41,14 @@ def unit_encoder(rounds, bands):
     return encoder / np.linalg.norm(encoder, axis=0).max()
 
 
+@dataclasses.dataclass(frozen=True)
+class TwoBands(factorisations.Factorisation):
+    """Factorisation of the banded square root."""
+
+    def weights(self, rounds, step):
+        return factorisations.scaled(np.linalg.inv(unit_encoder(rounds, 2)))
+
+
 def grid_of_releases(rounds, z):
     """Return points [rounds, points] and the chance of each without the unit."""
     line = np.linspace(-8.5 - 3 / z, 8.5 + 3 / z, {2: 1201, 3: 141}[rounds])
@@ -187,11 +195,10 @@ def test_bracket_ignores_what_an_inversion_leaves_of_zero(scale):
 # the same code.
 @pytest.mark.slow
 def test_mechanism_calibrates_correlated_bins_and_its_ledger_agrees():
-    weights = factorisations.scaled(np.linalg.inv(unit_encoder(8, 2)))
     ledger = []
     parts = {
         "participation": dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1),
-        "noise": dpsum.Correlated(multiplier=None, weights=weights),
+        "noise": dpsum.Factorised(None, TwoBands(), rounds=8),
         "clipping": dpsum.Constant(0.5),
         "budget": dpsum.Budget(epsilon=1.5, delta=1e-6),
     }

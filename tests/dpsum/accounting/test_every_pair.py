@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import dpsum
-from dpsum import factorisations
 from dpsum.accounting.account import account
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.tuning import Search
@@ -47,11 +46,7 @@ def make_noise(kind, participation):
     times = ROUNDS if isinstance(participation, dpsum.Everyone) else 1
     if kind is dpsum.Factorised:
         return kind(multiplier=2.0).planned(ROUNDS, step=None, apart=(1, times))
-    if kind is not dpsum.Correlated:
-        return kind(multiplier=2.0)
-    weights = factorisations.square_root(ROUNDS)
-    weights = factorisations.scaled(weights, separation=1, participations=times)
-    return kind(multiplier=2.0, weights=weights)
+    return kind(multiplier=2.0)
 
 
 def draw(participation, noise, ledger=None):
@@ -133,16 +128,16 @@ def test_account_of_whole_cohorts_is_a_gaussian_in_every_profile(kind):
 def test_account_of_everyone_with_correlated_noise_sums_all_columns():
     """Contributions that all point the same way move C S by C 1, of norm |C 1|."""
     participation = make_participation(dpsum.Everyone)
-    noise = make_noise(dpsum.Correlated, participation)
+    noise = make_noise(dpsum.Factorised, participation)
     entry = profiles_of(draw(participation, noise), DELTA)["proven"]
-    encoder = np.linalg.inv(noise.weights)
+    encoder = np.linalg.inv(noise.inverse())
     mu = float(np.linalg.norm(encoder.sum(axis=1))) / 2.0
     assert ends(entry) == (exact(mu), exact(mu))
 
 
 def test_correlated_noise_for_one_participation_refuses_everyone():
     participation = make_participation(dpsum.Everyone)
-    noise = make_noise(dpsum.Correlated, make_participation(dpsum.OnePass))
+    noise = make_noise(dpsum.Factorised, make_participation(dpsum.OnePass))
     with pytest.raises(dpsum.DpsumError, match="3 participations move"):
         noise.sampled(participation.describe())
 
