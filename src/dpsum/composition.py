@@ -21,8 +21,6 @@ from dpsum.sums import CompositionGroup, SumSpec, composition_groups
 def calibrated(
     sums: Sequence[SumSpec],
     participation: DrawnBy,
-    *,
-    claims: Claims | None = None,
 ) -> tuple[SumSpec, ...]:
     """Return the sums of a run with the noise multipliers that their budget needs.
 
@@ -33,15 +31,12 @@ def calibrated(
     Args:
         sums: specifications of all sums of the run.
         participation: draws the units of all sums.
-        claims: the paper's accounting, by kind of sampler, for a budget of the claimed
-            epsilon.
 
     Raises:
         DpsumError: a sum has neither a multiplier nor a budget with an epsilon, no
             noise meets the budget, or no analysis composes the sums.
     """
-    composition = Composition(claims=claims, sums=sums)
-    return composition.calibrate(sums, participation)
+    return Composition(sums=sums).calibrate(sums, participation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,10 +379,8 @@ class Composition:
 
         An upper bound: noise that decays costs more, so that fewer rounds will run.
         """
-        rounds = [planned]
-        for plan, steps in self._plans.values():
-            rounds.append(plan.lots_allowed // steps)
-        return min(rounds)
+        allowed = [plan.lots_allowed // steps for plan, steps in self._plans.values()]
+        return min([planned, *allowed])
 
     def observe(self, loss: float) -> None:
         """Pass a public validation loss on to noise that decays with it."""

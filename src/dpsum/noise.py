@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.parameters import check_bounds, parameter
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler
-
-if TYPE_CHECKING:
-    from dpsum.accounting.budget_plans import BudgetPlan
-    from dpsum.budget import Budget
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """Members that define the noised sum and its description in the ledger. The name of a
@@ -111,22 +107,6 @@ class Noise:
     def decay_step(self) -> tuple[float, int]:
         """Factor of the multiplier, and the falls of a loss in a row that trigger it."""
         return 1.0, 3
-
-    def plan(self, budget: Budget, **options: Any) -> BudgetPlan:
-        """Return the budget plan of this noise, round by round.
-
-        Noise without an analysis must override this method and state its own cost.
-
-        Args:
-            budget: limit on epsilon.
-            options: further arguments of `BudgetPlan`.
-        """
-        # A local import: the workflow reads plans where scipy is not installed.
-        from dpsum.accounting.budget_plans import BudgetPlan
-
-        return BudgetPlan(
-            budget, multiplier=self.multiplier, mechanism=self.mechanism, **options
-        )
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """Return the sampler, with what an accountant needs to know about this noise.

@@ -232,7 +232,7 @@ class CompositionGroup:
             DpsumError: a multiplier is missing where the cost `moves`.
         """
         # A local import: the workflow reads plans where scipy is not installed.
-        from dpsum.accounting.budget_plans import DecayingBudgetPlan
+        from dpsum.accounting.budget_plans import BudgetPlan, DecayingBudgetPlan
 
         first, *other_sums = self.sums
         noise = first.private_noise
@@ -240,23 +240,23 @@ class CompositionGroup:
         assert budget is not None
         arguments: dict[str, Any] = {
             "sampler": noise.sampled(sampler),
+            "multiplier": noise.multiplier,
             "claims": claims,
+            "mechanism": noise.mechanism,
             "counted": counted,
             "beside": [spec.private_noise.multiplier for spec in other_sums],
+            "ratios": ratios,
         }
-        if any(ratio != 1.0 for ratio in ratios):
-            arguments["ratios"] = ratios
         if not first.moves:
             # A client's own sums have local steps, too many to compute epsilon after
             # each.
             every_round = first.taken_by != "client"
-            return noise.plan(budget, every_round=every_round, **arguments)
+            return BudgetPlan(budget, every_round=every_round, **arguments)
         if noise.multiplier is None:
             raise DpsumError(
                 f"{first.name} has no noise multiplier, but its noise follows a loss or"
                 " its clipping rule makes a release of its own: give it a multiplier"
             )
-        arguments |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, patience = noise.decay_step
         return DecayingBudgetPlan(
             budget,

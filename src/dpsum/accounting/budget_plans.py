@@ -351,24 +351,17 @@ def _share_noise(total: float, multipliers: Sequence[float | None]) -> list[floa
         share = rounded_up((missing / remaining) ** 0.5)
         while joint_multiplier([*fixed, *[share] * missing]) < total:
             share = math.nextafter(share, math.inf)
-    filled = []
-    for z in multipliers:
-        if z is None:
-            z = share
-        filled.append(z)
-    return filled
+    return [share if z is None else z for z in multipliers]
 
 
 def _divide_by_ratios(
     multipliers: Sequence[float | None], ratios: Sequence[float]
 ) -> list[Any]:
     """Return each multiplier over its ratio; None stays None."""
-    quotients: list[Any] = []
-    for z, ratio in zip(multipliers, ratios, strict=True):
-        if z is not None:
-            z = z / ratio
-        quotients.append(z)
-    return quotients
+    return [
+        None if z is None else z / ratio
+        for z, ratio in zip(multipliers, ratios, strict=True)
+    ]
 
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:
