@@ -76,10 +76,7 @@ class Claim:
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """Return the status and the explanation of the claim for a sampler."""
-        if self.void is None:
-            why = ""
-        else:
-            why = self.void(sampler)
+        why = self.void(sampler) if self.void else ""
         if why:
             return "void", self.explanation + why
         return self.status, self.explanation
@@ -91,23 +88,15 @@ are claims but none for a kind, the proven epsilon is claimed.
 """
 
 
-def _at_rate_of(
-    schedule: Schedule,
-    sampler: Sampler,
-    delta: float,
-    *,
-    epsilon: Callable[[Schedule, Sampler, float], float],
-    clients: int,
-) -> float:
-    rate = sampler["cohort"] / clients
-    counted = {**sampler, "clients": clients, "rate": rate}
-    return epsilon(schedule, counted, delta)
-
-
 def _counting_clients(claim: Claim, clients: int) -> Claim:
+    def epsilon(schedule: Schedule, sampler: Sampler, delta: float) -> float:
+        rate = sampler["cohort"] / clients
+        counted = {**sampler, "clients": clients, "rate": rate}
+        return claim.epsilon(schedule, counted, delta)
+
     return dataclasses.replace(
         claim,
-        epsilon=functools.partial(_at_rate_of, epsilon=claim.epsilon, clients=clients),
+        epsilon=epsilon,
         explanation=f"{claim.explanation}; of {clients:,} clients, as the authors' code"
         " counts",
         status="void",
@@ -137,14 +126,6 @@ def counting_clients(claims: Claims, clients: int) -> Claims:
 NO_CLAIM = "the method's paper claims no epsilon"
 
 
-def _renyi(
-    schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]
-) -> float:
-    from dploss.renyi import renyi_epsilon
-
-    return renyi_epsilon(schedule, sampler["rate"], delta, orders)
-
-
 def renyi_claim(
     orders: tuple[float, ...],
     explanation: str,
@@ -153,7 +134,12 @@ def renyi_claim(
     void: Callable[[Sampler], str] | None = None,
 ) -> Claim:
     """Return a claim of Renyi accounting of Poisson sampling; arguments as `Claim`."""
-    epsilon = functools.partial(_renyi, orders=orders)
+
+    def epsilon(schedule: Schedule, sampler: Sampler, delta: float) -> float:
+        from dploss.renyi import renyi_epsilon
+
+        return renyi_epsilon(schedule, sampler["rate"], delta, orders)
+
     return Claim(
         epsilon=epsilon,
         explanation=explanation,
