@@ -62,8 +62,27 @@ class Filter:
     budgets: np.ndarray
 
     def epsilon(self, delta: float) -> float:
-        """Return a proven upper bound on epsilon; see `filtered_epsilon`."""
-        return filtered_epsilon(self.budgets, self.orders, delta)
+        """Return a proven upper bound on epsilon, which holds for all noise."""
+        alphas = np.asarray(self.orders, dtype=float)
+        # No run keeps a budget below 0.
+        is_kept = self.budgets >= 0
+        alphas = alphas[is_kept]
+        kept_budgets = self.budgets[is_kept]
+        if not len(alphas):
+            return 0.0
+        powers = alphas - 1.0
+        factors = powers * np.log1p(-1.0 / alphas)
+        factors = factors - np.log(alphas)
+        log_delta = math.log(delta)
+
+        def excess(epsilon: float) -> float:
+            exponents = factors + powers * (kept_budgets - epsilon)
+            return float(logsumexp(exponents)) - log_delta
+
+        root = least_root(excess, xtol=1e-12)
+        if root:
+            return root + 1e-11
+        return 0.0
 
     def beside(self, divergences: np.ndarray) -> Filter:
         """Return the filter of this run and of releases of fixed noise beside it.
@@ -139,36 +158,6 @@ def filter_order(
     return (orders[longest],)
 
 
-def filtered_epsilon(
-    budgets: np.ndarray, orders: Sequence[float], delta: float
-) -> float:
-    """Return a proven upper bound on epsilon where one order's budget was kept.
-
-    The budgets are fixed in advance. The bound holds for all noise.
-    """
-    alphas = np.asarray(orders, dtype=float)
-    kept_budgets = np.asarray(budgets, dtype=float)
-    # No run keeps a budget below 0.
-    is_kept = kept_budgets >= 0
-    alphas = alphas[is_kept]
-    kept_budgets = kept_budgets[is_kept]
-    if not len(alphas):
-        return 0.0
-    powers = alphas - 1.0
-    factors = powers * np.log1p(-1.0 / alphas)
-    factors = factors - np.log(alphas)
-    log_delta = math.log(delta)
-
-    def excess(epsilon: float) -> float:
-        exponents = factors + powers * (kept_budgets - epsilon)
-        return float(logsumexp(exponents)) - log_delta
-
-    root = least_root(excess, xtol=1e-12)
-    if root:
-        return root + 1e-11
-    return 0.0
-
-
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
     """Return whether the spent divergence is within the budget at one of the orders.
 
@@ -222,9 +211,7 @@ def floor_of(events: Events, decay_step: tuple[float, int]) -> Schedule | None:
         least = first * beta ** (index // every)
         if z < least * (1 - 1e-9):
             return None  # the rule that was declared is not the one that ran
-    schedule = []
-    for fallen in range(falls + 1):
-        lots_left = lots - fallen * every
-        lots_at_this_noise = min(every, lots_left)
-        schedule.append((first * beta**fallen, lots_at_this_noise))
-    return tuple(schedule)
+    return tuple(
+        (first * beta**fallen, min(every, lots - fallen * every))
+        for fallen in range(falls + 1)
+    )

@@ -10,13 +10,17 @@ from dp_accounting import dp_event, rdp
 from dploss import renyi
 from dpsum import DpsumError
 from dpsum.accounting.claims import WHOLE_ORDERS
-from dpsum.accounting.filters import filtered_epsilon, keeps, order_budgets
+from dpsum.accounting.filters import Filter, keeps, order_budgets
 from dpsum.accounting.tuning import Search, searched_epsilon
 from tests.dpsum.accounting.helpers import delta_interval
 
 CLAIMED_ORDERS = WHOLE_ORDERS.orders
 ORDERS = tuple(range(2, 65))
 DELTA = 1e-5
+
+
+def filtered_epsilon(budgets, orders, delta):
+    return Filter(orders=orders, budgets=budgets).epsilon(delta)
 
 
 @pytest.mark.parametrize("order", [2, 9, 40])
