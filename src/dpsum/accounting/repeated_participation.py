@@ -35,35 +35,22 @@ import numpy as np
 _ROUNDING = 1e-12
 
 
-def heaviest(
-    weights: np.ndarray, separation: int, participations: int
-) -> tuple[float, np.ndarray]:
-    """Return the largest sum of weights over an allowed set of rounds, and that set.
+def heaviest(weights: np.ndarray, separation: int, participations: int) -> float:
+    """Return the largest sum of weights over an allowed set of rounds.
 
     Weights are at least 0, float64 [rounds].
     """
     rounds = len(weights)
-    # In tables[k][t]: the largest sum of a set of at most k of the first t rounds.
-    tables = [np.zeros(rounds + 1)]
     most_rounds = -(-rounds // separation)
     last_allowed = np.arange(rounds) - separation + 1
     last_allowed = np.maximum(last_allowed, 0)
+    # The largest sum of a set of at most k of the first t rounds, for each t.
+    largest_sums = np.zeros(rounds + 1)
     for _ in range(min(participations, most_rounds)):
-        sums_before = tables[-1][last_allowed]
+        sums_before = largest_sums[last_allowed]
         best_so_far = np.maximum.accumulate(weights + sums_before)
-        tables.append(np.append(0.0, best_so_far))
-    chosen = []
-    at = rounds
-    for table in tables[:0:-1]:
-        if table[at] <= 0.0:
-            break
-        reaches = table[: at + 1] >= table[at]
-        last = int(np.argmax(reaches)) - 1
-        chosen.append(last)
-        at = max(last - separation + 1, 0)
-    chosen.reverse()
-    largest_sum = float(tables[-1][-1])
-    return largest_sum, np.array(chosen, dtype=int)
+        largest_sums = np.append(0.0, best_so_far)
+    return float(largest_sums[-1])
 
 
 def sensitivity(
@@ -85,12 +72,11 @@ def sensitivity(
     differences = np.subtract.outer(indices, indices)
     distances = np.abs(differences)
     allowed_sizes = np.where(distances >= separation, sizes, 0.0)
-    sums_with_others = []
-    for row in allowed_sizes:
-        largest_sum, _ = heaviest(row, separation, participations - 1)
-        sums_with_others.append(largest_sum)
+    sums_with_others = [
+        heaviest(row, separation, participations - 1) for row in allowed_sizes
+    ]
     weights = diagonal + sums_with_others
-    high, _ = heaviest(weights, separation, participations)
+    high = heaviest(weights, separation, participations)
     periodic = periodic_rounds(rounds, separation, participations)
     low = max(_square_distance(gram, drawn) for drawn in periodic)
     if _falls(gram):

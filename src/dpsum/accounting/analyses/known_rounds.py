@@ -130,8 +130,7 @@ class MinSeparationAccountant(Accountant):
         separation = int(sampling["separation"])
         times = int(sampling["participations"])
         weights = np.array(multipliers) ** -2.0
-        square, _ = heaviest(weights, separation, times)
-        return square
+        return heaviest(weights, separation, times)
 
     def drawn(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
         """Return the largest sum of z^-2 over a set of rounds that is drawn."""
