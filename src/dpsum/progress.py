@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
 
 _LINES = 20
 """Number of lines where no times are printed."""
 
 
+@dataclasses.dataclass
 class Progress:
-    """Printer of progress, rate and remaining time.
+    """Printer of progress, rate and remaining time on standard error.
 
     It prints whole lines, since several jobs share a terminal. The interval between two
-    lines grows with the elapsed time, so that hours of work fit on a page. Where the
-    duration is private, it prints a line at each twentieth of the steps, without a
-    rate.
+    lines grows with the elapsed time, so that hours of work fit on a page: from five
+    seconds to half a minute on a terminal and ten minutes in a file. Where the duration
+    is private, it prints a line at each twentieth of the steps, without a rate.
 
-    Args:
+    Attributes:
         label: name of the work.
         total: number of steps.
         unit: unit of the rate, e.g. "clients".
         done: number of steps finished earlier (a resumed run).
-        every: least seconds between two lines at first; later a twentieth of the
-            elapsed time, up to half a minute on a terminal and ten minutes in a file.
-        out: output stream; by default standard error.
         timed: whether the output and its times may depend on the duration of the work.
     """
 
-    def __init__(
-        self,
-        label: str,
-        total: int,
-        *,
-        unit: str,
-        done: int = 0,
-        every: float = 5.0,
-        out: TextIO | None = None,
-        timed: bool = True,
-    ) -> None:
-        self._label = label
-        self._total = total
-        self._unit = unit
-        self._every = every
-        self._timed = timed
-        self._out = out or sys.stderr
-        if self._out.isatty():
-            self._at_most = 30.0
-        else:
-            self._at_most = 600.0
-        self._first = done
+    label: str
+    total: int
+    _: dataclasses.KW_ONLY
+    unit: str
+    done: int = 0
+    timed: bool = True
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self._longest_silence = 30.0 if sys.stderr.isatty() else 600.0
         self._start = time.monotonic()
         self._last = time.monotonic()
         self._work = 0
@@ -65,26 +51,26 @@ class Progress:
             work: units processed since the last call.
             note: returns a text to append to the line.
         """
-        if not self._timed:
-            total = max(self._total, 1)
+        if not self.timed:
+            total = max(self.total, 1)
             if _LINES * done // total > _LINES * (done - 1) // total:
-                self._say(f"{self._label}: {done}/{self._total}", note)
+                self._say(f"{self.label}: {done}/{self.total}", note)
             return
         self._work += work
         now = time.monotonic()
         share = (now - self._start) / 20
-        silence = max(self._every, min(self._at_most, share))
-        if now - self._last < silence and done < self._total:
+        silence = max(5.0, min(self._longest_silence, share))
+        if now - self._last < silence and done < self.total:
             return
         self._last = now
         spent = max(now - self._start, 1e-9)
-        passed = max(done - self._first, 1)
-        seconds_left = spent / passed * (self._total - done)
+        passed = max(done - self.done, 1)
+        seconds_left = spent / passed * (self.total - done)
         rate = (
-            f"{self._work / spent:.1f} {self._unit}/s,"
+            f"{self._work / spent:.1f} {self.unit}/s,"
             f" {datetime.timedelta(seconds=round(seconds_left))} left"
         )
-        self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
+        self._say(f"{self.label}: {done}/{self.total}, {rate}", note)
 
     def _say(self, line: str, note: Callable[[], str] | None) -> None:
         text = ""
@@ -92,4 +78,4 @@ class Progress:
             text = note()
         if text:
             line = f"{line}, {text}"
-        print(line, file=self._out, flush=True)
+        print(line, file=sys.stderr, flush=True)
