@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import NamedTuple
 
 import dpsum
 from dpsum.accounting import analyses
@@ -52,27 +51,15 @@ _NOT_COVERED = (
 )
 
 
-class StatementPart(NamedTuple):
-    """One part of a statement.
-
-    Attributes:
-        heading: the subject in a few words.
-        text: one or more sentences.
-    """
-
-    heading: str
-    text: str
-
-
 def statement(account: Account, **remarks: str | None) -> str:
     """Return the guarantee of an account in plain English.
 
     It has one paragraph a unit and observer. Arguments as in `statement_parts`.
     """
-    paragraphs = []
-    for part in all_accounts(account):
-        sentences = [text for _, text in statement_parts(part, **remarks)]
-        paragraphs.append(" ".join(sentences))
+    paragraphs = [
+        " ".join(statement_parts(part, **remarks).values())
+        for part in all_accounts(account)
+    ]
     return "\n\n".join(paragraphs)
 
 
@@ -90,8 +77,8 @@ def statement_parts(
     tuning: str | None = None,
     delta_reason: str | None = None,
     audit: str | None = None,
-) -> list[StatementPart]:
-    """Return the parts of the statement of one unit and observer.
+) -> dict[str, str]:
+    """Return the parts of the statement of one unit and observer, by their headings.
 
     Args:
         account: the account; `also` is not read.
@@ -102,22 +89,22 @@ def statement_parts(
     """
     if account.unit is None:
         text = "No release claims privacy, so there is no guarantee to state."
-        return [StatementPart("Guarantee", text)]
+        return {"Guarantee": text}
     proven = account.profiles.get("proven")
-    parts = [StatementPart("Guarantee", _guarantee(account, proven))]
+    parts = {"Guarantee": _guarantee(account, proven)}
     if proven is not None:
-        parts.append(StatementPart("Unit and neighbours", _neighbours(account, proven)))
-        parts.append(StatementPart("Observer", _observer(account, proven)))
-    parts.append(StatementPart("Delta", _delta(account, delta_reason)))
-    parts.append(StatementPart("Sampler and accountant", _accounting(account, proven)))
-    parts.append(StatementPart("Claim", _claim(account)))
+        parts["Unit and neighbours"] = _neighbours(account, proven)
+        parts["Observer"] = _observer(account, proven)
+    parts["Delta"] = _delta(account, delta_reason)
+    parts["Sampler and accountant"] = _accounting(account, proven)
+    parts["Claim"] = _claim(account)
     if audit is not None:
-        parts.append(StatementPart("Audit", _sentence(audit)))
-    parts.append(StatementPart("Tuning", _tuning(account, tuning)))
-    parts.append(StatementPart("Not covered", f"Not covered are {_NOT_COVERED}."))
+        parts["Audit"] = _sentence(audit)
+    parts["Tuning"] = _tuning(account, tuning)
+    parts["Not covered"] = f"Not covered are {_NOT_COVERED}."
     if account.notices:
         notices = " ".join(_sentence(notice) for notice in account.notices)
-        parts.append(StatementPart("Notices", notices))
+        parts["Notices"] = notices
     return parts
 
 
@@ -190,19 +177,14 @@ def _neighbours(account: Account, proven: Entry) -> str:
 def _observer(account: Account, proven: Entry) -> str:
     observer = _OBSERVERS.get(proven.observer, proven.observer)
     text = f"The observer is {observer}."
-    kind = (account.sampler or {}).get("kind")
-    if kind in _secret_samplers():
-        text += " Nobody but the party that draws the cohorts may know them."
-    return text
-
-
-def _secret_samplers() -> set[str]:
-    """Return the kinds of samplers whose analysis needs secret cohorts."""
-    return {
+    secret_samplers = {
         kind
         for mechanism, kind in analyses.pairs()
         if not analyses.known(mechanism, kind)
     }
+    if (account.sampler or {}).get("kind") in secret_samplers:
+        text += " Nobody but the party that draws the cohorts may know them."
+    return text
 
 
 def _delta(account: Account, reason: str | None) -> str:

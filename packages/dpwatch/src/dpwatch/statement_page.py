@@ -146,7 +146,7 @@ def statement_page(
     accounts = all_accounts(account)
     for number, part in enumerate(accounts):
         rows = []
-        for heading, text in statement_parts(part, **remarks):
+        for heading, text in statement_parts(part, **remarks).items():
             rows.append(f"<dt>{html.escape(heading)}</dt><dd>{html.escape(text)}</dd>")
         title = ""
         if len(accounts) > 1:
