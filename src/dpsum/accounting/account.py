@@ -20,6 +20,7 @@ account is that of the schedule that was run, and says so.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,13 +164,12 @@ class Account:
 
 def _json_of(entries: Mapping[str, Entry]) -> dict[str, dict[str, Any]]:
     """Return the fields of each entry that are not None."""
-    fields_by_name = {}
-    for name, entry in entries.items():
-        fields = dataclasses.asdict(entry)
-        fields_by_name[name] = {
-            field: value for field, value in fields.items() if value is not None
+    return {
+        name: {
+            field: value for field, value in vars(entry).items() if value is not None
         }
-    return fields_by_name
+        for name, entry in entries.items()
+    }
 
 
 def _entry(values: Mapping[str, Any]) -> Entry:
@@ -396,11 +396,10 @@ def _low_of_uneven(
     for event in releases:
         if not isinstance(event.sensitivity, list) or len(event.sensitivity) < holders:
             return 0.0
-    by_holder = []
-    for holder in range(holders):
-        by_holder.append(
-            [seen_at_most(event, clients, observer, holder) for event in releases]
-        )
+    by_holder = [
+        [seen_at_most(event, clients, observer, holder) for event in releases]
+        for holder in range(holders)
+    ]
 
     def cost(lines: Sequence[Release]) -> float:
         return math.fsum(line.noise_multiplier**-2 for line in lines)
@@ -453,11 +452,10 @@ def _worst_part(
     releases: Sequence[Release], delta: float, claims: Claims, context: AccountContext
 ) -> Account:
     parts = by_part(releases)
-    accounts = []
-    for events in parts.values():
-        accounts.append(_of_draws(events, delta, claims, context))
+    worst, *further_accounts = [
+        _of_draws(events, delta, claims, context) for events in parts.values()
+    ]
     names = " and of ".join(f"the {name}" for name in parts)
-    worst, *further_accounts = accounts
     for account_of_part in further_accounts:
         worst = _either(worst, account_of_part, f"the releases of {names}")
     if context.before:
@@ -489,7 +487,7 @@ def _of_draws(
         low = math.inf
         high = math.inf
         explanation = worst.explanation
-    elif context.adaptive or (context.adaptive is None and status == "as run"):
+    elif context.adaptive:
         status = "as run"
     proven = dataclasses.replace(
         proofs[0],
@@ -498,12 +496,16 @@ def _of_draws(
         status=status,
         explanation=explanation,
     )
-    first = accounts[0]
     not_composed = "not accounted for where sums have cohorts of their own draws"
-    reasons = {name: first.reasons.get(name, not_composed) for name in PROFILES}
+    return _with_proven_alone(accounts[0], proven, not_composed)
+
+
+def _with_proven_alone(account: Account, proven: Entry, not_composed: str) -> Account:
+    """Return an account that has one number, and why it has no others."""
+    reasons = {name: account.reasons.get(name, not_composed) for name in PROFILES}
     del reasons["proven"]
     return dataclasses.replace(
-        first, profiles={"proven": proven}, groups={}, reasons=reasons
+        account, profiles={"proven": proven}, groups={}, reasons=reasons
     )
 
 
@@ -606,12 +608,10 @@ def _after(
     low = max(lows)
     high = max(highs)
     status = max((*statuses, *earlier_statuses), key=STATUSES.index)
-    uncovered = ""
-    for event in before:
-        if event.data_dependent_threshold:
-            uncovered = event.reason
-            break
-    if uncovered or status == "void":
+    uncovered = next(
+        (event.reason for event in before if event.data_dependent_threshold), ""
+    )
+    if status == "void":
         low = math.inf
         high = math.inf
     if math.isinf(high):
@@ -632,11 +632,7 @@ def _after(
         explanation=explanation,
     )
     not_composed = "not accounted for together with the run that this one rests on"
-    reasons = {name: last.reasons.get(name, not_composed) for name in PROFILES}
-    del reasons["proven"]
-    return dataclasses.replace(
-        last, profiles={"proven": proven}, groups={}, reasons=reasons
-    )
+    return _with_proven_alone(last, proven, not_composed)
 
 
 def _check_drawn_apart(before: Sequence[Release], releases: Sequence[Release]) -> None:
@@ -682,7 +678,7 @@ def _both(
             raise refusal
     as_run = [(reader.accountant, reader.events) for reader in readers]
     low, high = _both_of_fixed_noise(as_run, delta, refusal)
-    if all(reader.filter is None and reader.floor is None for reader in readers):
+    if not any(reader.is_covered for reader in readers):
         return low, high
     highs = []
     if all(reader.filter is None or reader.floor is not None for reader in readers):
@@ -706,9 +702,7 @@ def _filter_of_both(readers: Sequence[Profiles], refusal: DpsumError) -> Filter 
     filters = [reader.filter for reader in readers if reader.filter is not None]
     if not filters:
         return None
-    filter_of_both = filters[0]
-    for second_filter in filters[1:]:
-        filter_of_both = filter_of_both.together(second_filter)
+    filter_of_both = functools.reduce(Filter.together, filters)
     for reader in readers:
         if reader.filter is None:
             if not isinstance(reader.accountant, PoissonAccountant):

@@ -61,13 +61,6 @@ class Entry:
     uses_mean: float | None = None
     audit: str | None = None
 
-    @property
-    def stands(self) -> str:
-        """Status, with the objection of an audit."""
-        if self.audit:
-            return f"{self.status}, {self.audit}"
-        return self.status
-
 
 class Profiles:
     """Computation of all profiles of releases; arguments as in `account.account`."""
@@ -116,10 +109,15 @@ class Profiles:
                 self.filter = filter_of(events, context.budget, claims)
             if context.decay_step is not None:
                 self.floor = floor_of(events, context.decay_step)
-        if self.filter is not None or self.floor is not None:
+        if self.is_covered:
             # The proof covers all schedules that the loss may choose, not only the one
             # Gaussian of the schedule that was run.
             self.z = None
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether a proof covers whatever noise the loss may choose."""
+        return self.filter is not None or self.floor is not None
 
     @property
     def least_events(self) -> Events:
@@ -136,7 +134,7 @@ class Profiles:
         """Status of the proven epsilon."""
         if self.missing:
             return "void"
-        if self.adaptive and self.filter is None and self.floor is None:
+        if self.adaptive and not self.is_covered:
             return "as run"
         return "proved"
 
@@ -226,7 +224,7 @@ class Profiles:
         text = self.accountant.explain(self.events)
         if not self.adaptive:
             return self._entry(low, high, "proved", text)
-        if self.filter is None and self.floor is None:
+        if not self.is_covered:
             return self._entry(low, high, "as run", text + AS_RUN)
         proofs = []
         if self.filter is not None:
@@ -250,7 +248,7 @@ class Profiles:
         if self.missing:
             return proven
         reason = _FOLLOWED
-        if self.filter is None and self.floor is None:
+        if not self.is_covered:
             reason = self.accountant.width_reason(self.events, self.delta)
         text = proven.explanation + width_text(
             proven.epsilon_low, proven.epsilon_high, reason
@@ -261,15 +259,12 @@ class Profiles:
         """Return the high end of `proven` at another delta."""
         if self.missing:
             return math.inf
-        bounds = []
-        if self.filter is not None:
-            bounds.append(self.filter.epsilon(delta))
+        if self.filter is None:
+            return self.accountant.high(self.least_events, delta)
+        high = self.filter.epsilon(delta)
         if self.floor is not None:
-            at_floor = self.events.of_noise(self.floor)
-            bounds.append(self.accountant.high(at_floor, delta))
-        if bounds:
-            return min(bounds)
-        return self.accountant.high(self.events, delta)
+            high = min(high, self.accountant.high(self.least_events, delta))
+        return high
 
     def _replace_one(self, proven: Entry) -> Entry:
         """Return the entry under replace-one: the sum moves by up to twice C."""
