@@ -92,7 +92,7 @@ def family_of(releases: Sequence[Release]) -> Family:
     return Family(
         analysis,
         schedule_of(rounds_of(releases, analysis.adjacency)),
-        analysis.sampling_of(releases),
+        analysis.read(releases).sampling,
     )
 
 

@@ -35,6 +35,9 @@ from dpsum.sampling import Sampler, Sampling
 EPSILONS = np.append(0.0, np.geomspace(1e-3, 20.0, 160))
 """Epsilons at which a trade-off curve is computed: 0, and a geometric grid."""
 
+REACH = {"zero-out": 1.0, "replace-one": 2.0}
+"""Largest distance by which a unit of norm C moves a sum, over C, by adjacency."""
+
 MEND = "delete the run's folder and train again"
 
 
@@ -96,6 +99,11 @@ class Events:
     def rate(self) -> float:
         """Sampling rate: a unit's probability of being in a given round."""
         return float(self.sampling["rate"])
+
+    @property
+    def planned_rounds(self) -> int:
+        """Number of rounds that are planned for the whole run."""
+        return int(self.sampling["rounds"])
 
     @property
     def ends(self) -> tuple[float, float, int]:
@@ -325,20 +333,15 @@ class Accountant:
         )
         return Contradiction(text, why)
 
-    def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        """Return the sampler of a ledger, with further data that `high` needs."""
-        return lines[0].sampler
-
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """Return the noise of rounds as (z, number of rounds) pairs in order.
 
     The releases of one round count as one Gaussian.
     """
-    multipliers = [
-        joint_or_only([event.noise_multiplier for event in events]) for events in rounds
-    ]
-    return tuple(collections.Counter(multipliers).items())
+    return _schedule_of_multipliers(
+        [[event.noise_multiplier for event in events] for events in rounds]
+    )
 
 
 def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
@@ -347,23 +350,17 @@ def claimed_schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     It omits releases that the paper leaves out. For groups of coordinates it has the
     multiplier that the paper counts.
     """
-    return schedule_of(
+    return _schedule_of_multipliers(
         [
-            [
-                dataclasses.replace(
-                    event,
-                    noise_multiplier=event.counted_multiplier,
-                    groups=None,
-                    claimed_multiplier=None,
-                )
-                if event.claimed_multiplier is not None
-                else event
-                for event in events
-                if event.counted_by_paper
-            ]
+            [event.counted_multiplier for event in events if event.counted_by_paper]
             for events in rounds
         ]
     )
+
+
+def _schedule_of_multipliers(rounds: Sequence[Sequence[float]]) -> Schedule:
+    joint = [joint_or_only(multipliers) for multipliers in rounds]
+    return tuple(collections.Counter(joint).items())
 
 
 def rounds_of(
@@ -401,10 +398,6 @@ def rounds_of(
     return rounds
 
 
-_REACH = {"zero-out": 1.0, "replace-one": 2.0}
-"""Largest distance by which a unit of norm C moves a sum, over C, by adjacency."""
-
-
 def check_sensitivity(event: Release, where: str) -> None:
     """Refuse a line whose sensitivity is below that of its threshold and adjacency.
 
@@ -417,12 +410,12 @@ def check_sensitivity(event: Release, where: str) -> None:
     Raises:
         DpsumError: the line's adjacency is unknown, or its sensitivity is too small.
     """
-    if event.adjacency not in _REACH:
+    if event.adjacency not in REACH:
         raise DpsumError(
             f"{where} is for {event.adjacency} adjacency: accounts are for"
-            f" {' and '.join(_REACH)}"
+            f" {' and '.join(REACH)}"
         )
-    least = _REACH[event.adjacency] * np.atleast_1d(event.threshold)
+    least = REACH[event.adjacency] * np.atleast_1d(event.threshold)
     sensitivity = np.atleast_1d(event.sensitivity)
     if len(sensitivity) != len(least) or (sensitivity < least).any():
         raise DpsumError(
@@ -456,12 +449,7 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
     check_sensitivity(event, where)
     z = event.noise_multiplier
     stated = (event.threshold, event.sensitivity, event.noise_std)
-    columns = []
-    for value in stated:
-        if isinstance(value, list):
-            columns.append(value)
-        else:
-            columns.append([value])
+    columns = [np.atleast_1d(value).tolist() for value in stated]
     for threshold, sensitivity, noise_std in zip(*columns, strict=True):
         is_valid = 0 < z < math.inf and 0 < threshold < math.inf
         if not is_valid:

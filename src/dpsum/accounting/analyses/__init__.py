@@ -45,16 +45,16 @@ def _known() -> dict[tuple[str, str], Accountant]:
     """
     from dpsum.accounting.accountant import Accountant
 
-    classes: dict[type[Accountant], None] = {}
+    classes: list[type[Accountant]] = []
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         values = vars(importlib.import_module(module.name))
-        for value in values.values():
-            if (
-                isinstance(value, type)
-                and issubclass(value, Accountant)
-                and value.__module__ == module.name
-            ):
-                classes[value] = None
+        classes += [
+            value
+            for value in values.values()
+            if isinstance(value, type)
+            and issubclass(value, Accountant)
+            and value.__module__ == module.name
+        ]
     accountants: dict[tuple[str, str], Accountant] = {}
     for cls in [*classes, *_added]:
         pair = getattr(cls, "pair", None)

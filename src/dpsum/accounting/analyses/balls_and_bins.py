@@ -178,7 +178,6 @@ class _Grid:
         noise_multiplier: float,
         rounds: int,
         delta: float,
-        *,
         upper: bool,
         add: bool,
     ) -> None:
@@ -214,12 +213,7 @@ class _Grid:
         self.biased = GridVariable(first=0, weights=values * weights, step=step)
 
 
-@lru_cache(maxsize=8)
-def grid_of(
-    noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool
-) -> _Grid:
-    """Return the grid of one round's X. Cached."""
-    return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
+grid_of = lru_cache(maxsize=8)(_Grid)
 
 
 def removal(
@@ -340,10 +334,10 @@ def renyi(
     most = int(alphas.max())
     log_moments = _series_moments(noise_multiplier, rounds, done, most)
     removed = log_moments[alphas]
-    added = np.empty(len(alphas))
-    for index, order in enumerate(alphas):
-        power = int(order) - 1
-        added[index] = _inverse_moment(noise_multiplier, rounds, done, power)
+    added = [
+        _inverse_moment(noise_multiplier, rounds, done, int(order) - 1)
+        for order in alphas
+    ]
     divergences = np.maximum(removed, added) / (alphas - 1.0)
     return np.asarray(divergences * (1 + 1e-9) + 1e-10)
 
@@ -492,9 +486,7 @@ def upper_epsilon(
             noise_multiplier, rounds, done, closed_form, delta
         ):
             ceiling = closed_form
-    if noise_multiplier < LEAST_NOISE:
-        return ceiling
-    if delta < LEAST_DELTA:
+    if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
 
@@ -532,13 +524,10 @@ def upper_deltas(
     added_tail = UpperTail(
         [(addition_grid.one, done)], around=-float(done), kernel=EXCESS
     )
-    removed = np.empty(len(epsilons))
-    added = np.empty(len(epsilons))
-    for index, value in enumerate(epsilons):
-        epsilon = float(value)
-        removed[index] = removed_end.delta(epsilon)
-        added[index] = _added(added_tail, rounds, done, epsilon)
-    return removed, added
+    at = epsilons.tolist()
+    removed = [removed_end.delta(epsilon) for epsilon in at]
+    added = [_added(added_tail, rounds, done, epsilon) for epsilon in at]
+    return np.array(removed), np.array(added)
 
 
 @lru_cache(maxsize=256)
@@ -595,7 +584,7 @@ class BallsAndBinsAccountant(Accountant):
 
     def gaussian(self, events: Events) -> float | None:
         """Return z of a run of one round, which has no sampling; else None."""
-        if int(events.sampling["rounds"]) == 1:
+        if events.planned_rounds == 1:
             return events.ends[0]
         return None
 
@@ -622,32 +611,28 @@ class BallsAndBinsAccountant(Accountant):
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)
         _, most, done = events.ends
-        rounds = int(events.sampling["rounds"])
-        low = lower_epsilon(most, rounds, done, delta)
+        low = lower_epsilon(most, events.planned_rounds, done, delta)
         return low, self.high(events, delta)
 
     def high(self, events: Events, delta: float) -> float:
         if self.gaussian(events) is not None:
             return super().bracket(events, delta)[1]
         least, _, done = events.ends
-        rounds = int(events.sampling["rounds"])
-        return upper_epsilon(least, rounds, done, delta)
+        return upper_epsilon(least, events.planned_rounds, done, delta)
 
     def curve(self, events: Events) -> Curve:
         least, _, done = events.ends
-        rounds = int(events.sampling["rounds"])
-        removed, added = upper_deltas(least, rounds, done, EPSILONS)
-        return Curve(EPSILONS, removed, added)
+        deltas = upper_deltas(least, events.planned_rounds, done, EPSILONS)
+        return Curve(EPSILONS, *deltas)
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         least, _, done = events.ends
-        rounds = int(events.sampling["rounds"])
-        return renyi(least, rounds, done, orders)
+        return renyi(least, events.planned_rounds, done, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most
         done = len(events.multipliers)
-        rounds = int(events.sampling["rounds"])
+        rounds = events.planned_rounds
         least = min(events.multipliers)
         most = max(events.multipliers)
 
@@ -658,8 +643,8 @@ class BallsAndBinsAccountant(Accountant):
         if uses > 1 and done == rounds:
             all_releases = gaussian_epsilon(most * rounds**0.5 / uses, delta)
             low = max(low, all_releases)
-        law, missing = squares_of_a_multinomial(uses, rounds, done)
-        known_draws = known_draws_epsilon(law, missing, least, delta)
+        squares = squares_of_a_multinomial(uses, rounds, done)
+        known_draws = known_draws_epsilon(*squares, least, delta)
         known_round = gaussian_epsilon(least / uses, delta)
         ceiling = min(known_round, known_draws)
         high = group_epsilon(high_of_one, uses, delta, ceiling=ceiling)

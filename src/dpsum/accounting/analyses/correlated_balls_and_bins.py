@@ -62,7 +62,6 @@ from dpsum.accounting.analyses.correlated import encoder_of
 from dpsum.accounting.image_level import ImageUse
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
-from dpsum.sampling import Sampling
 
 _REACH = 9.0
 _CELLS = 3000
@@ -178,12 +177,10 @@ class _Composed:
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
     """Return, for each class of rounds modulo `apart`, its planned and run rounds."""
-    classes = set()
-    for first in range(apart):
-        planned = range(first, rounds, apart)
-        run = range(first, done, apart)
-        classes.add((len(planned), len(run)))
-    return classes
+    return {
+        (len(range(first, rounds, apart)), len(range(first, done, apart)))
+        for first in range(apart)
+    }
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
@@ -192,10 +189,7 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
     Value k is the largest entry at distance k from the diagonal, or beyond.
     """
     sizes = np.abs(gram)
-    largest = []
-    for distance in range(len(gram)):
-        diagonal = np.diagonal(sizes, distance)
-        largest.append(diagonal.max())
+    largest = [np.diagonal(sizes, distance).max() for distance in range(len(gram))]
     from_the_end = np.maximum.accumulate(largest[::-1])
     return tuple(from_the_end[::-1].tolist())
 
@@ -292,15 +286,12 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     squares = np.sort(np.diag(gram))
     squares = squares[::-1]
     norms = squares**0.5
-    counts = set()
-    for quarters in (1, 2, 3, 4):
-        count = len(norms) * quarters // 4
-        counts.add(max(count, 1))
-    ends = []
-    for count in counts:
-        z = 1 / float(norms[count - 1])
-        ends.append(balls_and_bins.lower_epsilon(z, rounds, count, delta))
-    return max(ends)
+    counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
+    multipliers = {count: 1 / float(norms[count - 1]) for count in counts}
+    return max(
+        balls_and_bins.lower_epsilon(z, rounds, count, delta)
+        for count, z in multipliers.items()
+    )
 
 
 class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
@@ -327,21 +318,19 @@ class CorrelatedBallsAndBinsAccountant(balls_and_bins.BallsAndBinsAccountant):
         events = super().read(lines)
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
+        sampling = dataclasses.replace(
+            lines[0].sampler, encoder=np.abs(encoder).tobytes()
+        )
         return dataclasses.replace(
             events,
             schedule=((1 / scale, len(lines)),),
             details=float(gram.min() / gram.max()),
-            samplings=dict.fromkeys(events.samplings, self.sampling_of(lines)),
+            samplings=dict.fromkeys(events.samplings, sampling),
         )
-
-    def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        encoder, _ = encoder_of(lines)
-        sizes = np.abs(encoder)
-        return dataclasses.replace(lines[0].sampler, encoder=sizes.tobytes())
 
     def gaussian(self, events: Events) -> float | None:
         """Return the multiplier of a run of one round (no sampling); else None."""
-        if int(events.sampling["rounds"]) == 1:
+        if events.planned_rounds == 1:
             return _largest(events) ** -0.5
         return None
 
@@ -424,7 +413,7 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
         )
     least, _, done = events.ends
     planned = np.frombuffer(events.sampling.encoder)
-    rounds = int(events.sampling["rounds"])
+    rounds = events.planned_rounds
     size = math.isqrt(len(planned))
     if events.details is None:
         eighth = -(-rounds // 8)

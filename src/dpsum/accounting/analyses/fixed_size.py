@@ -48,9 +48,11 @@ is above it (`tests/dpsum/accounting/test_fixed_size.py`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import logsumexp, ndtri
@@ -82,7 +84,13 @@ from dploss.groups import (
     squares_of_hypergeometrics,
 )
 from dploss.round_loss import RoundLoss, normal_tail
-from dpsum.accounting.accountant import EPSILONS, ComposedAccountant, Curve, Events
+from dpsum.accounting.accountant import (
+    EPSILONS,
+    REACH,
+    ComposedAccountant,
+    Curve,
+    Events,
+)
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
@@ -93,6 +101,7 @@ _LEAST_NOISE_APART = 0.05
 """Noise multiplier below which the low end is Poisson's alone."""
 
 
+@dataclasses.dataclass(frozen=True)
 class _Pulled:
     """Losses above 0 of the pair P against Q of one round under zero-out.
 
@@ -105,14 +114,10 @@ class _Pulled:
     If `turned`, the losses are those of Q against P, below 0.
     """
 
-    missing = 0.0
-
-    def __init__(
-        self, noise_multiplier: float, rate: float, *, turned: bool = False
-    ) -> None:
-        self.z = noise_multiplier
-        self.q = rate
-        self.turned = turned
+    missing: ClassVar[float] = 0.0
+    z: float
+    q: float
+    turned: bool = False
 
     def tails(self, losses: np.ndarray) -> Tails:
         """See `compositions.RoundLaw`."""
@@ -168,33 +173,33 @@ class _Pulled:
         return 0.0, high
 
 
+@dataclasses.dataclass(frozen=True)
 class _Dominating:
     """The dominating pair of one round in one order.
 
     It has losses above 0 from one pair, below 0 from another, and the rest at 0.
     """
 
-    missing = 0.0
-
-    def __init__(self, above: RoundLaw, below: RoundLaw) -> None:
-        self._above = above
-        self._below = below
+    missing: ClassVar[float] = 0.0
+    above: RoundLaw
+    below: RoundLaw
 
     def tails(self, losses: np.ndarray) -> Tails:
         at = int(np.searchsorted(losses, 0.0))
-        first_below, second_below, off_below = self._below.tails(losses[:at])
-        first_above, second_above, off_above = self._above.tails(losses[at:])
+        first_below, second_below, off_below = self.below.tails(losses[:at])
+        first_above, second_above, off_above = self.above.tails(losses[at:])
         first = np.concatenate((first_below, first_above))
         second = np.concatenate((second_below, second_above))
         off = np.concatenate((off_below, off_above))
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        low, _ = self._below.range(mass, most)
-        _, high = self._above.range(mass, most)
+        low, _ = self.below.range(mass, most)
+        _, high = self.above.range(mass, most)
         return min(low, 0.0), high
 
 
+@dataclasses.dataclass(frozen=True)
 class _OneDataSet:
     """Lower bounds on the tails of all losses of `_Pulled`'s pair.
 
@@ -204,13 +209,11 @@ class _OneDataSet:
     the roots.
     """
 
-    missing = 0.0
-
-    def __init__(self, noise_multiplier: float, rate: float) -> None:
-        self._pair = _Pulled(noise_multiplier, rate)
+    missing: ClassVar[float] = 0.0
+    pair: _Pulled
 
     def tails(self, losses: np.ndarray) -> Tails:
-        pair = self._pair
+        pair = self.pair
         is_negative = losses < 0
         negative_losses = np.minimum(losses, 0.0)
         ratio = np.exp(negative_losses)
@@ -247,15 +250,15 @@ class _OneDataSet:
 
     def _point(self, log: np.ndarray) -> Rounded:
         """Return the x of a root from its logarithm, with a bound on its error."""
-        square = self._pair.z**2
+        square = self.pair.z**2
         log_off = 8 * FUNCTION + FUNCTION * np.abs(log)
         off = square * log_off + 4 * ROUNDING * (1 + square)
         return 0.5 + square * log, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
         # The least of (1 - q + q c y^2) / (1 - q + q y) is above 1 - q.
-        low = math.log1p(-self._pair.q)
-        _, high = self._pair.range(mass, most)
+        low = math.log1p(-self.pair.q)
+        _, high = self.pair.range(mass, most)
         return low, high
 
 
@@ -266,44 +269,26 @@ def _at_least(tail: Rounded) -> np.ndarray:
 
 
 @lru_cache(maxsize=256)
-def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
+def pairs(z: float, rate: float, adjacency: str) -> tuple[RoundLaw, ...]:
     """Return the dominating pairs of one round in each order.
 
     Under replace-one both orders have the same pair.
     """
+    deviation = z / REACH[adjacency]
+    removed = RoundLoss(deviation, rate, add=False)
+    added = RoundLoss(deviation, rate, add=True)
     if adjacency == REPLACE_ONE:
-        half = z / 2
-        removed = RoundLoss(half, rate, False, 1, mass)
-        added = RoundLoss(half, rate, True, 1, mass)
         return (_Dominating(removed, added),)
-    removed = RoundLoss(z, rate, False, 1, mass)
-    added = RoundLoss(z, rate, True, 1, mass)
     present = _Dominating(_Pulled(z, rate), added)
     zeroed = _Dominating(removed, _Pulled(z, rate, turned=True))
     return present, zeroed
 
 
-def moved(adjacency: str) -> float:
-    """Return the largest distance, in thresholds, by which a unit moves the sum.
-
-    Raises:
-        ValueError: the adjacency has no analysis.
-    """
-    if adjacency == ZERO_OUT:
-        return 1.0
-    if adjacency == REPLACE_ONE:
-        return 2.0
-    raise ValueError(
-        f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE},"
-        f" not {adjacency}"
-    )
-
-
 def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
     def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
-        return pairs(z, rate, adjacency, mass)
+        return pairs(z, rate, adjacency)
 
-    return Stage(schedule, rate, laws, moves=moved(adjacency))
+    return Stage(schedule, rate, laws, moves=REACH[adjacency])
 
 
 @lru_cache(maxsize=4096)
@@ -359,7 +344,7 @@ def lower_epsilon(
     others.
     """
     wide = tuple((z / 2, count) for z, count in schedule)
-    if moved(adjacency) == 2.0:
+    if REACH[adjacency] == 2.0:
         return poisson.lower_epsilon(wide, rate, delta)
     all_same = poisson.lower_epsilon(schedule, rate, delta)
     if not schedule or rate == 1.0:
@@ -372,7 +357,7 @@ def lower_epsilon(
     step = fine_spacing([wide_stage], delta, upper)
 
     def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
-        return (_OneDataSet(z, rate),)
+        return (_OneDataSet(_Pulled(z, rate)),)
 
     stage = Stage(schedule, rate, laws)
     opposed = lower_end([stage], delta, upper=upper, step=step)
@@ -503,9 +488,8 @@ class FixedSizeAccountant(Redrawn):
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
-        whole_orders = tuple(map(int, orders))
         divergences = [
-            count * renyi(z, events.rate, whole_orders) for z, count in schedule
+            count * renyi(z, events.rate, tuple(orders)) for z, count in schedule
         ]
         return np.sum(divergences, axis=0)
 
@@ -527,8 +511,8 @@ class FixedSizeAccountant(Redrawn):
 
         low_schedule = ((most, done),)
         low = lower_epsilon(low_schedule, rate, delta)
-        law, missing = squares_of_hypergeometrics(uses, cohort, units, done)
-        known_draws = known_draws_epsilon(law, missing, least, delta)
+        squares = squares_of_hypergeometrics(uses, cohort, units, done)
+        known_draws = known_draws_epsilon(*squares, least, delta)
         known_rounds = gaussian_epsilon(least / (uses * done**0.5), delta)
         ceiling = min(known_rounds, known_draws)
         high = group_epsilon(high_of_one, uses, delta, ceiling=ceiling)

@@ -12,6 +12,7 @@ be replaced by bounds of their norms). It is attained where all k point the same
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,6 +33,7 @@ from dploss.gaussian import (
     gaussian_deltas,
     gaussian_epsilon,
     grouped,
+    joint_of,
 )
 from dploss.grid_sums import WindowTooWide
 from dploss.groups import known_draws_epsilon, squares_of_binomials
@@ -136,8 +138,7 @@ def lower_epsilon(
         return upper
     stage = stage_of(schedule, rate, uses)
     if uses > 1:
-        little = stage.least < LEAST_NOISE
-        if little:
+        if stage.least < LEAST_NOISE:
             return 0.0
         return lower_end([stage], delta, upper=upper)
     return _refined_ends(stage, delta, upper)[0]
@@ -184,16 +185,13 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     """
     if len(stages) == 1:
         return ends(*stages[0], delta)
-    alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
-    ceiling = _as_gaussians(stages, delta)
-    each_stage = [stage_of(schedule, rate) for schedule, rate in stages]
-    if any(stage.rate == 1.0 for stage in each_stage):
-        certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
+    ceiling = _as_one_gaussian([schedule for schedule, _ in stages], delta)
+    certain = [schedule for schedule, rate in stages if rate == 1.0]
+    if certain:
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
-        low = max(lows)
-        if certain:
-            low = max(low, _as_gaussians(certain, delta))
-        return low, ceiling
+        return max(*lows, _as_one_gaussian(certain, delta)), ceiling
+    alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
+    each_stage = [stage_of(schedule, rate) for schedule, rate in stages]
     if is_unusual(each_stage, delta):
         return refined(tuple(each_stage), delta, 0.0, ceiling)
     start = min(sum(alone), 1.3 * max(alone))
@@ -204,13 +202,10 @@ def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> B
     return low, high
 
 
-def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:
+def _as_one_gaussian(schedules: Sequence[Schedule], delta: float) -> float:
     """Return epsilon of all rounds if every unit were in each."""
-    squares = 0.0
-    for schedule, _ in stages:
-        for z, count in schedule:
-            squares += count / z**2
-    return gaussian_epsilon(squares**-0.5, delta)
+    rounds = tuple(itertools.chain(*schedules))
+    return gaussian_epsilon(joint_of(rounds), delta)
 
 
 class PoissonAccountant(ComposedAccountant):
@@ -260,8 +255,8 @@ class PoissonAccountant(ComposedAccountant):
         low = lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
             low = lower_epsilon(low_schedule, rate, delta)
-            law, missing = squares_of_binomials(uses, rate, done)
-            known_draws = known_draws_epsilon(law, missing, least, delta)
+            squares = squares_of_binomials(uses, rate, done)
+            known_draws = known_draws_epsilon(*squares, least, delta)
             high = min(high, known_draws)
         return low, high
 

@@ -247,14 +247,14 @@ def _check(event: Release, where: str) -> None:
             " the one accounted for"
         )
     variance = stated["share_variance"] * stated["counted"]
-    std_of_shares = unit * math.sqrt(variance)
+    deviation = math.sqrt(variance)
+    std_of_shares = unit * deviation
     if np.max(event.noise_std) > std_of_shares * (1 + 1e-9):
         raise DpsumError(
             f"{where} has noise of deviation {event.noise_std}, but {stated['counted']}"
-            f" shares come to {unit * math.sqrt(variance):g}: its mechanism is not the"
+            f" shares come to {std_of_shares:g}: its mechanism is not the"
             " one accounted for"
         )
-    deviation = math.sqrt(variance)
     if variance < LEAST_VARIANCE or step(variance) * deviation > FACTOR:
         raise DpsumError(
             f"{where} has noise of variance {variance:.4g} units on a coordinate, below"

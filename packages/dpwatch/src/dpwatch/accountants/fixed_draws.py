@@ -33,7 +33,7 @@ from scipy.stats import binom
 from dploss.compositions import LARGEST, RoundLaw, Stage, upper_end
 from dploss.gaussian import Schedule, gaussian_epsilon, joint_of
 from dploss.groups import known_draws_epsilon, squares_of_binomials
-from dpsum.accounting.accountant import Events
+from dpsum.accounting.accountant import REACH, Events
 from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.sampling import Sampler, Sampling
 
@@ -100,7 +100,7 @@ def _laws(
         and binom.sf(count - 1, draws, 1 / units) / eta > mass / 4
     ):
         weight = float(binom.pmf(count, draws, 1 / units)) / eta
-        for order, law in enumerate(fixed_size.pairs(z / count, eta, adjacency, mass)):
+        for order, law in enumerate(fixed_size.pairs(z / count, eta, adjacency)):
             parts[order].append((weight, law))
         count += 1
     missing = float(binom.sf(count - 1, draws, 1 / units)) / eta
@@ -126,7 +126,7 @@ def upper_epsilon(
         adjacency: "zero-out" or "replace-one".
     """
     rate = 1 / units
-    moves = fixed_size.moved(adjacency)
+    moves = REACH[adjacency]
     poisson.check(schedule, rate, delta)
     if not schedule:
         return 0.0
@@ -157,7 +157,7 @@ def lower_epsilon(
     """
     if not schedule:
         return 0.0
-    schedule = tuple((z / fixed_size.moved(adjacency), count) for z, count in schedule)
+    schedule = tuple((z / REACH[adjacency], count) for z, count in schedule)
     if units == 1:
         return gaussian_epsilon(
             sum(count / z**2 for z, count in schedule) ** -0.5 / draws, delta
