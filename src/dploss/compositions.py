@@ -82,6 +82,10 @@ class RoundLaw(Protocol):
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]: ...
 
 
+Laws = list[tuple[Sequence[RoundLaw], int]]
+"""Laws of a round in each order, with the number of rounds that have them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """Rounds with the same sampling and independent Gaussian noise.
@@ -214,14 +218,18 @@ def cut_mass(stages: Sequence[Stage], delta: float) -> float:
     return _CUT * 2.0 ** (power_of_delta - power_of_rounds)
 
 
+def laws_of(stages: Sequence[Stage], mass: float) -> Laws:
+    """Return the laws of all rounds of all stages."""
+    return [
+        (stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule
+    ]
+
+
 def _ends(
     stages: Sequence[Stage], mass: float, step: float, *, upper: bool
 ) -> list[Callable[[float], DeltaEnd]]:
     """Return a function from epsilon to an end of delta sharp there, for each order."""
-    laws = []
-    for stage in stages:
-        for z, count in stage.schedule:
-            laws.append((stage.laws(z, mass), count))
+    laws = laws_of(stages, mass)
     orders = len(laws[0][0])
 
     def end(order: int, near: float) -> DeltaEnd:

@@ -34,9 +34,11 @@ from dploss.compositions import (
     LEAST_GRID_DELTA,
     LEAST_NOISE,
     LEAST_USUAL_DELTA,
+    Laws,
     RoundLaw,
     Stage,
     cut_mass,
+    laws_of,
     upper_end,
 )
 from dploss.gaussian import FUNCTION, Bracket
@@ -282,8 +284,8 @@ class _Sum:
             slack = -slack
         return epsilon - self._offset + slack
 
-    def saddle_point(self, delta: float) -> tuple[float, float, float]:
-        """Return the approximate epsilon of delta, with the tilt and deviation there.
+    def saddle_point(self, delta: float) -> tuple[float, float]:
+        """Return the approximate epsilon of delta, with the deviation there.
 
         log delta is about K(t) - t K'(t) - log(t (1 + t) (2 pi K''(t))^1/2) at epsilon
         = K'(t), where K is the logarithm of the moment-generating function.
@@ -306,7 +308,7 @@ class _Sum:
                 low = middle
             else:
                 high = middle
-        return mean + self._offset, theta, deviation
+        return mean + self._offset, deviation
 
     def _log_mgf(self, theta: float) -> float:
         """Return log E exp(theta S) of the coarse sum S."""
@@ -319,7 +321,7 @@ class _Sum:
     def epsilon(self, delta: float) -> float:
         """Return a proven end of epsilon; infinity or 0 where none is found."""
         proved = math.inf if self._upper else 0.0
-        expected, _, _ = self.saddle_point(delta)
+        expected, _ = self.saddle_point(delta)
         near = max(expected, 1e-9)
         # Half the best tilt would leave a quarter of log(1 / delta) to the FFT.
         tilt = 0.5 if delta > 1e-20 else 1.0
@@ -446,10 +448,10 @@ def best_upper_end(stage: Stage, delta: float, ceiling: float) -> float:
     if end <= 1.5 * stage.guess(delta) + 0.05:
         return end
     mass = cut_mass([stage], delta)
-    laws = _laws([stage], mass)
+    laws = laws_of([stage], mass)
     step = _widest(laws, mass) / 256
     coarse_sum = _sum(laws, 0, step, mass, upper=True)
-    expected, _, _ = coarse_sum.saddle_point(delta)
+    expected, _ = coarse_sum.saddle_point(delta)
     if end <= 1.1 * expected:
         return end
     return _refined_high(stage, delta, end)
@@ -459,20 +461,6 @@ def _refined_high(stage: Stage, delta: float, ceiling: float) -> float:
     """Return the high end on finer grids, which is at most `ceiling`."""
     _, high = refined((stage,), delta, 0.0, ceiling, upper_only=True)
     return high
-
-
-Laws = list[tuple[Sequence[RoundLaw], int]]
-"""Laws of a round in each order, with the number of rounds that have them."""
-
-
-def _laws(stages: Sequence[Stage], mass: float) -> Laws:
-    """Return the laws of all rounds of all stages."""
-    laws = []
-    for stage in stages:
-        for z, count in stage.schedule:
-            orders = stage.laws(z, mass)
-            laws.append((orders, count))
-    return laws
 
 
 def _widest(laws: Laws, mass: float) -> float:
@@ -507,15 +495,12 @@ def refined(
         low_at_grid_delta, _ = refined(stages, LEAST_GRID_DELTA, low, high)
         return min(low_at_grid_delta, high), high
     mass = max(cut_mass(stages, delta), _LEAST_MASS)
-    laws = _laws(stages, mass)
+    laws = laws_of(stages, mass)
     widest = _widest(laws, mass)
     orders = len(laws[0][0])
     if all(stage.first_is_worst for stage in stages):
         orders = 1
-    steps = _steps(laws, delta, mass, widest)
-    if steps is None:
-        return low, high
-    lower_step, upper_step = steps
+    lower_step, upper_step = _steps(laws, delta, mass, widest)
     for _ in range(_TRIES):
         upper_sums = [
             _sum(laws, order, upper_step, mass, upper=True) for order in range(orders)
@@ -537,20 +522,16 @@ def refined(
     return low, high
 
 
-def _steps(
-    laws: Laws, delta: float, mass: float, widest: float
-) -> tuple[float, float] | None:
+def _steps(laws: Laws, delta: float, mass: float, widest: float) -> tuple[float, float]:
     """Return steps of the lower and the upper grid that are fine enough, about.
 
     Both ends are approximated on coarse grids, without a convolution. The step of the
-    end that still moves is made finer. None where an end is not to be had.
+    end that still moves is made finer.
     """
 
     def saddle(step: float, upper: bool) -> tuple[float, float]:
         """Return about the epsilon of one end, and the deviation there."""
-        losses = _sum(laws, 0, step, mass, upper=upper)
-        epsilon, _, deviation = losses.saddle_point(delta)
-        return epsilon, deviation
+        return _sum(laws, 0, step, mass, upper=upper).saddle_point(delta)
 
     def least_step(deviation: float) -> float:
         least_of_width = widest / (_CELLS / 4)
@@ -587,8 +568,5 @@ def _steps(
 
 
 def _sum(laws: Laws, order: int, step: float, mass: float, *, upper: bool) -> _Sum:
-    grids = []
-    for orders, count in laws:
-        grid = _grid(orders[order], step, mass, upper)
-        grids.append((grid, count))
+    grids = [(_grid(orders[order], step, mass, upper), count) for orders, count in laws]
     return _Sum(grids, upper=upper)

@@ -137,6 +137,9 @@ class UpperTail:
         around: the K near which the value is sharp.
         kernel: g. For RATIO, K > 0.
         tilt: share of the best tilt; closer to 1 for an expectation below 1e-20.
+
+    Attributes:
+        theta: the tilt, which is the share `tilt` of the best one for `around`.
     """
 
     def __init__(
@@ -152,8 +155,8 @@ class UpperTail:
         self._kernel = kernel
         self._step = parts[0][0].step
         # Half the best tilt is precise enough, and its window is much shorter.
-        self._theta = tilt * _best_tilt(parts, around)
-        low, high, slopes = _window(parts, self._theta)
+        self.theta = tilt * _best_tilt(parts, around)
+        low, high, slopes = _window(parts, self.theta)
         # `around` and the mass above it must lie in the window, else there is nothing to
         # sum.
         low = min(low, around)
@@ -173,12 +176,12 @@ class UpperTail:
         """Return the tilted law of S on the window, and a bound on its L2 FFT error."""
         spectrum: np.ndarray | None = None
         shift = 0
-        scale = -self._theta * self._around
+        scale = -self.theta * self._around
         forward = 0.0
         copies = 0
         self._log_mgfs = []
         for variable, count in self._parts:
-            tilted = self._theta * variable.values
+            tilted = self.theta * variable.values
             tilted += variable.log_weights
             top = tilted.max()
             tilted -= top
@@ -230,7 +233,7 @@ class UpperTail:
         """Bound the tilted mass beyond an edge: above it for a slope above 0."""
         exponent = -slope * edge
         for (variable, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
-            moved_log_mgf = variable.log_mgf(self._theta + slope)
+            moved_log_mgf = variable.log_mgf(self.theta + slope)
             exponent += count * (moved_log_mgf - log_mgf)
         return float(np.exp(min(exponent, 0.0)))
 
@@ -238,7 +241,7 @@ class UpperTail:
         """Compute suffix sums, so that the value at one K is a look-up."""
         kernel = self._kernel
         # Below this point the untilting would overflow. No caller needs such a K.
-        slope = self._theta
+        slope = self.theta
         if kernel is LOSS:
             slope = max(slope, 1.0)
         self._lowest = -250.0 / slope
@@ -249,21 +252,16 @@ class UpperTail:
             # S > K > 0 there, so that values of at most 0 do not matter.
             keep = max(keep, 1 - self._start)
         self._offsets = offsets[keep:]
-        untilting = np.exp(-self._theta * self._offsets)
+        untilting = np.exp(-self.theta * self._offsets)
         untilted = np.maximum(mass[keep:], 0.0) * untilting
         points = self._offsets
         if not kernel.scaled:
             points = points + self._around
         self._firsts = _suffix_sums(untilted * kernel.a(points))
         self._seconds = _suffix_sums(untilted * kernel.b(points))
-        peak, square = kernel.limits(self._theta, self._step)
+        peak, square = kernel.limits(self.theta, self._step)
         outside_error = self._outside * peak
         self._error = self._fft_error * square**0.5 + outside_error
-
-    @property
-    def theta(self) -> float:
-        """The tilt, which is the share `tilt` of the best one for `around`."""
-        return self._theta
 
     def value(self, at: float) -> tuple[float, float]:
         """Return E g(S, at) and a bound on its error.
@@ -291,7 +289,7 @@ class UpperTail:
         terms = len(self._offsets) - index
         size = abs(first) + abs(second)
         rounding = 1e-15 * terms * size
-        exponent = min(-self._theta * offset, 300.0)
+        exponent = min(-self.theta * offset, 300.0)
         untilting = math.exp(exponent)
         error = self._error * untilting + rounding
         tail = max(first - second, 0.0)

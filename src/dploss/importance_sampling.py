@@ -315,11 +315,9 @@ class Pair:
 
     def _parts(self, draws: int) -> list[slice]:
         step = max(4_000_000 // len(self._gram), 1)
-        parts = []
-        for start in range(0, draws, step):
-            stop = min(start + step, draws)
-            parts.append(slice(start, stop))
-        return parts
+        return [
+            slice(start, min(start + step, draws)) for start in range(0, draws, step)
+        ]
 
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
         """Return log f from C^T y / sigma, [n, t]."""
@@ -389,9 +387,7 @@ def _least_chain(gram: np.ndarray) -> _Chain:
         shares = np.linspace(0, 1, 9)
         quantiles = np.quantile(overlaps, shares)
         commons = np.unique(quantiles)
-    chains = [_Chain.over(gram, 0.0)]
-    for common in commons:
-        chains.append(_Chain.over(gram, float(common)))
+    chains = [_Chain.over(gram, float(common)) for common in (0.0, *commons)]
     return min(chains, key=lambda chain: chain.excess)
 
 

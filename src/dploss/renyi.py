@@ -35,16 +35,13 @@ def _renyi(
     noise_multiplier: float, rate: float, orders: tuple[float, ...]
 ) -> np.ndarray:
     if all(isinstance(order, int) for order in orders):
-        whole_orders = tuple(int(order) for order in orders)
-        return _renyi_whole(noise_multiplier, rate, whole_orders)
+        return _renyi_whole(noise_multiplier, rate, orders)
     if rate in (0.0, 1.0):
         twice_variance = 2 * noise_multiplier**2
         return np.array([rate * order / twice_variance for order in orders])
-    divergences = []
-    for order in orders:
-        log_moment = _log_moment(noise_multiplier, rate, order)
-        divergences.append(log_moment / (order - 1))
-    return np.array(divergences)
+    return np.array(
+        [_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders]
+    )
 
 
 def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
@@ -97,7 +94,7 @@ def _log_normal_tail(at: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _binomials(rate: float, orders: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return log C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, and the k.
 
     The log is -inf for k above the order.
@@ -114,7 +111,7 @@ def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.nda
 
 
 def _renyi_whole(
-    noise_multiplier: float, rate: float, orders: tuple[int, ...]
+    noise_multiplier: float, rate: float, orders: tuple[float, ...]
 ) -> np.ndarray:
     """Return `renyi` at all integer orders at once, by the defining sum."""
     logs, k = _binomials(rate, orders)
