@@ -143,7 +143,7 @@ class Accumulator:
     def transformed(self, contributions: Any) -> Any:
         """Return the contributions [n, d] after the transform, ready to be clipped."""
         transform = self.spec.transform
-        if transform is None or transform.trivial:
+        if transform is None:
             return contributions
         return transform.rows(contributions)
 
@@ -314,7 +314,7 @@ class Mechanism:
 
     def _first_states(self) -> list[State]:
         """Return the clipping rule's state of each holder before the first round."""
-        if self._rule is None or not self.spec.private:
+        if not self.spec.private:
             return []
         threshold = self.spec.private_rule.threshold
         if threshold is None:
@@ -467,7 +467,7 @@ class Mechanism:
         """
         if not self.spec.private:
             return
-        noise = self._indices_of(total)
+        noise = self._indices_of(total, total.round)
         with self._lock:
             self._check_unreleased(total)
             if noise in self._drawn and not total.sum.released:
@@ -482,12 +482,9 @@ class Mechanism:
         if self._number_of(total.round, total.step) <= last:
             raise DpsumError(_describe_repeated_release(total))
 
-    def _indices_of(
-        self, total: Accumulator, index: int | None = None
-    ) -> tuple[int, ...]:
+    def _indices_of(self, total: Accumulator, index: int) -> tuple[int, ...]:
         """Return the indices of a sum's stream of noise, in a round `index`."""
-        round_ = total.round if index is None else index
-        names = {"round": round_, "step": total.step, "client": total.holder}
+        names = {"round": index, "step": total.step, "client": total.holder}
         return tuple(names[name] for name in self._stream_indices)
 
     def _number_of(self, index: int, step: int) -> int:
@@ -592,9 +589,7 @@ class Mechanism:
         None where the sum has no noise, or where the units add the noise.
         """
         noise = self.spec.noise
-        if noise is None:
-            return None
-        if noise.one_by_one and purpose == self.spec.stream:
+        if noise is None or noise.one_by_one:
             return None
         dimension = total.dimension
         if purpose != self.spec.stream:
