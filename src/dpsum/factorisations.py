@@ -14,18 +14,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
-from dpsum.lazy import Lazy, np
+from dpsum.lazy import np
 from dpsum.parameters import check_bounds, parameter
 from dpsum.triangular import inverted
-
-if TYPE_CHECKING:
-    from scipy import linalg, optimize
-else:
-    # The workflow reads plans where scipy is not installed.
-    linalg = Lazy("scipy.linalg")
-    optimize = Lazy("scipy.optimize")
 
 _STEPS = 200
 _CLOSE = 1e-3
@@ -254,6 +247,9 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
+    # A local import: the workflow reads plans where scipy is not installed.
+    from scipy import linalg, optimize
+
     if bands >= rounds:
         return _optimised(rounds, workload)
     moved = np.frombuffer(workload).reshape(rounds, rounds)

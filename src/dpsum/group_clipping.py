@@ -20,6 +20,7 @@ replace-one adjacency C_g and sigma_g both double.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -126,8 +127,7 @@ class CoordinateGroups:
     def slices(self) -> list[slice]:
         """Coordinates of each group."""
         return [
-            slice(start, stop)
-            for start, stop in zip(self.boundaries, self.boundaries[1:], strict=False)
+            slice(start, stop) for start, stop in itertools.pairwise(self.boundaries)
         ]
 
     @property

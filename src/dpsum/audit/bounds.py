@@ -221,10 +221,7 @@ def clopper_pearson(
     threshold, present_is_alarm = _best_threshold(
         *chosen_on, sizes=sizes, delta=delta, tau=tau
     )
-    counted = []
-    for side in held_out:
-        is_above = side > threshold
-        counted.append(int(is_above.sum()))
+    counted = [int((side > threshold).sum()) for side in held_out]
     if not present_is_alarm:
         counted = [size - count for size, count in zip(sizes, counted, strict=True)]
         counted.reverse()

@@ -151,13 +151,11 @@ def secret(
     tally = Tally(coins.shape, once=bool(once))
     if once:
         drawn_rounds = generator.integers(once, size=coins.shape)
-    else:
-        drawn_rounds = None
     for number, z in enumerate(multipliers):
-        if drawn_rounds is None:
-            is_drawn = generator.random(coins.shape) < rate
-        else:
+        if once:
             is_drawn = drawn_rounds == number
+        else:
+            is_drawn = generator.random(coins.shape) < rate
         there = coins & is_drawn
         noise = z * generator.standard_normal(coins.shape)
         tally.add(number, there + noise, z, rate)
