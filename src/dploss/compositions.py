@@ -8,8 +8,6 @@ end: it is rounded down on a finer grid. dp-accounting does the same composition
 it is fast enough for every round, and has a lower end (the tests compare the two).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -19,8 +19,6 @@ this one. What is lost falls with the square of the step.
 log(1 - q). The grid has a point there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

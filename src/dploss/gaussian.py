@@ -1,7 +1,5 @@
 """The Gaussian mechanism, joint releases of one cohort, and tails with error bounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

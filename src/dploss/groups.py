@@ -10,8 +10,6 @@ Two upper bounds that need only the stated properties of the mechanism:
   its delta over the draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

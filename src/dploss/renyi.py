@@ -4,8 +4,6 @@ Divergences add up over rounds, so that they serve for budgets kept round by rou
 for searches of several runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -36,8 +36,6 @@ The package needs only numpy and scipy. Names are loaded on first use. `dpwatch`
 audits of any mechanism and adapters for other libraries.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

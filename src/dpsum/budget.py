@@ -1,7 +1,5 @@
 """The privacy budget: a limit on epsilon."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Literal
 

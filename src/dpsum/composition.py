@@ -1,7 +1,5 @@
 """The sums of one run, composed: their noise, and the epsilon spent (`Composition`)."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

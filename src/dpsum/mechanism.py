@@ -11,8 +11,6 @@ before it returns the release. `accounting.account` computes the proven epsilon 
 the ledger's participation.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import threading

@@ -4,8 +4,6 @@ Clipping rules and noises declare their parameters once, here in `dpsum`. The be
 builds its configuration schema and `docs/configuration.md` from them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress of long work: occasional lines for a terminal or the log of a job."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import sys

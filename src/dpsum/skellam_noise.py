@@ -1,7 +1,5 @@
 """Skellam noise that clients add in shares under secure aggregation."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Standard output of a command: UTF-8, and a quiet exit when the pipe is closed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

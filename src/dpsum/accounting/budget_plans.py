@@ -1,7 +1,5 @@
 """Budget plans: noise, allowed rounds and spent epsilon of a private run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

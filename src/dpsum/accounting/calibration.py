@@ -1,7 +1,5 @@
 """Calibration for planned rounds: from noise to epsilon or delta, and back."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

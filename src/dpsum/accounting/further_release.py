@@ -1,7 +1,5 @@
 """Noise of a sum beside a further release of the same cohort."""
 
-from __future__ import annotations
-
 import math
 
 from dploss.gaussian import joint_multiplier

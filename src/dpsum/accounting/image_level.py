@@ -17,8 +17,6 @@ Each accountant has its bracket (`Accountant.image`). Only images in a client's 
 or query set count: its other images affect no release. The partition is public.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

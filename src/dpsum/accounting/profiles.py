@@ -3,8 +3,6 @@
 Each profile has one method; all methods read the same schedules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

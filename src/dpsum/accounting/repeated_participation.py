@@ -26,8 +26,6 @@ high end holds for all allowed sets, so that the bracket is wide where uneven co
 have a worse set that is not drawn.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

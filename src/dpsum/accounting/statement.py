@@ -9,8 +9,6 @@ tuning, and the uses of the data that nothing here covers.
 Ends of epsilon are rounded outwards, so that the printed interval is proven too.
 """
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 

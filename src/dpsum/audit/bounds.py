@@ -8,8 +8,6 @@ with probability at most 1 - confidence. A low bound proves nothing.
 threshold, chosen on other data. See also `ranks`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

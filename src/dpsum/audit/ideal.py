@@ -17,8 +17,6 @@ its absence. It is
   ratio.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -23,8 +23,6 @@ ledger's own canonical pair is that of an ideal attacker: the audit's score cann
 better.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

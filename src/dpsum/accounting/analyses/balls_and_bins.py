@@ -19,8 +19,6 @@ are convolved by FFT in `grid_sums`, whose error is added to the upper and taken
 the lower end. Each (z, T, t, delta) is computed once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ releases together, which holds for noise that divides its encoder by the sensiti
 all participations. The account of a ledger never assumes it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -37,8 +37,6 @@ beside the diagonal, E phi(f) is that of balls-and-bins (Kahane again, of contri
 that are all the same, or zero in the rounds of the smallest columns).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ T releases of independent noise of multipliers z_1, ..., z_T are one of multipli
 of z_t^-2)^-1/2. `correlated` has correlated noise.
 """
 
-from __future__ import annotations
-
 from dploss.gaussian import Bracket, exact_bracket, joint_of
 from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses.known_rounds import OnePassAccountant

@@ -46,8 +46,6 @@ Kamath and Steinke 2024): whoever chooses the second round's data by the first r
 is above it (`tests/dpsum/accounting/test_fixed_size.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ one of multiplier (sum of z^-2)^-1/2. For correlated noise, `correlated` finds t
 multiplier from the encoder.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -9,8 +9,6 @@ the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q
 be replaced by bounds of their norms). It is attained where all k point the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

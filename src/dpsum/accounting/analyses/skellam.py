@@ -28,8 +28,6 @@ has geometric tails in place of its own, which changes the chance of any event b
 than 1e-60 and keeps it log-concave. There steps fall, since a normal's hazard rises.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

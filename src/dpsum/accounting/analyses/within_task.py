@@ -7,8 +7,6 @@ share images. An image that several clients hold is in the releases of each.) Wh
 step samples the examples, see `poisson.OwnRecordsPoissonAccountant`.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
