@@ -41,7 +41,7 @@ errors.
 """
 
 MOST = 2000
-"""Largest number of rounds for `optimised`: each step of its search computes the
+"""Largest number of rounds for `Optimised`: each step of its search computes the
 eigenvalues of a [T, T] matrix.
 """
 
@@ -87,9 +87,15 @@ class Factorisation:
 
 @dataclasses.dataclass(frozen=True)
 class SquareRoot(Factorisation):
-    """The encoder A^(1/2) of prefix sums, whole or banded; see `square_root`.
+    """The encoder A^(1/2) of prefix sums, whole or banded.
 
-    Fichtenberger, Henzinger and Upadhyay, Constant Matters, ICML 2023.
+    B = C = A^(1/2), where A is all ones (Fichtenberger, Henzinger and Upadhyay,
+    Constant Matters, ICML 2023). C is the Toeplitz matrix of (1 - x)^(-1/2), and its
+    inverse that of (1 - x)^(1/2).
+
+    With a band, as many diagonals of the inverse are kept (Kalinin et al., Back to
+    Square Roots, 2025). The encoder and its column norm are those of the truncated
+    inverse.
     """
 
     kind: ClassVar[str] = "square-root"
@@ -101,16 +107,22 @@ class SquareRoot(Factorisation):
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
-        return square_root(rounds, band=self.band)
+        inverse = np.zeros((rounds, rounds))
+        value = 1.0
+        for back in range(min(rounds, self.band or rounds)):
+            np.fill_diagonal(inverse[back:], value)
+            value *= (back - 0.5) / (back + 1)
+        return scaled(inverse)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimised(Factorisation):
     """The encoder C with the least total squared error of all models.
 
-    The error is |A C^-1|_F^2, with columns of C of norm 1. `workload` "prefix": A is
-    all ones. `workload` "server": A is the response of the model to each round's mean
-    under the server's step, with momentum and schedule; the step must be linear.
+    The error is |A C^-1|_F^2, with columns of C of norm 1 (Denisov et al. 2022).
+    `workload` "prefix": A is all ones. `workload` "server": A is the response of the
+    model to each round's mean under the server's step, with momentum and schedule; the
+    step must be linear.
     """
 
     kind: ClassVar[str] = "optimised"
@@ -120,13 +132,14 @@ class Optimised(Factorisation):
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
-        return optimised(self.moved(rounds, step))
+        return _optimised(rounds, self.moved(rounds, step)).copy()
 
-    def moved(self, rounds: int, step: LinearStep) -> np.ndarray:
-        """Return the workload A, float64 [T, T]."""
-        if self.workload == "prefix":
-            return np.tril(np.ones((rounds, rounds)))
-        return step.response(rounds)
+    def moved(self, rounds: int, step: LinearStep) -> bytes:
+        """Return the workload A, float64 [T, T], as bytes."""
+        workload = np.tril(np.ones((rounds, rounds)))
+        if self.workload == "server":
+            workload = step.response(rounds)
+        return np.asarray(workload, dtype=float).tobytes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +148,11 @@ class Banded(Optimised):
 
     Where a client's k participations are at least `bands` rounds apart, its columns of
     the encoder do not overlap, and they move the releases by sqrt(k). With more bands
-    the accountant counts the overlap, which costs more noise (Choquette-Choo et al.
-    2023).
+    the accountant counts the overlap, which costs more noise (Choquette-Choo et al.,
+    (Amplified) Banded Matrix Factorization, 2023).
+
+    L-BFGS minimises the error of `Optimised` over the entries of C. It starts from the
+    optimised encoder, truncated to its bands.
     """
 
     kind: ClassVar[str] = "banded"
@@ -146,58 +162,7 @@ class Banded(Optimised):
     )
 
     def weights(self, rounds: int, step: LinearStep) -> np.ndarray:
-        return banded(self.moved(rounds, step), self.bands)
-
-
-def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
-    """Return C^-1 of the square-root factorisation B = C = A^(1/2), float64 [T, T].
-
-    A is all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023). C is
-    the Toeplitz matrix of (1 - x)^(-1/2), and its inverse that of (1 - x)^(1/2).
-
-    Args:
-        rounds: T.
-        band: number of diagonals of the inverse that are kept, so that a round's noise
-            combines as many draws (Kalinin et al., Back to Square Roots, 2025). The
-            encoder and its column norm are those of the truncated inverse. None: all.
-    """
-    inverse = np.zeros((rounds, rounds))
-    value = 1.0
-    for back in range(min(rounds, band or rounds)):
-        np.fill_diagonal(inverse[back:], value)
-        value *= (back - 0.5) / (back + 1)
-    return scaled(inverse)
-
-
-def optimised(workload: np.ndarray) -> np.ndarray:
-    """Return C^-1 of the encoder with the least total squared error, float64 [T, T].
-
-    The error is |A C^-1|_F^2 with columns of C of norm 1 (Denisov et al. 2022).
-
-    Args:
-        workload: A, lower triangular, float64 [T, T]. Entry [s, t] is how far the model
-            has moved after round s, for a unit in the sum of round t. All ones: prefix
-            sums.
-    """
-    values = np.ascontiguousarray(workload, dtype=float).tobytes()
-    return _optimised(len(workload), values).copy()
-
-
-def banded(workload: np.ndarray, bands: int) -> np.ndarray:
-    """Return C^-1 of the banded encoder with the least error, float64 [T, T].
-
-    Columns of C have norm 1. Columns that are `bands` or more rounds apart do not
-    overlap, so that a unit whose k rounds are that far apart moves all releases by at
-    most sqrt(k) (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023).
-    L-BFGS minimises the error of `optimised` over the entries of C. It starts from the
-    optimised encoder, truncated to its bands.
-
-    Args:
-        workload: A; see `optimised`.
-        bands: number of diagonals of C that may be nonzero, including the main one.
-    """
-    values = np.ascontiguousarray(workload, dtype=float).tobytes()
-    return _banded(len(workload), values, bands).copy()
+        return _banded(rounds, self.moved(rounds, step), self.bands).copy()
 
 
 def scaled(

@@ -20,6 +20,7 @@ replace-one adjacency C_g and sigma_g both double.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -297,14 +298,7 @@ class GroupedSum(PrivateSum):
         rows = self.checked_rows(contributions)
         if rows.dtype.itemsize > 8:
             rows = double(rows)
-        return self.add_rows_with(add_rows, rows)
-
-    def add_rows_with(self, adder: RowAdder, rows: Any) -> Any:
-        """Add rows [n, d] with `adder`, group by group; return norms [n, groups]."""
-
-        def add(limits: Any, total: Any, norms: Any) -> None:
-            add_rows_by_group(adder, self.groups, rows, limits, total, norms)
-
+        add = functools.partial(add_rows_by_group, add_rows, self.groups, rows)
         return self.add_by(add, len(rows))
 
     def new_norms(self, count: int) -> Any:

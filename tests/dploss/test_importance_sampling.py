@@ -24,7 +24,7 @@ DELTA = 1e-4
 
 
 def square_root_encoder(rounds):
-    return np.abs(np.linalg.inv(factorisations.square_root(rounds)))
+    return np.abs(np.linalg.inv(factorisations.SquareRoot().weights(rounds, None)))
 
 
 # Faster: the same encoders at z = 0.7.

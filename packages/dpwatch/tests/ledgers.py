@@ -3,7 +3,7 @@
 import numpy as np
 
 import dpsum
-from dpsum.factorisations import square_root
+from dpsum.factorisations import SquareRoot
 from dpsum.ledger import Release
 
 ONE_PASS = {"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}
@@ -41,7 +41,7 @@ def make_releases(count, **changes):
 
 def correlated_releases(weights=None, rounds=4, **changes):
     """Return lines of correlated noise; `weights` is C^-1, the square root's if None."""
-    weights = square_root(4) if weights is None else weights
+    weights = SquareRoot().weights(4, None) if weights is None else weights
     sampler = {"kind": "one-pass", **COHORTS}
     values = {"z": 2.0, "mechanism": "correlated-gaussian", "sampler": sampler}
     return [

@@ -15,7 +15,7 @@ import torch
 
 from dpfedbench.models.kernels import add_rows
 from dpsum.composition import Composition
-from dpsum.group_clipping import CoordinateGroups
+from dpsum.group_clipping import CoordinateGroups, add_rows_by_group
 from dpsum.mechanism import Arithmetic, Mechanism, Observer, ReleaseLog
 from dpsum.participation import DrawnBy
 from dpsum.randomness import Seed
@@ -90,9 +90,10 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
             return total.add_by(add, len(on_device))
         return total.add_by(functools.partial(add_on_device, on_device), len(on_device))
     rows = rows_of(contributions)
+    add = functools.partial(add_rows, rows)
     if groups is not None:
-        return total.add_rows_with(add_rows, rows)
-    return total.add_by(functools.partial(add_rows, rows), len(rows))
+        add = functools.partial(add_rows_by_group, add_rows, groups, rows)
+    return total.add_by(add, len(rows))
 
 
 TORCH = Arithmetic(

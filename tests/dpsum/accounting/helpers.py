@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from dploss.gaussian import gaussian_epsilon
 from dpsum.accounting.account import account
 from dpsum.accounting.context import AccountContext
-from dpsum.factorisations import square_root
+from dpsum.factorisations import SquareRoot
 from dpsum.secure import Lattice
 from tests.dpsum.helpers import make_release, make_releases
 
@@ -113,7 +113,7 @@ def banded_square_root(rounds, bands):
 
 def correlated_releases(weights=None, rounds=4, **changes):
     """Return lines of correlated noise; `weights` is C^-1, the square root's if None."""
-    weights = square_root(4) if weights is None else weights
+    weights = SquareRoot().weights(4, None) if weights is None else weights
     sampler = {"kind": "one-pass", **COHORTS}
     values = {"z": 2.0, "mechanism": "correlated-gaussian", "sampler": sampler}
     return [

@@ -19,7 +19,7 @@ from dpsum.accounting.accountant import Events
 from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.repeated_participation import sensitivity
-from dpsum.factorisations import square_root
+from dpsum.factorisations import SquareRoot
 from tests.dpsum.accounting import helpers
 from tests.dpsum.accounting.helpers import (
     banded_square_root,
@@ -71,7 +71,7 @@ def test_correlated_one_pass_of_a_stopped_run_has_its_own_encoder():
 
 def test_correlated_one_pass_is_the_best_test_of_two_neighbours():
     """The distance of two Gaussians of one covariance, for the worst round."""
-    weights = square_root(4)
+    weights = SquareRoot().weights(4, None)
     covariance = (Z * C) ** 2 * weights @ weights.T
     distance = C * math.sqrt(np.linalg.inv(covariance).diagonal().max())
     assert ends_of(correlated_releases())[1] == gaussian(1 / distance)
@@ -127,7 +127,7 @@ def test_correlated_one_pass_refuses_a_line_of_another_mechanism(change, message
 def test_correlated_one_pass_refuses_an_encoder_of_a_larger_norm():
     """An observer would be told more than z says."""
     with pytest.raises(DpsumError, match=r"its encoder has a column of norm 1\.2:"):
-        ends_of(correlated_releases(square_root(4) / 1.2))
+        ends_of(correlated_releases(SquareRoot().weights(4, None) / 1.2))
 
 
 # Several participations
