@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,15 +52,16 @@ class _Share:
     position: int
     spec: SumSpec
 
-    def covers(self, spec: SumSpec) -> bool:
-        """Return whether the plan holds for a specification of the same sum."""
-        return (
-            spec.noise == self.spec.noise
-            and spec.adjacency == self.spec.adjacency
-            and spec.moves == self.spec.moves
-            and spec.private_rule.private == self.spec.private_rule.private
-            and spec.claimed_ratio == self.spec.claimed_ratio
-        )
+
+def _read_by_plan(spec: SumSpec) -> tuple[Any, ...]:
+    """Return what a plan reads of a sum: it holds for all sums that agree in this."""
+    return (
+        spec.noise,
+        spec.adjacency,
+        spec.moves,
+        spec.private_rule.private,
+        spec.claimed_ratio,
+    )
 
 
 class Composition:
@@ -223,7 +225,7 @@ class Composition:
         """Refuse sums that the plan of a sum that was added before does not cover."""
         for spec in members:
             share = self._shares.get(spec.name)
-            if share is None or not share.covers(spec):
+            if share is None or _read_by_plan(spec) != _read_by_plan(share.spec):
                 raise DpsumError(
                     f"{spec.name} shares the budget of {before.name}, whose noise is"
                     " fixed already: calibrate both sums in one call"

@@ -22,7 +22,7 @@ the lower end. Each (z, T, t, delta) is computed once.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtri
@@ -215,7 +215,7 @@ grid_of = lru_cache(maxsize=8)(_Grid)
 
 
 def removal(
-    grid: _Grid, rounds: int, done: int, *, upper: bool, near: float
+    grid: _Grid, rounds: int, done: int, near: float, *, upper: bool
 ) -> DeltaEnd:
     """Return one end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
@@ -487,10 +487,7 @@ def upper_epsilon(
     if noise_multiplier < LEAST_NOISE or delta < LEAST_DELTA:
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
-
-    def curve_near(near: float) -> DeltaEnd:
-        return removal(grid, rounds, done, upper=True, near=near)
-
+    curve_near = partial(removal, grid, rounds, done, upper=True)
     start = guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta)
     epsilon = crossing(
         curve_near, delta=delta, start=start, ceiling=ceiling, upper=True
@@ -540,10 +537,7 @@ def lower_epsilon(
     low = 0.0
     if noise_multiplier >= LEAST_NOISE and delta >= LEAST_DELTA:
         grid = grid_of(noise_multiplier, rounds, delta, False, False)
-
-        def curve_near(near: float) -> DeltaEnd:
-            return removal(grid, rounds, done, upper=False, near=near)
-
+        curve_near = partial(removal, grid, rounds, done, upper=False)
         low = crossing(curve_near, delta=delta, start=upper, ceiling=upper, upper=False)
     if is_wide(low, upper):
         closed_form, _ = one_round_epsilons(noise_multiplier, rounds, done, delta)
@@ -633,10 +627,7 @@ class BallsAndBinsAccountant(Accountant):
         rounds = events.planned_rounds
         least = min(events.multipliers)
         most = max(events.multipliers)
-
-        def high_of_one(share: float) -> float:
-            return upper_epsilon(least, rounds, done, share)
-
+        high_of_one = partial(upper_epsilon, least, rounds, done)
         low = lower_epsilon(most, rounds, done, delta)
         if uses > 1 and done == rounds:
             all_releases = gaussian_epsilon(most * rounds**0.5 / uses, delta)

@@ -49,7 +49,7 @@ is above it (`tests/dpsum/accounting/test_fixed_size.py`).
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -283,10 +283,12 @@ def pairs(z: float, rate: float, adjacency: str) -> tuple[RoundLaw, ...]:
 
 
 def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
-    def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
-        return pairs(z, rate, adjacency)
-
-    return Stage(schedule, rate, laws, moves=REACH[adjacency])
+    return Stage(
+        schedule,
+        rate,
+        lambda z, mass: pairs(z, rate, adjacency),
+        moves=REACH[adjacency],
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -353,11 +355,7 @@ def lower_epsilon(
     upper = upper_epsilon(schedule, rate, delta)
     wide_stage = poisson.stage_of(wide, rate)
     step = fine_spacing([wide_stage], delta, upper)
-
-    def laws(z: float, mass: float) -> tuple[RoundLaw, ...]:
-        return (_OneDataSet(_Pulled(z, rate)),)
-
-    stage = Stage(schedule, rate, laws)
+    stage = Stage(schedule, rate, lambda z, mass: (_OneDataSet(_Pulled(z, rate)),))
     opposed = lower_end([stage], delta, upper=upper, step=step)
     return max(all_same, opposed)
 
@@ -503,10 +501,7 @@ class FixedSizeAccountant(Redrawn):
         z = self.gaussian(events)
         if z is not None:
             return exact_bracket(z / uses, delta)
-
-        def high_of_one(share: float) -> float:
-            return upper_epsilon(((least, done),), rate, share)
-
+        high_of_one = partial(upper_epsilon, ((least, done),), rate)
         low_schedule = ((most, done),)
         low = lower_epsilon(low_schedule, rate, delta)
         squares = squares_of_hypergeometrics(uses, cohort, units, done)

@@ -270,7 +270,7 @@ class ShuffledEpochsAccountant(MinSeparationAccountant):
         )
 
 
-class OwnUpdateAccountant(Accountant):
+class OwnUpdateAccountant(OnePassAccountant):
     """Accountant of a client's own update, clipped and noised locally (local privacy).
 
     It protects everything that the client holds. The client takes part once, and its
@@ -280,7 +280,6 @@ class OwnUpdateAccountant(Accountant):
     """
 
     pair = "gaussian", "local"
-    known = True
     adjacency = "replace-one"
     explanation = (
         "a client takes part once and noises its own update, of sensitivity 2C: one"
@@ -303,9 +302,6 @@ class OwnUpdateAccountant(Accountant):
                 sampling,
                 "clients with one participation each fill fewer rounds",
             )
-
-    def gaussian(self, events: Events) -> float:
-        return events.ends[0]
 
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
