@@ -111,11 +111,8 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
     many), half of them "absent". Where participation is secret it is a twentieth, none
     of them "absent", since the absence of a canary from a release says little.
     """
-    share = 10
-    if secret:
-        share = 20
-    count = max(100, len(coins) // share)
-    count = min(count, len(coins))
+    share = 20 if secret else 10
+    count = min(max(100, len(coins) // share), len(coins))
     return guess(scores, coins, count, both=not secret)
 
 

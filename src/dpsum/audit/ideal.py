@@ -48,10 +48,8 @@ class Tally:
     ) -> None:
         self._members = members
         self._once = once
-        start = 0.0
-        if once and members is None:
-            start = -np.inf
-        self.scores = np.full(shape, start)
+        is_mean_over_rounds = once and members is None
+        self.scores = np.full(shape, -np.inf if is_mean_over_rounds else 0.0)
 
     def add(
         self, index: int, x: np.ndarray, noise_multiplier: float, rate: float
