@@ -28,6 +28,14 @@ def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.n
     return _renyi(noise_multiplier, rate, tuple(orders))
 
 
+def renyi_of_rounds(
+    schedule: Schedule, rate: float, orders: Sequence[float]
+) -> np.ndarray:
+    """Return `renyi` of all rounds of a schedule together."""
+    divergences = [count * renyi(z, rate, orders) for z, count in schedule]
+    return np.asarray(np.sum(divergences, axis=0))
+
+
 @lru_cache(maxsize=4096)
 def _renyi(
     noise_multiplier: float, rate: float, orders: tuple[float, ...]
@@ -155,6 +163,5 @@ def renyi_epsilon(
     The conversion is eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Proposition
     3), as in TensorFlow Privacy's moments accountant when the papers were written.
     """
-    divergences_by_noise = [count * renyi(z, rate, orders) for z, count in schedule]
-    divergences = np.sum(divergences_by_noise, axis=0)
+    divergences = renyi_of_rounds(schedule, rate, orders)
     return epsilon_of(divergences, orders, delta, tight=False)

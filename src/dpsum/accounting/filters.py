@@ -39,7 +39,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dploss.gaussian import Schedule, least_root
-from dploss.renyi import PROVEN_ORDERS, renyi
+from dploss.renyi import PROVEN_ORDERS, renyi, renyi_of_rounds
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.claims import Claim, Claims
 from dpsum.budget import Budget
@@ -184,9 +184,7 @@ def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
             first, events.rate, orders, epsilon=budget.epsilon, delta=budget.delta
         )
     budgets = order_budgets(budget.epsilon, orders, budget.delta, tight=tight)
-    spent = np.sum(
-        [count * renyi(z, events.rate, orders) for z, count in events.schedule], axis=0
-    )
+    spent = renyi_of_rounds(events.schedule, events.rate, orders)
     if keeps(spent, budgets):
         return Filter(orders=orders, budgets=budgets)
     return None

@@ -82,45 +82,36 @@ class Search:
         return f"a search whose number of runs is {self.number} of mean {self.runs}"
 
 
-def searched_divergences(
-    divergences: np.ndarray, orders: Sequence[float], search: Search
-) -> np.ndarray:
-    """Return Renyi divergences of a search.
-
-    Args:
-        divergences: upper bounds for one of its runs at each order, in both directions.
-        orders: the orders, above 1.
-        search: the search.
-    """
-    alphas = np.asarray(orders, dtype=float)
-    runs = search.runs
-    if search.number == "fixed":
-        return np.asarray(runs * divergences)
-    chosen_divergences = divergences + math.log(runs) / (alphas - 1)
-    if search.number == "geometric":
-        # The second order is free; at order 1 only its logarithm would be left.
-        second = 2 * np.minimum(
-            np.min((1 - 1 / alphas) * divergences + math.log(runs) / alphas),
-            math.log(runs),
-        )
-        return np.asarray(chosen_divergences + second)
-    # Pure-epsilon half of the theorem: delta of one run at e^eps = 1 + 1 / (alpha - 1).
-    at = np.log1p(1 / (alphas - 1))
-    logs = (alphas[None, :] - 1) * (
-        divergences[None, :] - at[:, None] + np.log1p(-1 / alphas)
-    ) - np.log(alphas)
-    return np.asarray(
-        chosen_divergences + runs * np.exp(np.minimum(np.min(logs, axis=1), 0.0))
-    )
-
-
 def searched_epsilon(
     divergences: np.ndarray, orders: Sequence[float], search: Search, delta: float
 ) -> float:
     """Return an upper bound on epsilon of a search, by the tighter conversion.
 
-    Arguments as in `searched_divergences`.
+    Args:
+        divergences: upper bounds on the Renyi divergence of one of its runs at each
+            order, in both directions.
+        orders: the orders, above 1.
+        search: the search.
+        delta: delta at which epsilon is stated.
     """
-    return epsilon_of(
-        searched_divergences(divergences, orders, search), orders, delta, tight=True
-    )
+    alphas = np.asarray(orders, dtype=float)
+    runs = search.runs
+    chosen_divergences = divergences + math.log(runs) / (alphas - 1)
+    if search.number == "fixed":
+        total = runs * divergences
+    elif search.number == "geometric":
+        # The second order is free; at order 1 only its logarithm would be left.
+        second = 2 * np.minimum(
+            np.min((1 - 1 / alphas) * divergences + math.log(runs) / alphas),
+            math.log(runs),
+        )
+        total = chosen_divergences + second
+    else:
+        # Pure-epsilon half of the theorem: delta of one run at e^eps = 1 + 1 / (alpha - 1).
+        at = np.log1p(1 / (alphas - 1))
+        logs = (alphas[None, :] - 1) * (
+            divergences[None, :] - at[:, None] + np.log1p(-1 / alphas)
+        ) - np.log(alphas)
+        least = np.minimum(np.min(logs, axis=1), 0.0)
+        total = chosen_divergences + runs * np.exp(least)
+    return epsilon_of(total, orders, delta, tight=True)

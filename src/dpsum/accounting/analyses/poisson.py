@@ -35,7 +35,7 @@ from dploss.gaussian import (
 )
 from dploss.grid_sums import WindowTooWide
 from dploss.groups import known_draws_epsilon, squares_of_binomials
-from dploss.renyi import renyi
+from dploss.renyi import renyi_of_rounds
 from dploss.round_loss import RoundLoss
 from dpsum.accounting.accountant import (
     EPSILONS,
@@ -238,8 +238,7 @@ class PoissonAccountant(ComposedAccountant):
 
     def renyi(self, events: Events, orders: Sequence[float]) -> np.ndarray:
         schedule = grouped(events.schedule, least=True)
-        divergences = [count * renyi(z, events.rate, orders) for z, count in schedule]
-        return np.sum(divergences, axis=0)
+        return renyi_of_rounds(schedule, events.rate, orders)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses = use.most

@@ -74,10 +74,7 @@ def epsilon_under(
     """Return `epsilon_of` under "proven"; under "claimed" the paper's epsilon for
     that sampler, where it has one.
     """
-    if profile == "claimed":
-        claim = claims.get(sampler["kind"])
-    else:
-        claim = None
+    claim = claims.get(sampler["kind"]) if profile == "claimed" else None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
     schedule = ((noise_multiplier, int(sampler["steps"])),)
