@@ -7,7 +7,7 @@
 - `dpwatch.adapters` writes ledgers of the releases of Opacus, Flower and pfl, and
   converts ledgers to and from events of dp_accounting.
 - `dpwatch.audit` attacks any function that takes contributions and returns a release.
-- The command `dpwatch` accounts for ledgers, plans noise, compares ledgers and audits.
+- The command `dpwatch` accounts for ledgers, plans noise and audits.
 
 The package needs only dpsum, numpy and scipy. Each adapter imports its library.
 """

@@ -16,9 +16,9 @@ from dpwatch import shell
 
 _EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard
 error; 2, the command was not understood, or a
-number is out of its range; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
-mechanisms, the audit refutes what was declared, or a check's verdict is other than "proven"; 4, a check watched
-nothing; 5, the checked command itself failed, and the report is of what ran before."""
+number is out of its range; 3, the answer is no: epsilon is above --at-most, the audit refutes what
+was declared, or a check's verdict is other than "proven"; 4, a check watched nothing; 5, the checked command itself
+failed, and the report is of what ran before."""
 
 
 def _number(
@@ -91,7 +91,7 @@ class _OneLine(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _OneLine(
         prog="python -m dpwatch",
-        description="Account for, plan, compare and audit private training.",
+        description="Account for, plan and audit private training.",
         epilog=_EXITS,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -215,11 +215,6 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="number of processes that compute its grid; default %(default)s",
     )
-
-    sub = command("compare", "two ledgers side by side")
-    sub.add_argument("ledger", metavar="LEDGER")
-    sub.add_argument("other", metavar="LEDGER")
-    delta(sub)
 
     sub = command(
         "audit",

@@ -7,7 +7,6 @@ code.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import importlib
 import json
@@ -16,11 +15,9 @@ import os
 import pkgutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dpsum.accounting import analyses
 from dpsum.accounting.account import PROFILES, Account
@@ -28,10 +25,11 @@ from dpsum.accounting.account import account as account_of
 from dpsum.accounting.accountant import Accountant, Contradiction, Events
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.profiles import width_text
+from dpsum.accounting.statement import all_accounts
 from dpsum.accounting.statement import statement as statement_of
 from dpsum.errors import DpsumError
 from dpsum.files import writing
-from dpsum.ledger import Release, check_same_mechanism, read_ledger
+from dpsum.ledger import Release, read_ledger
 from dpsum.progress import Progress
 from dpwatch import export
 from dpwatch.audit.anything import Audited, audited
@@ -67,7 +65,7 @@ def account(given: argparse.Namespace) -> int:
         given,
         [
             part.profiles["proven"].epsilon_high
-            for part in _all(result)
+            for part in all_accounts(result)
             if "proven" in part.profiles
         ],
     )
@@ -83,21 +81,19 @@ def _releases(path: str) -> list[Release]:
     return releases
 
 
-def _all(account: Account) -> list[Account]:
-    return [account, *(part for further in account.also for part in _all(further))]
-
-
 def _account_lines(account: Account) -> list[str]:
     lines = []
-    for part in _all(account):
+    for part in all_accounts(account):
         if part.unit is None:
             return [next(iter(part.reasons.values()), "nothing private was released")]
         entries = [
             (name, part.profiles[name]) for name in PROFILES if name in part.profiles
         ]
         first = entries[0][1]
+        settings = dict(part.sampler or {})
+        sampler = " ".join(f"{key} {value}" for key, value in settings.items())
         lines += [
-            f"{part.rounds} rounds done of the sampler {_text(part.sampler)}; z"
+            f"{part.rounds} rounds done of the sampler {sampler}; z"
             f" {_number(part.noise_multiplier)}, delta {part.delta:g}, unit"
             f" {part.unit}, seen by {first.observer}"
         ]
@@ -292,80 +288,6 @@ def _write(path: str, text: str) -> None:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
-
-
-# compare
-
-
-def compare(given: argparse.Namespace) -> int:
-    """Print two ledgers side by side."""
-    ledgers = [_releases(path) for path in (given.ledger, given.other)]
-    accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
-    summaries = [_said(releases) for releases in ledgers]
-    for column, account in zip(summaries, accounts, strict=True):
-        for number, part in enumerate(_all(account)):
-            for name in PROFILES:
-                entry = part.profiles.get(name)
-                where = "" if number == 0 else f", {number + 1}"
-                column[f"epsilon {name}{where}"] = (
-                    "-"
-                    if entry is None
-                    else _ends(entry.epsilon_low, entry.epsilon_high)
-                )
-    names = list(dict.fromkeys([*summaries[0], *summaries[1]]))
-    rows = [[name, *(column.get(name, "-") for column in summaries)] for name in names]
-    rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
-    difference = ""
-    try:
-        check_same_mechanism(
-            *ledgers, whose="the other ledger", mend="account for each by itself"
-        )
-    except DpsumError as error:
-        difference = str(error)
-    report = {
-        "ledgers": [given.ledger, given.other],
-        "same": not difference,
-        "difference": difference,
-        "accounts": [account.to_json() for account in accounts],
-    }
-    verdict = difference or "both are of the same mechanism, release by release"
-    _show(given, report, [*_table(["", "first", "second", ""], rows), verdict])
-    return NO if difference else 0
-
-
-def _said(releases: Sequence[Release]) -> dict[str, str]:
-    """Summarise a ledger: the single value, all values, or the range of each field."""
-    summary = {
-        "releases": str(len(releases)),
-        "rounds": str(len({event.round for event in releases})),
-    }
-    for field in dataclasses.fields(Release):
-        if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
-            continue
-        values = [getattr(event, field.name) for event in releases]
-        if field.name in (
-            "noise_multiplier",
-            "threshold",
-            "sensitivity",
-            "noise_std",
-            "denominator",
-            "dimension",
-        ):
-            numbers = np.concatenate([np.atleast_1d(value) for value in values])
-            summary[field.name] = _ends(float(numbers.min()), float(numbers.max()))
-        elif any(value is not None for value in values):
-            summary[field.name] = ", ".join(
-                dict.fromkeys(_text(value) for value in values)
-            )
-    return summary
-
-
-def _text(value: Any) -> str:
-    return (
-        " ".join(f"{key} {item}" for key, item in value.items())
-        if isinstance(value, Mapping)
-        else str(value)
-    )
 
 
 # audit
