@@ -138,34 +138,18 @@ def _parser() -> argparse.ArgumentParser:
             help="further parameter of the kind of participation; may be repeated",
         )
 
-    def ended(
-        parser: argparse.ArgumentParser, of: str, *, exported: bool = True
-    ) -> None:
+    def at_most(parser: argparse.ArgumentParser, of: str) -> None:
         parser.add_argument(
             "--at-most",
             type=_AT_MOST,
             metavar="EPSILON",
             help=f"exit with status 3 if {of} is above EPSILON",
         )
-        if exported:
-            parser.add_argument(
-                "--mlflow",
-                action="store_true",
-                help="log metrics to MLflow, configured by its environment variables",
-            )
-            parser.add_argument(
-                "--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard"
-            )
 
     sub = command("account", "epsilon of a ledger, under each profile")
     sub.add_argument("ledger", metavar="LEDGER")
     delta(sub)
-    sub.add_argument(
-        "--audit",
-        metavar="FILE",
-        help="JSON report of an audit, to export with the account",
-    )
-    ended(sub, "the proven epsilon")
+    at_most(sub, "the proven epsilon")
 
     sub = command(
         "plan",
@@ -192,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="kind of participation; may be repeated; default: all kinds",
     )
-    ended(sub, "epsilon of any participation that is planned", exported=False)
+    at_most(sub, "epsilon of any participation that is planned")
 
     sub = command(
         "statement", "the guarantee of a ledger in plain English, as text or a page"
@@ -302,12 +286,12 @@ def _parser() -> argparse.ArgumentParser:
         help="probability of refuting a correct mechanism; default %(default)s",
     )
     sub.add_argument("--seed", type=_SEED, default=0)
-    ended(sub, "the lower bound")
-    _add_check(command, ended)
+    at_most(sub, "the lower bound")
+    _add_check(command, at_most)
     return parser
 
 
-def _add_check(command: Callable[..., Any], ended: Callable[..., None]) -> None:
+def _add_check(command: Callable[..., Any], at_most: Callable[..., None]) -> None:
     sub = command(
         "check",
         "run a training script unedited, and report what is proven of it",
@@ -352,7 +336,7 @@ def _add_check(command: Callable[..., Any], ended: Callable[..., None]) -> None:
         metavar="FOLDER",
         help="new folder for the ledgers and observations; default: none is kept",
     )
-    ended(sub, "the proven epsilon", exported=False)
+    at_most(sub, "the proven epsilon")
     sub.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command"
     )

@@ -1,19 +1,19 @@
 """Export of an account and an audit: JSON with a schema, and metrics for trackers.
 
+    mlflow.log_metrics(metrics(report(account=account)))
+
 `report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). It
 has infinity as the text "inf", and a missing number as null.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dpsum.accounting.account import Account
-from dpsum.errors import DpsumError
 from dpsum.ledger import chain_of
 from dpwatch.audit.anything import Audited
 
@@ -27,7 +27,7 @@ SCHEMA = Path(__file__).with_name("report.schema.json")
 def report(
     *,
     account: Account | None = None,
-    audit: Audited | Mapping[str, Any] | None = None,
+    audit: Audited | None = None,
     ledger: Path | str | None = None,
 ) -> dict[str, Any]:
     """Return a report of an account, an audit or both, as values for JSON.
@@ -46,9 +46,7 @@ def report(
     if account is not None:
         content["account"] = account.to_json()
     if audit is not None:
-        content["audit"] = (
-            audit.to_json() if isinstance(audit, Audited) else dict(audit)
-        )
+        content["audit"] = audit.to_json()
     return dict(plain(content))
 
 
@@ -61,24 +59,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def read_audit(path: Path | str) -> dict[str, Any]:
-    """Return the audit of a report.
-
-    Raises:
-        DpsumError: the file is missing, is not a report, or has no audit.
-    """
-    try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        if report["format"] != FORMAT or report["version"] != VERSION:
-            raise ValueError(f"not a {FORMAT} of version {VERSION}")
-        return dict(report["audit"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DpsumError(
-            f"{path} cannot be read as a report with an audit ({type(error).__name__}:"
-            f" {error}): make it by python -m dpwatch audit ... --json"
-        ) from error
 
 
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
@@ -115,38 +95,3 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
         yield account
         for further in account.get("also", ()):
             yield from _each(further)
-
-
-def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
-    """Log a report's numbers to MLflow's active run, or to a new one.
-
-    Raises:
-        DpsumError: MLflow is not installed.
-    """
-    try:
-        import mlflow
-    except ImportError:
-        raise DpsumError(
-            "MLflow is not installed: pip install mlflow-skinny, or leave it out"
-        ) from None
-    mlflow.log_metrics(metrics(report), step=step)
-
-
-def to_tensorboard(
-    report: Mapping[str, Any], folder: Path | str, *, step: int = 0
-) -> None:
-    """Write a report's numbers as scalars of TensorBoard.
-
-    Raises:
-        DpsumError: TensorBoard is not installed.
-    """
-    try:
-        from tensorboard.summary import Writer
-    except ImportError:
-        raise DpsumError(
-            "TensorBoard is not installed: pip install tensorboard, or leave it out"
-        ) from None
-    writer = Writer(str(folder))
-    for name, value in metrics(report).items():
-        writer.add_scalar(name, value, step)
-    writer.close()

@@ -57,10 +57,8 @@ _WIDTH = 110
 def account(given: argparse.Namespace) -> int:
     """Print epsilon of a ledger."""
     result = account_of(_releases(given.ledger), delta=given.delta)
-    audit = None if given.audit is None else export.read_audit(given.audit)
-    report = export.report(account=result, audit=audit, ledger=given.ledger)
+    report = export.report(account=result, ledger=given.ledger)
     _show(given, report, _account_lines(result))
-    _export(given, report)
     return _kept(
         given,
         [
@@ -331,9 +329,7 @@ def audit(given: argparse.Namespace) -> int:
         say=lambda line: print(line, file=sys.stderr, flush=True),
         progress=lambda done, total: shown(total).step(done, 1),
     )
-    report = export.report(audit=result)
-    _show(given, report, _audit_lines(result))
-    _export(given, report)
+    _show(given, export.report(audit=result), _audit_lines(result))
     return NO if result.refuted else _kept(given, [result.epsilon])
 
 
@@ -449,13 +445,6 @@ def _show(
     print("\n".join(lines))
     if given.json is not None:
         _write(given.json, text)
-
-
-def _export(given: argparse.Namespace, report: dict[str, Any]) -> None:
-    if given.mlflow:
-        export.to_mlflow(report)
-    if given.tensorboard is not None:
-        export.to_tensorboard(report, given.tensorboard)
 
 
 def _number(value: float | None) -> str:
