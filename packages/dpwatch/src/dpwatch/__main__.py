@@ -66,18 +66,31 @@ _SEED = _number(0, 2**63 - 1, whole=True)
 _LARGEST_SETTING = 1e12
 
 
-def _setting(text: str) -> str:
-    """Return KEY=VALUE unchanged, after a check that a number is finite."""
+def _whole(number: float) -> int | float:
+    return int(number) if number == int(number) else number
+
+
+def _cohort(text: str) -> int | float:
+    return _whole(_COHORT(text))
+
+
+def _setting(text: str) -> tuple[str, int | float | str]:
+    """Return KEY=VALUE as a pair, whose value is a finite number or a text."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not KEY=VALUE: write e.g. --set separation=10"
+        )
     try:
-        value = float(text.partition("=")[2])
+        number = float(value)
     except ValueError:
-        return text
-    if not abs(value) <= _LARGEST_SETTING or not text.isascii():
+        return key, value
+    if not abs(number) <= _LARGEST_SETTING or not text.isascii():
         raise argparse.ArgumentTypeError(
             f"{text!r}: it must lie between -{_LARGEST_SETTING:g} and"
             f" {_LARGEST_SETTING:g}"
         )
-    return text
+    return key, _whole(number)
 
 
 class _OneLine(argparse.ArgumentParser):
@@ -116,28 +129,6 @@ def _parser() -> argparse.ArgumentParser:
             help="delta at which epsilon is computed; default %(default)s",
         )
 
-    def participation(parser: argparse.ArgumentParser, *, required: bool) -> None:
-        parser.add_argument(
-            "--units",
-            type=_UNITS,
-            required=required,
-            help="number of clients or records that cohorts are drawn from",
-        )
-        parser.add_argument(
-            "--cohort",
-            type=_COHORT,
-            required=required,
-            help="number of units in a round, or its mean where it is random",
-        )
-        parser.add_argument("--rounds", type=_ROUNDS, required=required)
-        parser.add_argument(
-            "--set",
-            action="append",
-            type=_setting,
-            metavar="KEY=VALUE",
-            help="further parameter of the kind of participation; may be repeated",
-        )
-
     def at_most(parser: argparse.ArgumentParser, of: str) -> None:
         parser.add_argument(
             "--at-most",
@@ -156,7 +147,26 @@ def _parser() -> argparse.ArgumentParser:
         "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by"
         " participation",
     )
-    participation(sub, required=True)
+    sub.add_argument(
+        "--units",
+        type=_UNITS,
+        required=True,
+        help="number of clients or records that cohorts are drawn from",
+    )
+    sub.add_argument(
+        "--cohort",
+        type=_cohort,
+        required=True,
+        help="number of units in a round, or its mean where it is random",
+    )
+    sub.add_argument("--rounds", type=_ROUNDS, required=True)
+    sub.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="further parameter of the kind of participation; may be repeated",
+    )
     delta(sub)
     target = sub.add_mutually_exclusive_group(required=True)
     target.add_argument(
@@ -234,21 +244,13 @@ def _parser() -> argparse.ArgumentParser:
         help="do not assume Gaussian noise; epsilon is that of one call",
     )
     sub.add_argument(
-        "--kind",
-        help=(
-            "kind of participation, with --units, --cohort and --rounds; epsilon is"
-            " that of all rounds"
-        ),
-    )
-    sub.add_argument(
         "--participation",
         metavar="MODULE:FUNCTION",
         help=(
-            "function of a seed that returns one of dpsum's participations; the"
-            " audit tests its cohorts"
+            "function of a seed that returns one of dpsum's participations; epsilon is"
+            " that of all rounds, and the audit tests its cohorts"
         ),
     )
-    participation(sub, required=False)
     sub.add_argument(
         "--adjacency",
         default="add-or-remove",
