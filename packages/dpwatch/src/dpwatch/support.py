@@ -1,15 +1,14 @@
-"""Which sampler, noise and adjacency has an account: in dpsum and in other libraries.
+"""Which sampler, noise and adjacency has an account: in dpsum and in dp_accounting.
 
 The rows of dpsum and dpwatch come from the registry of accountants. Those of
-dp_accounting come from its accountants' own `supports`. Those of Opacus and jax_privacy
-are `OTHERS`, written by hand for the versions that it names.
+dp_accounting come from its accountants' own `supports`. `docs/support.md` has both
+tables.
 
-    python -m dpwatch.support > packages/dpwatch/docs/support.md
+    python -m dpwatch.support
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,98 +30,6 @@ class OwnSupport(NamedTuple):
     zero_out: str
     replace_one: str
     secret: str
-
-
-class LibrarySupport(NamedTuple):
-    """One sampler and noise of another library."""
-
-    library: str
-    sampler: str
-    accountant: str
-    adjacency: str
-    ends: str
-
-
-OTHERS = (
-    LibrarySupport(
-        "Opacus 1.6.0",
-        "Poisson, Gaussian noise",
-        "RDPAccountant",
-        "add-or-remove",
-        "high end (Rényi)",
-    ),
-    LibrarySupport(
-        "Opacus 1.6.0",
-        "Poisson, Gaussian noise",
-        "PRVAccountant",
-        "add-or-remove",
-        "estimate with a stated error; it returns the high end",
-    ),
-    LibrarySupport(
-        "Opacus 1.6.0",
-        "Poisson, Gaussian noise",
-        "GaussianAccountant",
-        "add-or-remove",
-        "none: a limit (CLT), no bound",
-    ),
-    LibrarySupport(
-        "Opacus 1.6.0",
-        "shuffled batches (poisson_sampling=False)",
-        "the same three",
-        "add-or-remove",
-        "none: the account stays that of Poisson samples",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "CyclicPoissonSampling, cycle 1",
-        "DpsgdTrainingAccountant (RDP or PLD)",
-        "add-or-remove, zero-out",
-        "high end",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "CyclicPoissonSampling, truncated",
-        "truncated_dpsgd_event, by PLDAccountant",
-        "zero-out",
-        "high end",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "CyclicPoissonSampling, longer cycles, banded noise",
-        "amplified_bandmf_event",
-        "zero-out; add-or-remove for an independent partition",
-        "high end",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "FixedBatchSampling, without replacement",
-        "fixed_dpsgd_event, by RdpAccountant",
-        "replace-one",
-        "high end",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "FixedBatchSampling, without replacement",
-        "DpsgdTrainingAccountant (RDP or PLD)",
-        "replace-one",
-        "high end, as Poisson samples at half of the noise multiplier",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "FixedBatchSampling, with replacement",
-        "fixed_dpsgd_event(replace=True)",
-        "none",
-        "none: no accountant of dp_accounting takes the event",
-    ),
-    LibrarySupport(
-        "jax_privacy 2.0.0",
-        "BallsInBinsSampling, BMinSepSampling",
-        "experimental.monte_carlo",
-        "zero-out",
-        "high end by draws, with a failure probability",
-    ),
-)
-"""Support of libraries whose accountants cannot be asked."""
 
 
 def own_support() -> list[OwnSupport]:
@@ -227,55 +134,29 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def support_page() -> str:
-    """Return the page `docs/support.md`.
+def dpsum_table() -> str:
+    """Return the table of `own_support`; samplers with equal entries share a row."""
+    samplers: dict[tuple[str, ...], list[str]] = {}
+    for row in own_support():
+        samplers.setdefault(row[1:], []).append(row.sampler)
+    return _table(
+        ["samplers", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
+        [(", ".join(names), *entries) for entries, names in samplers.items()],
+    )
+
+
+def dp_accounting_table() -> str:
+    """Return the table of `dp_accounting_support`.
 
     Raises:
         ImportError: dp_accounting is not installed.
     """
-    samplers: dict[tuple[str, ...], list[str]] = {}
-    for row in own_support():
-        samplers.setdefault(row[1:], []).append(row.sampler)
-    dpsum_table = _table(
-        ["samplers", "noise", "zero-out", "replace-one", "cohorts must stay secret"],
-        [(", ".join(names), *entries) for entries, names in samplers.items()],
-    )
-    dp_accounting = _table(
+    return _table(
         ["sampler and noise", "PLDAccountant", "RdpAccountant"],
         dp_accounting_support(),
     )
-    version = importlib.metadata.version("dp-accounting")
-    others = _table(
-        ["library", "sampler and noise", "accountant", "adjacency", "ends"], OTHERS
-    )
-    return f"""# Which training has an account
-
-Find your sampler, noise and adjacency. A pair that is not here has no account in dpsum: it is refused, and no ε is printed.
-
-## dpsum and dpwatch
-
-{dpsum_table}
-
-- *{EXACT}*: all releases are one Gaussian for a unit. *{BOTH}*: a proven low and high end. *{HIGH}*: a replacement counts as two
-  changes, or the end is exact where this run's releases are one Gaussian; the low end is that of zero-out.
-- Ends of correlated noise with balls-and-bins may be by draws, with a failure probability that is part of δ and that the account names.
-- Add-or-remove has the numbers of zero-out for Poisson samples and for everyone, where the sum is divided by a public number.
-- *fixed-draws* and the low end of *shuffled-epochs* with secret batches are dpwatch's.
-
-## Other libraries
-
-None has a low end. The accountants of dp_accounting {version} were asked by `supports` for one Gaussian or Laplace release with each
-sampler: they have a {HIGH} under these adjacencies. RdpAccountant takes multipliers under replace-one as noise over 2 C.
-
-{dp_accounting}
-
-jax_privacy was read in its source, and of Opacus its version and the names of its accountants.
-
-{others}
-
-Made by `python -m dpwatch.support`.
-"""
 
 
 if __name__ == "__main__":
-    print(support_page(), end="")
+    print(dpsum_table())
+    print(dp_accounting_table())
