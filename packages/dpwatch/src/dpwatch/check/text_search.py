@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dpwatch.check.pitfalls import Finding
 
+_MAKE_PRIVATE = {"make_private", "make_private_with_epsilon"}
 _NOISE = {
     "randn",
     "randn_like",
@@ -38,7 +39,8 @@ _BATCH_NORMS = {
     "LazyBatchNorm2d",
     "BatchNormalization",
 }
-_RELATIONS = {"ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL", "REPLACE_ONE"}
+_SIZES = {"len", "size", "numel", "sum"}
+_FINITE_TESTS = {"isnan", "isfinite", "isinf"}
 _EVENTS = {"dpsgd_event", "PoissonSampledDpEvent", "compute_rdp", "RDPAccountant"}
 
 
@@ -55,8 +57,8 @@ def findings_of(path: Path | str) -> list[Finding]:
     file = _File(tree)
     findings = [
         (line, Finding(pitfall, f"{path.name}:{line}", text))
-        for rule in _RULES
-        for pitfall, line, text in rule(file)
+        for pitfall, rule in _RULES.items()
+        for line, text in rule(file)
     ]
     return [
         finding for _, finding in sorted(dict.fromkeys(findings), key=lambda f: f[0])
@@ -68,12 +70,14 @@ class _File:
 
     Attributes:
         tree: the syntax tree.
+        calls: all calls in it.
         names: all identifiers, attributes and imported modules.
         scopes: the module's own statements, and each function.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
+        self.calls = list(_calls(ast.walk(tree)))
         self.names = set(_names(tree))
         self.scopes: list[ast.AST] = [tree]
         self.scopes += [
@@ -85,15 +89,14 @@ class _File:
     @property
     def is_private(self) -> bool:
         """Whether the file draws noise or calls a private library."""
-        libraries = {"make_private", "make_private_with_epsilon", "jax_privacy"}
-        return bool(self.names & (_NOISE | libraries))
+        return bool(self.names & (_NOISE | _MAKE_PRIVATE | {"jax_privacy"}))
 
     @property
     def uses_opacus(self) -> bool:
-        return bool(self.names & {"make_private", "make_private_with_epsilon"})
+        return bool(self.names & _MAKE_PRIVATE)
 
 
-_Matches = Iterator[tuple[str, int, str]]
+_Matches = Iterator[tuple[int, str]]
 
 
 def _division(file: _File) -> _Matches:
@@ -104,20 +107,17 @@ def _division(file: _File) -> _Matches:
             for target in node.targets
         ):
             yield (
-                "division-by-batch-size",
                 node.lineno,
                 "expected_batch_size is set: the release must be divided by a public"
                 " number",
             )
-        if isinstance(node, ast.Call):
-            divisor = _keyword(node, "normalize_by")
-            if divisor is not None and _is_realised_size(divisor):
-                yield (
-                    "division-by-batch-size",
-                    node.lineno,
-                    "normalize_by is the realised size of a batch: give the expected"
-                    " one",
-                )
+    for call in file.calls:
+        divisor = _keyword(call, "normalize_by")
+        if divisor is not None and _is_realised_size(divisor):
+            yield (
+                call.lineno,
+                "normalize_by is the realised size of a batch: give the expected one",
+            )
     yield from _reductions(file)
     if not file.is_private:
         return
@@ -127,7 +127,6 @@ def _division(file: _File) -> _Matches:
             for value, divisor in _divisions(node):
                 if _is_realised_size(divisor) and _uses(value, gradients):
                     yield (
-                        "division-by-batch-size",
                         value.lineno,
                         "a sum of gradients is divided by the realised size of a batch:"
                         " divide by a public number, after the noise",
@@ -141,22 +140,19 @@ def _reductions(file: _File) -> _Matches:
     losses = set()
     loss_reductions = set()
     line = 0
-    for node in ast.walk(file.tree):
-        if not isinstance(node, ast.Call):
-            continue
-        reduction = _text(_keyword(node, "reduction"))
+    for call in file.calls:
+        reduction = _text(_keyword(call, "reduction"))
         if reduction in ("sum", "mean"):
             losses.add(reduction)
-            line = node.lineno
-        if _called(node) in ("make_private", "make_private_with_epsilon"):
-            loss_reductions.add(_text(_keyword(node, "loss_reduction")) or "mean")
-            line = line or node.lineno
+            line = call.lineno
+        if _called(call) in _MAKE_PRIVATE:
+            loss_reductions.add(_text(_keyword(call, "loss_reduction")) or "mean")
+            line = line or call.lineno
     if (losses or {"mean"}) & loss_reductions:
         return
     if "DPLossFastGradientClipping" in file.names:
         return
     yield (
-        "division-by-batch-size",
         line,
         f"the loss has reduction {'/'.join(sorted(losses or {'mean'}))}, but Opacus's"
         f" loss_reduction is {'/'.join(sorted(loss_reductions))}: gradients of records are scaled by"
@@ -168,25 +164,21 @@ def _sensitivity(file: _File) -> _Matches:
     """Noise that is not calibrated to the sensitivity of what is released."""
     for scope in file.scopes:
         calibrated = _derived(scope, _mentions_sensitivity)
-        for node in _nodes_of(scope):
-            if not isinstance(node, ast.Call):
-                continue
-            stddev = _keyword(node, "stddev")
-            name = _called(node)
+        for call in _calls(_nodes_of(scope)):
+            stddev = _keyword(call, "stddev")
+            name = _called(call)
             if (
                 name.endswith("privatizer")
                 and stddev is not None
                 and not _uses(stddev, calibrated, _mentions_sensitivity)
             ):
                 yield (
-                    "sensitivity-alignment",
-                    node.lineno,
+                    call.lineno,
                     "stddev does not follow from sensitivity() of the clipped gradient",
                 )
             if name == "clip_grad_norm_" and file.is_private and not file.uses_opacus:
                 yield (
-                    "sensitivity-alignment",
-                    node.lineno,
+                    call.lineno,
                     "clip_grad_norm_ clips the gradient of a batch, or one tensor, and"
                     " not each record's whole gradient",
                 )
@@ -194,25 +186,21 @@ def _sensitivity(file: _File) -> _Matches:
 
 def _mismatch(file: _File) -> _Matches:
     """Accounting for Poisson samples of batches that are not."""
-    for node in ast.walk(file.tree):
-        if not isinstance(node, ast.Call):
-            continue
-        poisson = _keyword(node, "poisson_sampling")
-        if isinstance(poisson, ast.Constant) and poisson.value is False:
+    for call in file.calls:
+        if _has_option(call, "poisson_sampling", value=False):
             yield (
-                "accounting-mismatch",
-                node.lineno,
+                call.lineno,
                 "poisson_sampling=False: Opacus's epsilon is of Poisson samples",
             )
     if not file.names & _EVENTS or file.uses_opacus:
         return
     if file.names & {"batch_selection", "CyclicPoissonSampling", "batch_iterator"}:
         return
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.Call) and _is_shuffle(node):
+    for call in file.calls:
+        is_shuffle = _called(call) in ("permutation", "randperm", "shuffle")
+        if is_shuffle or _has_option(call, "shuffle", value=True):
             yield (
-                "accounting-mismatch",
-                node.lineno,
+                call.lineno,
                 "the batches are of a shuffled list, but the accountant takes them for"
                 " Poisson samples",
             )
@@ -224,16 +212,13 @@ def _metadata(file: _File) -> _Matches:
         return
     for scope in file.scopes:
         private = _derived(scope, _mentions_metadata)
-        for node in _nodes_of(scope):
-            if not isinstance(node, ast.Call) or _called(node) not in _SAVERS:
-                continue
-            if any(
+        for call in _calls(_nodes_of(scope)):
+            if _called(call) in _SAVERS and any(
                 _uses(argument, private, _mentions_metadata)
-                for argument in _arguments(node)
+                for argument in _arguments(call)
             ):
                 yield (
-                    "private-metadata",
-                    node.lineno,
+                    call.lineno,
                     "the number of records, their indices or a random state is saved"
                     " beside the model: each follows the private data or undoes the"
                     " noise",
@@ -245,17 +230,11 @@ def _relation(file: _File) -> _Matches:
     sensitivities = set()
     accountants = set()
     line = 0
-    for node in ast.walk(file.tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = _called(node)
-        relations = {
-            part.attr
-            for argument in _arguments(node)
-            for part in ast.walk(argument)
-            if isinstance(part, ast.Attribute) and part.attr in _RELATIONS
-        }
-        doubled = "REPLACE_ONE" in relations
+    for call in file.calls:
+        name = _called(call)
+        doubled = any(
+            _has_attribute(argument, {"REPLACE_ONE"}) for argument in _arguments(call)
+        )
         if name == "sensitivity":
             sensitivities.add(doubled)
         elif (
@@ -264,10 +243,9 @@ def _relation(file: _File) -> _Matches:
             or name == "calibrate_dp_mechanism"
         ):
             accountants.add(doubled)
-            line = node.lineno
+            line = call.lineno
     if sensitivities and accountants and sensitivities != accountants:
         yield (
-            "neighboring-relation",
             line,
             "the sensitivity is taken for another adjacency than the account"
             " (replace-one has twice the sensitivity of the others)",
@@ -278,23 +256,22 @@ def _empty(file: _File) -> _Matches:
     """Steps that are left out for an empty batch, or for a value that is not finite."""
     if not file.is_private:
         return
+    for call in file.calls:
+        if _has_option(call, "nan_safe", value=False):
+            yield (
+                call.lineno,
+                "nan_safe=False: one record's gradient can make the sum not finite",
+            )
     for node in ast.walk(file.tree):
-        if isinstance(node, ast.Call):
-            safe = _keyword(node, "nan_safe")
-            if isinstance(safe, ast.Constant) and safe.value is False:
-                yield (
-                    "empty-or-not-finite",
-                    node.lineno,
-                    "nan_safe=False: one record's gradient can make the sum not finite",
-                )
         if not isinstance(node, (ast.For, ast.While)):
             continue
         for test in ast.walk(node):
-            if not isinstance(test, ast.If) or not _leaves(test.body):
+            if not isinstance(test, ast.If) or not any(
+                isinstance(step, (ast.Continue, ast.Break)) for step in test.body
+            ):
                 continue
-            if _is_empty_test(test.test) or _is_finite_test(test.test):
+            if _is_empty_test(test.test) or _calls_one_of(test.test, _FINITE_TESTS):
                 yield (
-                    "empty-or-not-finite",
                     test.lineno,
                     "a step is left out for an empty batch or a value that is not"
                     " finite, which tells about the records",
@@ -310,7 +287,6 @@ def _accumulation(file: _File) -> _Matches:
         for node in ast.walk(loop):
             if isinstance(node, ast.Assign) and _drops_noise_state(node):
                 yield (
-                    "gradient-accumulation",
                     node.lineno,
                     "the new noise state is dropped, so that each release of the loop"
                     " has the same noise",
@@ -324,7 +300,6 @@ def _accumulation(file: _File) -> _Matches:
                 and ("key" in key.id or "rng" in key.id)
             ):
                 yield (
-                    "gradient-accumulation",
                     node.lineno,
                     f"each pass of the loop draws its noise from one key ({key.id})",
                 )
@@ -335,7 +310,9 @@ def _accumulation(file: _File) -> _Matches:
 def _reused_noise(scope: ast.AST) -> _Matches:
     drawn = {}
     for statement in getattr(scope, "body", []):
-        if isinstance(statement, ast.Assign) and _draws_noise(statement.value):
+        if isinstance(statement, ast.Assign) and _calls_one_of(
+            statement.value, _NOISE - {"gaussian_privatizer"}
+        ):
             for name in _target_names(statement):
                 drawn[name] = statement.lineno
         if isinstance(statement, (ast.For, ast.While)):
@@ -347,7 +324,6 @@ def _reused_noise(scope: ast.AST) -> _Matches:
                     for name in _names_used(node):
                         if name in drawn and name not in inside:
                             yield (
-                                "gradient-accumulation",
                                 node.lineno,
                                 f"the noise of line {drawn[name]} is added in each pass"
                                 " of the loop",
@@ -358,17 +334,13 @@ def _mixing(file: _File) -> _Matches:
     """Operations that mix the records of a batch."""
     if not file.is_private:
         return
-    for node in ast.walk(file.tree):
-        if (
-            isinstance(node, ast.Call)
-            and _called(node) in _BATCH_NORMS
-            and not file.uses_opacus
-        ):
+    for call in file.calls:
+        if _called(call) in _BATCH_NORMS and not file.uses_opacus:
             yield (
-                "cross-example-operations",
-                node.lineno,
-                f"{_called(node)} takes statistics over the records of a batch",
+                call.lineno,
+                f"{_called(call)} takes statistics over the records of a batch",
             )
+    for node in ast.walk(file.tree):
         if (
             isinstance(node, ast.BinOp)
             and isinstance(node.op, ast.Sub)
@@ -376,7 +348,6 @@ def _mixing(file: _File) -> _Matches:
             and _is_batch_mean(node.right, node.left.id)
         ):
             yield (
-                "cross-example-operations",
                 node.lineno,
                 "the mean over the records of a batch is subtracted from each record",
             )
@@ -389,38 +360,36 @@ def _auxiliary(file: _File) -> _Matches:
     for scope in file.scopes:
         sources = _losses(scope)
         if sources and isinstance(scope, ast.FunctionDef):
-            losses = _derived(scope, lambda node: False, start=sources)
+            losses = _derived(scope, start=sources)
             returned[scope.name] = _returned_positions(scope, losses)
     for scope in file.scopes:
         start = _losses(scope) | _received(scope, returned)
         if not start:
             continue
-        losses = _derived(scope, lambda node: False, start=start)
-        for node in _nodes_of(scope):
-            if (
-                isinstance(node, ast.Call)
-                and _called(node) in shown
-                and any(_uses(argument, losses) for argument in _arguments(node))
+        losses = _derived(scope, start=start)
+        for call in _calls(_nodes_of(scope)):
+            if _called(call) in shown and any(
+                _uses(argument, losses) for argument in _arguments(call)
             ):
                 yield (
-                    "auxiliary-information",
-                    node.lineno,
+                    call.lineno,
                     "a loss or another value of private batches is shown without noise:"
                     " no epsilon covers it",
                 )
 
 
-_RULES: tuple[Callable[[_File], _Matches], ...] = (
-    _division,
-    _sensitivity,
-    _mismatch,
-    _metadata,
-    _relation,
-    _empty,
-    _accumulation,
-    _mixing,
-    _auxiliary,
-)
+_RULES: dict[str, Callable[[_File], _Matches]] = {
+    "division-by-batch-size": _division,
+    "sensitivity-alignment": _sensitivity,
+    "accounting-mismatch": _mismatch,
+    "private-metadata": _metadata,
+    "neighboring-relation": _relation,
+    "empty-or-not-finite": _empty,
+    "gradient-accumulation": _accumulation,
+    "cross-example-operations": _mixing,
+    "auxiliary-information": _auxiliary,
+}
+"""Search for each critical pitfall; it yields lines and texts."""
 
 
 # Facts of nodes
@@ -448,8 +417,21 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
+def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    return (node for node in nodes if isinstance(node, ast.Call))
+
+
+def _calls_one_of(node: ast.AST, names: set[str]) -> bool:
+    return any(_called(call) in names for call in _calls(ast.walk(node)))
+
+
 def _keyword(node: ast.Call, name: str) -> ast.expr | None:
     return next((item.value for item in node.keywords if item.arg == name), None)
+
+
+def _has_option(call: ast.Call, name: str, *, value: bool) -> bool:
+    option = _keyword(call, name)
+    return isinstance(option, ast.Constant) and option.value is value
 
 
 def _arguments(node: ast.Call) -> list[ast.expr]:
@@ -474,15 +456,9 @@ def _nodes_of(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _target_names(node: ast.AST) -> set[str]:
-    targets: list[ast.expr] = list(getattr(node, "targets", []))
-    target = getattr(node, "target", None)
-    if target is not None:
-        targets.append(target)
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     return {
-        part.id
-        for target in targets
-        for part in ast.walk(target)
-        if isinstance(part, ast.Name)
+        name for target in targets if target is not None for name in _names_used(target)
     }
 
 
@@ -499,7 +475,9 @@ def _uses(
 
 
 def _derived(
-    scope: ast.AST, mentions: Callable[[ast.AST], bool], start: Iterable[str] = ()
+    scope: ast.AST,
+    mentions: Callable[[ast.AST], bool] = lambda node: False,
+    start: Iterable[str] = (),
 ) -> set[str]:
     """Return the names that hold a value derived from a source in this scope.
 
@@ -532,32 +510,33 @@ def _derived(
 
 
 def _mentions_gradient(node: ast.AST) -> bool:
-    return any(
-        (isinstance(part, ast.Attribute) and part.attr in _GRADIENTS)
-        or (isinstance(part, ast.Call) and "grad" in _called(part).lower())
-        or (isinstance(part, ast.Call) and "clip" in _called(part).lower())
-        for part in ast.walk(node)
+    called = [_called(call).lower() for call in _calls(ast.walk(node))]
+    return _has_attribute(node, _GRADIENTS) or any(
+        "grad" in name or "clip" in name for name in called
     )
 
 
 def _mentions_sensitivity(node: ast.AST) -> bool:
+    return _has_attribute(node, {"sensitivity", "l2_norm_bound"})
+
+
+def _has_attribute(node: ast.AST, names: set[str]) -> bool:
     return any(
-        isinstance(part, ast.Attribute)
-        and part.attr in ("sensitivity", "l2_norm_bound")
+        isinstance(part, ast.Attribute) and part.attr in names
         for part in ast.walk(node)
     )
 
 
 def _mentions_metadata(node: ast.AST) -> bool:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call):
-            if _called(part) in _RANDOM_STATES:
-                return True
-            if _called(part) == "len" and part.args and _is_data(part.args[0]):
-                return True
-        if isinstance(part, ast.Name) and part.id in ("indices", "noise_state"):
-            return True
-    return False
+    counts_data = any(
+        _called(call) == "len" and call.args and _is_data(call.args[0])
+        for call in _calls(ast.walk(node))
+    )
+    return (
+        counts_data
+        or _calls_one_of(node, _RANDOM_STATES)
+        or bool(_names_used(node) & {"indices", "noise_state"})
+    )
 
 
 def _is_data(node: ast.AST) -> bool:
@@ -567,14 +546,7 @@ def _is_data(node: ast.AST) -> bool:
 
 def _is_realised_size(node: ast.AST) -> bool:
     """Whether an expression is the size of an object of the data, not a constant."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and _called(part) in ("len", "size", "numel"):
-            return True
-        if isinstance(part, ast.Attribute) and part.attr == "shape":
-            return True
-        if isinstance(part, ast.Call) and _called(part) == "sum":
-            return True
-    return False
+    return _calls_one_of(node, _SIZES) or _has_attribute(node, {"shape"})
 
 
 def _divisions(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -597,16 +569,6 @@ def _divisions(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                 yield argument, body.right
 
 
-def _is_shuffle(node: ast.Call) -> bool:
-    shuffle = _keyword(node, "shuffle")
-    by_option = isinstance(shuffle, ast.Constant) and shuffle.value is True
-    return by_option or _called(node) in ("permutation", "randperm", "shuffle")
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return any(isinstance(node, (ast.Continue, ast.Break)) for node in body)
-
-
 def _is_empty_test(test: ast.expr) -> bool:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return isinstance(test.operand, ast.Call) and _is_realised_size(test.operand)
@@ -617,20 +579,6 @@ def _is_empty_test(test: ast.expr) -> bool:
         isinstance(constant, ast.Constant)
         and constant.value in (0, 1)
         and _is_realised_size(test.left)
-    )
-
-
-def _is_finite_test(test: ast.expr) -> bool:
-    return any(
-        isinstance(part, ast.Call) and _called(part) in ("isnan", "isfinite", "isinf")
-        for part in ast.walk(test)
-    )
-
-
-def _draws_noise(node: ast.AST) -> bool:
-    return any(
-        isinstance(part, ast.Call) and _called(part) in _NOISE - {"gaussian_privatizer"}
-        for part in ast.walk(node)
     )
 
 
@@ -655,9 +603,9 @@ def _drops_noise_state(node: ast.Assign) -> bool:
 def _is_batch_mean(node: ast.AST, name: str) -> bool:
     if not isinstance(node, ast.Call) or _called(node) != "mean":
         return False
-    values = [*node.args, *(item.value for item in node.keywords)]
     over_records = any(
-        isinstance(value, ast.Constant) and value.value == 0 for value in values
+        isinstance(value, ast.Constant) and value.value == 0
+        for value in _arguments(node)
     )
     return over_records and name in _names_used(node)
 
@@ -688,10 +636,10 @@ def _auxiliary_names(called: str, target: ast.Tuple) -> set[str]:
     """
     outputs = target.elts[:1] if "value_and" in called else target.elts[1:]
     return {
-        part.id
+        name
         for output in outputs
-        for part in ast.walk(output)
-        if isinstance(part, ast.Name) and not part.id.startswith("_")
+        for name in _names_used(output)
+        if not name.startswith("_")
     }
 
 
@@ -719,9 +667,7 @@ def _received(scope: ast.AST, returned: dict[str, set[int]]) -> set[str]:
         positions = returned.get(_called(node.value), set())
         for target in node.targets:
             if -1 in positions:
-                names |= {
-                    part.id for part in ast.walk(target) if isinstance(part, ast.Name)
-                }
+                names |= _names_used(target)
             elif isinstance(target, ast.Tuple):
                 for position in positions:
                     if 0 <= position < len(target.elts):
