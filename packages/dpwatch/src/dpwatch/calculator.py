@@ -36,7 +36,7 @@ import json
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,6 @@ LEAST_EPSILON = 0.03
 
 LARGEST_EPSILON = 50.0
 """Epsilon above which the page shows no high end."""
-
-USUAL_EPSILONS = (0.5, 10.0)
-"""Range of epsilon in which the page states how far its ends are apart."""
 
 INFINITE = 65_535
 _STEPS = 4000
@@ -129,15 +126,6 @@ def encode(epsilon: float, *, up: bool) -> int:
     if up:
         return min(math.ceil(position + 1e-9) + 1, INFINITE)
     return min(math.floor(position - 1e-9) + 1, INFINITE - 1)
-
-
-def decode(code: int) -> float:
-    """Return the end of epsilon of a code, as the page does."""
-    if code == INFINITE:
-        return math.inf
-    if code == 0:
-        return 0.0
-    return _LEAST_CODE * math.exp((code - 1) / _STEPS)
 
 
 def _poisson_ends(z: float, rate: float, rounds: int, delta: float) -> list[float]:
@@ -239,53 +227,6 @@ def _codes(column: Sequence[Sequence[float]]) -> list[int]:
     return codes
 
 
-def widest_gaps(ends: np.ndarray) -> dict[str, float]:
-    """Return by which factors the ends of a table of Poisson sampling differ.
-
-    Between points the page shows the high end of the neighbour with the larger epsilon
-    in each direction, and the low end of the opposite one.
-
-    Args:
-        ends: [rates, rounds, deltas, multipliers, 2], low and high.
-
-    Returns:
-        `at_points`: the largest factor at a point; `between` and `usual_between`: the
-        largest and the median factor between points. Of factors between points only
-        those count whose ends are in `USUAL_EPSILONS`; NaN if there are none.
-    """
-    low, high = ends[..., 0], ends[..., 1]
-    shown = (low > 0) & np.isfinite(high)
-    at_points = high[shown] / low[shown]
-    lower = low[:-1, :-1, 1:, 1:]
-    upper = high[1:, 1:, :-1, :-1]
-    usual = (lower >= USUAL_EPSILONS[0]) & (upper <= USUAL_EPSILONS[1])
-    between = upper[usual] / lower[usual]
-    return {
-        "at_points": float(at_points.max()) if at_points.size else math.nan,
-        "between": float(between.max()) if between.size else math.nan,
-        "usual_between": float(np.median(between)) if between.size else math.nan,
-    }
-
-
-def describe_gaps(gaps: Mapping[str, float]) -> str:
-    """Return the sentences about the factors of `widest_gaps`, without those that are
-    NaN.
-    """
-    text = ""
-    if not math.isnan(gaps["at_points"]):
-        text += (
-            "With Poisson sampling the ends differ by at most a factor of"
-            f" {gaps['at_points']:.3g} at the points."
-        )
-    if not math.isnan(gaps["between"]):
-        text += (
-            f" Where ε is {USUAL_EPSILONS[0]:g} to {USUAL_EPSILONS[1]:g} they differ"
-            f" between points by at most {gaps['between']:.3g}, in the median by"
-            f" {gaps['usual_between']:.3g}."
-        )
-    return text.strip()
-
-
 def _base64(codes: Sequence[int]) -> str:
     """Return 16-bit codes in little-endian order as base64."""
     return base64.b64encode(np.array(codes, dtype="<u2").tobytes()).decode()
@@ -299,9 +240,8 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         processes: number of processes that compute.
 
     Returns:
-        The data of the page: the grid's numbers, its size and time, how far the ends of
-        Poisson sampling are apart (`widest_gaps`), and the codes of each sampler as
-        base64.
+        The data of the page: the grid's numbers, its size and time, and the codes of
+        each sampler as base64.
     """
     started = time.perf_counter()
     rates = [(grid, rate) for rate in grid.rates]
@@ -313,11 +253,8 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             sampled = pool.map(_poisson_table, rates, chunksize=1)
             bins = pool.map(_bins_table, numbers, chunksize=1)
-    poisson_codes = [code for part in sampled for code in part]
-    shape = map(len, (grid.rates, grid.rounds, grid.deltas, grid.multipliers))
-    poisson_ends = np.reshape([decode(code) for code in poisson_codes], (*shape, 2))
     tables = {
-        "poisson": _base64(poisson_codes),
+        "poisson": _base64([code for part in sampled for code in part]),
         "balls-and-bins": _base64([code for part in bins for code in part]),
         "gaussian": _base64(_gaussian_table(grid)),
     }
@@ -330,7 +267,6 @@ def compute_tables(grid: Grid, *, processes: int = 1) -> dict[str, Any]:
         "infinite": INFINITE,
         "least_epsilon": LEAST_EPSILON,
         "largest_epsilon": LARGEST_EPSILON,
-        "gaps": describe_gaps(widest_gaps(poisson_ends)),
         "tables": tables,
     }
 

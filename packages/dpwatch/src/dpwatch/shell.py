@@ -251,9 +251,9 @@ def calculator(given: argparse.Namespace) -> int:
     """Compute a grid of ends of epsilon, and write the page that shows them."""
     data = compute_tables(Grid(), processes=given.processes)
     _write(given.output, calculator_page(data))
-    numbers = {key: data[key] for key in ("size", "seconds", "processes", "gaps")}
+    numbers = {key: data[key] for key in ("size", "seconds", "processes")}
     line = f"{given.output}: {data['size']:,} points in {data['seconds']:g} s"
-    _show(given, numbers, [line, data["gaps"]])
+    _show(given, numbers, [line])
     return 0
 
 
