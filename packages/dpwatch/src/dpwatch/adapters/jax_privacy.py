@@ -43,7 +43,6 @@ import numpy as np
 import optax
 from jax_privacy import batch_selection
 
-from dpsum.accounting.account import Account
 from dpsum.accounting.claims import Claim
 from dpsum.errors import DpsumError
 from dpsum.parameters import check_range
@@ -62,26 +61,36 @@ _RELATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class StatedClaim:
-    """An epsilon that a script got from an accountant of dp_accounting.
+    """An epsilon that a script or a plan gets from an accountant of dp_accounting.
 
     Attributes:
-        epsilon: function of delta that returns the accountant's epsilon.
-        adjacency: adjacency of the accountant.
-        accountant: name of its class.
+        accountant: the accountant.
+        epsilon: function of delta that returns its epsilon.
+        source: whose epsilon it is, for the explanation.
     """
 
+    accountant: Any
     epsilon: Callable[[float], float]
-    adjacency: str
-    accountant: str
+    source: str = "of the script"
 
-    @classmethod
-    def of(cls, accountant: Any, epsilon: Callable[[float], float]) -> StatedClaim:
-        """Return the claim of an accountant, with its adjacency and name."""
-        return cls(
-            epsilon=epsilon,
-            adjacency=_RELATIONS[accountant.neighboring_relation],
-            accountant=type(accountant).__name__,
+    @property
+    def adjacency(self) -> str:
+        """Adjacency of the accountant."""
+        return _RELATIONS[self.accountant.neighboring_relation]
+
+
+def claim_of_event(event: Any, accountant: Callable[[], Any] | None) -> StatedClaim:
+    """Return the claim of an execution plan; arguments as of `JaxPrivacyWatch`."""
+    new_accountant = accountant or (
+        lambda: dp_accounting.pld.PLDAccountant(
+            dp_accounting.NeighboringRelation.REPLACE_SPECIAL
         )
+    )
+
+    def epsilon(delta: float) -> float:
+        return float(new_accountant().compose(event).get_epsilon(delta))
+
+    return StatedClaim(new_accountant(), epsilon, "for the plan's event")
 
 
 def describe_selection(
@@ -153,14 +162,13 @@ class JaxPrivacyWatch(Watch):
     Attributes:
         clipped: the clipped function; to be called in place of the original.
         privatizer: the privatizer; to be used in place of the original.
-        stated_claim: a claim of the script, which counts where there is no `event`.
+        stated_claim: the claim of the plan's event, or of the script.
 
     Raises:
         DpsumError: an argument is out of bounds, or the ledger exists.
     """
 
     unit: ClassVar[str] = "record"
-    follows_number: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -185,13 +193,12 @@ class JaxPrivacyWatch(Watch):
         self.examples = examples
         self.stddev = float(stddev)
         self.bound = float(clipped.sensitivity())
-        self.event = event
         self.stated_claim: StatedClaim | None = None
-        self._new_accountant = accountant or (
-            lambda: dp_accounting.pld.PLDAccountant(
-                dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-            )
-        )
+        if event is not None:
+            self.take_claim(claim_of_event(event, accountant))
+        self.follows_number = ""
+        if isinstance(selection, batch_selection.FixedBatchSampling):
+            self.follows_number = "the batch has a fixed number of records"
         self._batch_argnum = batch_argnum
         self._clipped = clipped
         self._update = privatizer.update
@@ -303,54 +310,23 @@ class JaxPrivacyWatch(Watch):
             reasons.append("the sum is longer than its clipped examples can make it")
         return reasons
 
+    def take_claim(self, claim: StatedClaim) -> None:
+        """Take a claim of the plan or of the script; the last one counts."""
+        self.stated_claim = claim
+        self.claimed_adjacency = claim.adjacency
+
     def claim(self) -> Claim | None:
         """Return dp_accounting's epsilon of the event, or else the script's own."""
-        stated = self._stated()
+        stated = self.stated_claim
         if stated is None:
             return None
-
-        def epsilon(schedule: Any, sampler: Any, delta: float) -> float:
-            return stated.epsilon(delta)
-
-        subject = "of the script" if self.event is None else "for the plan's event"
         return Claim(
-            epsilon=epsilon,
+            epsilon=lambda schedule, sampler, delta: stated.epsilon(delta),
             explanation=(
-                f"{stated.accountant} of dp_accounting {subject}, under"
-                f" {stated.adjacency} adjacency"
+                f"{type(stated.accountant).__name__} of dp_accounting {stated.source},"
+                f" under {stated.adjacency} adjacency"
             ),
         )
-
-    def _stated(self) -> StatedClaim | None:
-        if self.event is None:
-            return self.stated_claim
-
-        def epsilon(delta: float) -> float:
-            accountant = self._new_accountant()
-            accountant.compose(self.event)
-            return float(accountant.get_epsilon(delta))
-
-        return StatedClaim.of(self._new_accountant(), epsilon)
-
-    def account(self, delta: float, *, units_public: bool = False) -> Account:
-        """Return the account with the plan's claim; see `Watch.account`.
-
-        The claim has the adjacency of its accountant. A claim for add-or-remove
-        adjacency is void where the batch has a fixed size, since a record less then
-        changes the chances of the others.
-        """
-        account = self.compute_account(delta)
-        claimed = account.profiles.get("claimed")
-        stated = self._stated()
-        if claimed is None or stated is None:
-            return account
-        named = dataclasses.replace(claimed, adjacency=stated.adjacency)
-        fixed = isinstance(self.selection, batch_selection.FixedBatchSampling)
-        if named.adjacency == "add-or-remove" and fixed and not units_public:
-            text = f"{claimed.explanation}; the batch has a fixed number of records"
-            named = dataclasses.replace(named, status="void", explanation=text)
-        profiles = {**account.profiles, "claimed": named}
-        return dataclasses.replace(account, profiles=profiles)
 
 
 def is_compiled(tree: Any) -> bool:

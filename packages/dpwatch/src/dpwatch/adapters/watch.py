@@ -281,8 +281,8 @@ class Watch:
 
     adaptive: bool | None = False
     unit: ClassVar[str] = "client"
-    claimed_adjacency: ClassVar[str] = "add-or-remove"
-    follows_number: ClassVar[str] = "the cohort has a fixed number of units"
+    claimed_adjacency: str = "add-or-remove"
+    follows_number: str = "the cohort has a fixed number of units"
 
     def __init__(
         self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False
@@ -461,18 +461,36 @@ class Watch:
                 see `releases` too.
         """
         account = self.compute_account(delta)
-        if units_public or not self.follows_number:
-            return _with_claim(account, adjacency=self.claimed_adjacency)
-        private = (
-            f"{self.follows_number}: under add-or-remove adjacency, where the number of"
-            f" {self.unit}s is private, nothing is proven"
-        )
-        named = _with_claim(account, adjacency=self.claimed_adjacency, private=private)
-        notice = (
-            f"{private}; zero-out and replace-one take the number of {self.unit}s as"
-            " public"
-        )
-        return dataclasses.replace(named, notices=(*named.notices, notice))
+        private = ""
+        if self.follows_number and not units_public:
+            private = (
+                f"{self.follows_number}: under add-or-remove adjacency, where the number"
+                f" of {self.unit}s is private, nothing is proven"
+            )
+            notice = (
+                f"{private}; zero-out and replace-one take the number of {self.unit}s as"
+                " public"
+            )
+            notices = (*account.notices, notice)
+            account = dataclasses.replace(account, notices=notices)
+        claimed = account.profiles.get("claimed")
+        if claimed is None:
+            return account
+        changes = {"adjacency": self.claimed_adjacency}
+        if self.claimed_adjacency == "add-or-remove" and private:
+            changes["status"] = "void"
+            changes["explanation"] = (
+                f"{claimed.explanation}; {private}: declare it public by"
+                " account(units_public=True) if it is"
+            )
+        elif self.claimed_adjacency == "add-or-remove" and units_public:
+            changes["adjacency"] = "zero-out"
+            changes["explanation"] = (
+                f"{claimed.explanation}; the number of {self.unit}s is declared public"
+            )
+        claimed = dataclasses.replace(claimed, **changes)
+        profiles = {**account.profiles, "claimed": claimed}
+        return dataclasses.replace(account, profiles=profiles)
 
     def compute_account(self, delta: float) -> Account:
         """Return the account of the lines; see `account`."""
@@ -562,33 +580,6 @@ def guarded(
             raise
         on_fault(error)
     return results[-1] if results else method(*args, **kwargs)
-
-
-def _with_claim(account: Account, *, adjacency: str, private: str = "") -> Account:
-    """Return the account with the adjacency of its claim.
-
-    Args:
-        account: the account.
-        adjacency: adjacency for which the library claims its epsilon.
-        private: why add-or-remove is void; "": the number of units is public.
-    """
-    claimed = account.profiles.get("claimed")
-    if claimed is None:
-        return account
-    changes: dict[str, Any] = {"adjacency": adjacency}
-    if adjacency == "add-or-remove" and private:
-        changes["status"] = "void"
-        changes["explanation"] = (
-            f"{claimed.explanation}; {private}: declare it public by"
-            " account(units_public=True) if it is"
-        )
-    elif adjacency == "add-or-remove":
-        changes["adjacency"] = "zero-out"
-        changes["explanation"] = (
-            f"{claimed.explanation}; the number of {account.unit}s is declared public"
-        )
-    named = dataclasses.replace(claimed, **changes)
-    return dataclasses.replace(account, profiles={**account.profiles, "claimed": named})
 
 
 def rounds_that_ran(releases: Sequence[Release]) -> list[Release]:

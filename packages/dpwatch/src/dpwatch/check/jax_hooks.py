@@ -190,7 +190,8 @@ class _Loop:
             stddev=privatizer.stddev,
             batch_argnum=self.batch_argnums.get(id(self._sum.function), 1),
         )
-        watch.stated_claim = self._claim
+        if self._claim is not None:
+            watch.take_claim(self._claim)
         self.session.add(_LIBRARY, watch)
         privatizer.watch = watch
 
@@ -213,10 +214,10 @@ class _Loop:
         from dpwatch.adapters.jax_privacy import StatedClaim
 
         self.session.claim(_LIBRARY, epsilon, delta)
-        self._claim = StatedClaim.of(accountant, epsilon_of)
+        self._claim = StatedClaim(accountant, epsilon_of)
         for privatizer in self.privatizers:
             if privatizer.watch is not None:
-                privatizer.watch.stated_claim = self._claim
+                privatizer.watch.take_claim(self._claim)
 
     def report(self) -> None:
         """Refuse the trainings whose privatizer was compiled, or never called."""
