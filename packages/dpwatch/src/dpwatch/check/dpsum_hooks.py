@@ -59,7 +59,7 @@ class ScriptLedger:
         )
 
 
-def install(module: ModuleType, session: Session) -> None:
+def hook_ledgers(module: ModuleType, session: Session) -> None:
     """Take each ledger that the script makes, other than those of watches."""
     ledger = module.Ledger
     create = ledger.__init__

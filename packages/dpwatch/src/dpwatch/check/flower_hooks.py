@@ -10,17 +10,9 @@ from typing import Any
 from dpwatch.check.hooks import Session
 
 
-def install(module: ModuleType, session: Session) -> None:
-    """Watch the strategies or the mod of one of Flower's modules."""
-    if module.__name__.endswith("strategy.strategy"):
-        _watch_strategies(module.Strategy, session)
-    elif module.__name__.endswith("localdp_mod"):
-        _watch_mods(module.LocalDpMod, session)
-    else:
-        _refuse_former(module, session)
-
-
-def _watch_strategies(strategy: Any, session: Session) -> None:
+def hook_strategies(module: ModuleType, session: Session) -> None:
+    """Watch each private strategy, and note each other one."""
+    strategy = module.Strategy
     start = strategy.start
     seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -97,7 +89,9 @@ def _compare_noise(session: Session, strategy: Any) -> None:
             )
 
 
-def _watch_mods(mod: Any, session: Session) -> None:
+def hook_local_mods(module: ModuleType, session: Session) -> None:
+    """Watch each local mod."""
+    mod = module.LocalDpMod
     call = mod.__call__
     watches: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -136,7 +130,7 @@ def _watch_mods(mod: Any, session: Session) -> None:
     mod.__call__ = watched
 
 
-def _refuse_former(module: ModuleType, session: Session) -> None:
+def refuse_former(module: ModuleType, session: Session) -> None:
     """Name each strategy of Flower's former interface, which no watch knows."""
 
     def refuse(kind: Any) -> None:

@@ -19,10 +19,10 @@ object a line. Its `kind` is:
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
+import pkgutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
@@ -33,26 +33,28 @@ from types import ModuleType
 from typing import Any
 
 HOOKS = {
-    "dpsum.ledger": "dpsum_hooks",
-    "opacus.privacy_engine": "opacus_hooks",
-    "torch.optim.optimizer": "torch_hooks",
-    "flwr.serverapp.strategy.strategy": "flower_hooks",
-    "flwr.clientapp.mod.localdp_mod": "flower_hooks",
-    "flwr.server.strategy.dp_fixed_clipping": "flower_hooks",
-    "flwr.server.strategy.dp_adaptive_clipping": "flower_hooks",
-    "flwr.server.strategy.dpfedavg_fixed": "flower_hooks",
-    "flwr.server.strategy.dpfedavg_adaptive": "flower_hooks",
-    "jax_privacy.accounting.calibrate": "jax_hooks",
-    "jax_privacy.batch_selection": "jax_hooks",
-    "jax_privacy.clipping": "jax_hooks",
-    "jax_privacy.noise_addition": "jax_hooks",
-    "dp_accounting.mechanism_calibration": "jax_hooks",
-    "dp_accounting.pld.pld_privacy_accountant": "jax_hooks",
-    "dp_accounting.rdp.rdp_privacy_accountant": "jax_hooks",
-    "pfl.algorithm.base": "pfl_hooks",
-    "pfl.data.sampling": "pfl_hooks",
+    "dpsum.ledger": "dpsum_hooks:hook_ledgers",
+    "opacus.privacy_engine": "opacus_hooks:hook_engine",
+    "torch.optim.optimizer": "torch_hooks:hook_steps",
+    "flwr.serverapp.strategy.strategy": "flower_hooks:hook_strategies",
+    "flwr.clientapp.mod.localdp_mod": "flower_hooks:hook_local_mods",
+    "flwr.server.strategy.dp_fixed_clipping": "flower_hooks:refuse_former",
+    "flwr.server.strategy.dp_adaptive_clipping": "flower_hooks:refuse_former",
+    "flwr.server.strategy.dpfedavg_fixed": "flower_hooks:refuse_former",
+    "flwr.server.strategy.dpfedavg_adaptive": "flower_hooks:refuse_former",
+    "jax_privacy.accounting.calibrate": "jax_hooks:hook_training_calibrations",
+    "jax_privacy.batch_selection": "jax_hooks:hook_selections",
+    "jax_privacy.clipping": "jax_hooks:hook_clipping",
+    "jax_privacy.noise_addition": "jax_hooks:hook_privatizers",
+    "dp_accounting.mechanism_calibration": "jax_hooks:hook_calibration",
+    "dp_accounting.pld.pld_privacy_accountant": "jax_hooks:hook_accountants",
+    "dp_accounting.rdp.rdp_privacy_accountant": "jax_hooks:hook_accountants",
+    "pfl.algorithm.base": "pfl_hooks:hook_algorithm",
+    "pfl.data.sampling": "pfl_hooks:hook_sampler",
 }
-"""Module of a library, and the module here that puts hooks into it."""
+"""Module of a library, and the function here that puts hooks into it. The function
+takes the module and the session.
+"""
 
 _NOT_OF_SCRIPT = ("dpwatch", "dpsum", "dploss", "sitecustomize")
 
@@ -218,8 +220,8 @@ class _Finder(MetaPathFinder):
 
 def _hook(module: ModuleType, session: Session) -> None:
     name = module.__name__
-    hooks = importlib.import_module(f"dpwatch.check.{HOOKS[name]}")
-    session.attempt(name.partition(".")[0], hooks.install, module, session)
+    put_hooks = pkgutil.resolve_name(f"dpwatch.check.{HOOKS[name]}")
+    session.attempt(name.partition(".")[0], put_hooks, module, session)
 
 
 def install(folder: Path | str) -> Session:

@@ -16,7 +16,6 @@ import functools
 import inspect
 import math
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -29,20 +28,6 @@ _WAY_OUT = (
     " plan's dp_event by dpwatch.adapters.dp_event.from_event, which says what is proven"
     " if the loop does what its plan says"
 )
-
-
-def install(module: ModuleType, session: Session) -> None:
-    """Put hooks into one of the modules of `hooks.HOOKS`."""
-    loop = _loop_of(session)
-    {
-        "jax_privacy.accounting.calibrate": _hook_training_calibrations,
-        "jax_privacy.batch_selection": _hook_selections,
-        "jax_privacy.clipping": _hook_clipping,
-        "jax_privacy.noise_addition": _hook_privatizers,
-        "dp_accounting.mechanism_calibration": _hook_calibration,
-        "dp_accounting.pld.pld_privacy_accountant": _hook_accountants,
-        "dp_accounting.rdp.rdp_privacy_accountant": _hook_accountants,
-    }[module.__name__](module, loop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,13 +235,8 @@ class _Loop:
         )
 
 
-_LOOPS: weakref.WeakKeyDictionary[Session, _Loop] = weakref.WeakKeyDictionary()
-
-
-def _loop_of(session: Session) -> _Loop:
-    if session not in _LOOPS:
-        _LOOPS[session] = _Loop(session)
-    return _LOOPS[session]
+_loop_of = functools.cache(_Loop)
+"""The one loop of a session."""
 
 
 class _NoUpdate:
@@ -265,7 +245,9 @@ class _NoUpdate:
     init = update = None
 
 
-def _hook_selections(module: ModuleType, loop: _Loop) -> None:
+def hook_selections(module: ModuleType, session: Session) -> None:
+    """See each batch that is drawn."""
+    loop = _loop_of(session)
     for kind in list(vars(module).values()):
         is_strategy = isinstance(kind, type) and issubclass(
             kind, module.BatchSelectionStrategy
@@ -289,7 +271,9 @@ def _hook_selection(kind: Any, loop: _Loop) -> None:
     kind.batch_iterator = watched
 
 
-def _hook_clipping(module: Any, loop: _Loop) -> None:
+def hook_clipping(module: Any, session: Session) -> None:
+    """See each clipped sum."""
+    loop = _loop_of(session)
     kind = module.BoundedSensitivityCallable
     call = kind.__call__
     create = module.clipped_fun
@@ -319,7 +303,9 @@ def _hook_clipping(module: Any, loop: _Loop) -> None:
     module.clipped_fun = created
 
 
-def _hook_privatizers(module: ModuleType, loop: _Loop) -> None:
+def hook_privatizers(module: ModuleType, session: Session) -> None:
+    """See each update of a privatizer."""
+    loop = _loop_of(session)
     for name in list(vars(module)):
         if name.endswith("_privatizer") and not name.startswith("_"):
             _hook_privatizer(module, name, loop)
@@ -348,7 +334,9 @@ def _hook_privatizer(module: ModuleType, name: str, loop: _Loop) -> None:
     setattr(module, name, created)
 
 
-def _hook_calibration(module: Any, loop: _Loop) -> None:
+def hook_calibration(module: Any, session: Session) -> None:
+    """Take the epsilon of the calibrated mechanism as the claim, and none on the way."""
+    loop = _loop_of(session)
     calibrate = module.calibrate_dp_mechanism
     signature = inspect.signature(calibrate)
 
@@ -382,7 +370,9 @@ _CALIBRATED = {
 """Calibrations of jax_privacy's training accountants, and what each returns."""
 
 
-def _hook_training_calibrations(module: Any, loop: _Loop) -> None:
+def hook_training_calibrations(module: Any, session: Session) -> None:
+    """Take the epsilon of each calibrated training as the claim."""
+    loop = _loop_of(session)
     for name, calibrated in _CALIBRATED.items():
         _hook_training_calibration(module, name, calibrated, loop)
 
@@ -417,7 +407,9 @@ def _hook_training_calibration(
     setattr(module, name, watched)
 
 
-def _hook_accountants(module: ModuleType, loop: _Loop) -> None:
+def hook_accountants(module: ModuleType, session: Session) -> None:
+    """Take each accountant's epsilon as a claim."""
+    loop = _loop_of(session)
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == module.__name__:
             _hook_accountant(kind, loop)

@@ -14,7 +14,7 @@ LARGEST_MODEL = 50_000_000
 """Most parameters of a model that is copied, to test whether it mixes records."""
 
 
-def install(module: ModuleType, session: Session) -> None:
+def hook_engine(module: ModuleType, session: Session) -> None:
     """Watch each training that `PrivacyEngine.make_private` begins."""
     engine = module.PrivacyEngine
     make_private = engine.make_private

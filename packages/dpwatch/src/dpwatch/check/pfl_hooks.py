@@ -11,11 +11,8 @@ from dpwatch.check.hooks import Session
 _USERS = "_dpwatch_users"
 
 
-def install(module: ModuleType, session: Session) -> None:
-    """Watch each simulation, and note the number of users of samplers in turn."""
-    if module.__name__ == "pfl.data.sampling":
-        _count_users(module.MinimizeReuseUserSampler)
-        return
+def hook_algorithm(module: ModuleType, session: Session) -> None:
+    """Watch each simulation."""
     algorithm = module.FederatedAlgorithm
     run = algorithm.run
 
@@ -29,7 +26,9 @@ def install(module: ModuleType, session: Session) -> None:
     algorithm.run = watched
 
 
-def _count_users(sampler: Any) -> None:
+def hook_sampler(module: ModuleType, session: Session) -> None:
+    """Note the number of users of samplers in turn."""
+    sampler = module.MinimizeReuseUserSampler
     create = sampler.__init__
 
     @functools.wraps(create)

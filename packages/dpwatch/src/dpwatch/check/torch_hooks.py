@@ -9,7 +9,7 @@ from typing import Any
 from dpwatch.check.hooks import Session
 
 
-def install(module: ModuleType, session: Session) -> None:
+def hook_steps(module: ModuleType, session: Session) -> None:
     """Count the steps of each optimiser of this process."""
     steps: Counter[int] = Counter()
     optimizers: dict[int, Any] = {}
