@@ -30,12 +30,12 @@ import numpy as np
 from dpsum.audit.bounds import Bound
 from dpsum.audit.ranks import rank_test
 from dpsum.errors import DpsumError
+from dpsum.participation import Participation
 from dpsum.randomness import stream
 from dpwatch.audit import attacks
 from dpwatch.audit.declared import (
     ALONE,
     Declared,
-    Described,
     OfRounds,
     declared,
     description,
@@ -176,7 +176,7 @@ def audited(
     *,
     dimension: int,
     participation: (
-        Described | Callable[[int], Described] | Mapping[str, Any] | None
+        Participation | Callable[[int], Participation] | Mapping[str, Any] | None
     ) = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,

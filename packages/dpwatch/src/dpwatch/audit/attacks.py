@@ -27,7 +27,7 @@ import scipy.stats
 
 from dpsum.audit.ideal import Tally
 from dpsum.errors import DpsumError
-from dpwatch.audit.watched import LARGE, Watched
+from dpwatch.audit.watched import LARGE, Watched, log_spread, unit_vector
 
 BLOCK = 16
 """Number of calls whose noise is analysed together."""
@@ -215,7 +215,7 @@ def alone(
         ) / watched.variance
         worlds = [world[cut:] for world in worlds]
         positions = positions[cut:]
-    way = way / max(float(np.linalg.norm(way)), 1e-300)
+    way = unit_vector(way)
     absent, present = (_features(world, way) for world in worlds)
     ratio = _learned_by_position(absent, present, positions)
     coins = rng.integers(2, size=calls).astype(bool)
@@ -327,9 +327,7 @@ def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
     """
     along = answers @ way
     rest = answers - along[:, None] * way
-    return np.stack(
-        [along, 0.5 * np.log(np.maximum((rest**2).mean(axis=1), 1e-300))], axis=1
-    )
+    return np.stack([along, log_spread(rest)], axis=1)
 
 
 def _learned(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -33,13 +33,6 @@ ALONE: dict[str, Any] = {
     "rate": 1.0,
 }
 """Sampler of a single call."""
-
-
-class Described(Protocol):
-    """Interface of a participation, as dpsum's classes have it."""
-
-    def describe(self) -> Mapping[str, Any]: ...
-    def sample_cohort(self, index: int) -> np.ndarray: ...
 
 
 class OfRounds(Family):

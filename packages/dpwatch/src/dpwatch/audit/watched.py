@@ -231,8 +231,8 @@ class Watched:
         self.aligned = nulls.shape[1] == self.dimension
         # Every second pair of calls gives the direction of the response; the others
         # test whether there is a response.
-        ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
-            _unit(direction)
+        ways = [unit_vector(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + [
+            unit_vector(direction)
         ] * self.aligned
         answers = np.concatenate([before[1::2], after[1::2]])
         # Repeated noise cannot measure a response; the attacks show that fault.
@@ -245,7 +245,7 @@ class Watched:
             # Differences of pairs: distances from a mean of far groups would depend on
             # the groups' sizes.
             spreads = [
-                _spread(answers[1::2] - answers[::2]) for answers in (before, after)
+                log_spread(answers[1::2] - answers[::2]) for answers in (before, after)
             ]
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))
@@ -274,23 +274,23 @@ class Watched:
 
         The crowd has as many copies of the direction as a call may have.
         """
-        crowd = np.concatenate(
-            [self.background, np.repeat(self.direction[None, :], self.most, axis=0)]
-        )
+        crowd = self._crowd(self.direction)
         crowds, nulls = zip(
             *((self(crowd), self(self.background)) for _ in range(count)), strict=True
         )
         return np.stack(crowds), np.stack(nulls)
+
+    def _crowd(self, row: np.ndarray) -> np.ndarray:
+        """Return a call of the background and as many copies of a row as it may have."""
+        copies = np.repeat(row[None, :], self.most, axis=0)
+        return np.concatenate([self.background, copies])
 
     def response(self, row: np.ndarray) -> np.ndarray:
         """Return the change of the answer that one row makes, float64 [k].
 
         It is along the row, unless the answer clearly changes in other directions too.
         """
-        crowd = np.concatenate(
-            [self.background, np.repeat(row[None, :], self.most, axis=0)]
-        )
-        response = (self(crowd) - self.mean) / self.most
+        response = (self(self._crowd(row)) - self.mean) / self.most
         unit = row / np.linalg.norm(row)
         straight = (response @ unit) * unit
         turned = (
@@ -316,15 +316,16 @@ def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> f
 
     It is the largest over some directions and the spread.
     """
-    spreads = [_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
+    spreads = [log_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
     return max(_apart(*spreads), *(_apart(crowds @ way, nulls @ way) for way in ways))
 
 
-def _unit(values: np.ndarray) -> np.ndarray:
+def unit_vector(values: np.ndarray) -> np.ndarray:
+    """Return a vector of length 1 in the direction of another."""
     return np.asarray(values / max(float(np.linalg.norm(values)), 1e-300))
 
 
-def _spread(rows: np.ndarray) -> np.ndarray:
+def log_spread(rows: np.ndarray) -> np.ndarray:
     """Return the log of each row's spread."""
     return 0.5 * np.log(np.maximum((rows**2).mean(axis=1), 1e-300))
 

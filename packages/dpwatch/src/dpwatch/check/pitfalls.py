@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-SOURCE = (
-    'R. McKenna and H. B. McMahan, "Common Pitfalls in DP Training", documentation of'
-    " JAX Privacy 2.3.0.dev0, 2026"
-)
-
 PITFALLS = {
     "division-by-batch-size": "Division by batch size",
     "sensitivity-alignment": "Sensitivity alignment",
