@@ -307,9 +307,8 @@ def unknown_batches(data):
 def test_watch_of_an_unknown_sampler_has_no_epsilon(loader, path):
     watched = Training(poisson_sampling=False, loader=loader).run_watched(path)
     assert lines_of(watched)[0].sampler["kind"] == "unknown"
-    profiles = watched.account(DELTA).profiles
-    statuses = {name: entry.status for name, entry in profiles.items()}
-    assert statuses == {"claimed": "void"}
+    with pytest.raises(DpsumError, match=r"no analysis.*unknown"):
+        watched.account(DELTA)
 
 
 # Noise and thresholds that change

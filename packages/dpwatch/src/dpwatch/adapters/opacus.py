@@ -69,10 +69,8 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy.special import gammainc
 from torch.utils.data import DataLoader
 
-from dpsum.accounting import analyses
-from dpsum.accounting.account import PROFILES, Account
+from dpsum.accounting.account import Account
 from dpsum.accounting.claims import Claim
-from dpsum.accounting.profiles import Entry
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.parameters import check_range
@@ -479,47 +477,16 @@ class TrainingWatch(Watch):
     def compute_account(self, delta: float) -> Account:
         """Return the account: Opacus's epsilon (`claimed`) and the proven one.
 
-        A profile without a number has a reason.
-
         Raises:
             DpsumError: the ledger was cut off or changed, no step was taken, or Opacus
-                counts other steps.
+                counts other steps; see `Watch.account` too.
         """
-        if not isinstance(delta, float) or not 0 < delta < 1:
-            raise DpsumError(f"delta is {delta!r}: it must lie between 0 and 1")
-        releases = self.releases()
-        claim = self.claim()
-        counted = sum(steps for _, _, steps in self._engine.accountant.history)
-        if counted != len(releases):
+        steps = len(self.releases())
+        counted = sum(count for _, _, count in self._engine.accountant.history)
+        if counted != steps:
             raise DpsumError(
-                f"Opacus's accountant counts {counted} steps and the ledger"
-                f" {len(releases)}: some steps were not watched"
-            )
-        first = releases[0]
-        try:
-            analyses.find(first.mechanism, first.sampler.kind)
-        except DpsumError as error:
-            number = claim.epsilon((), first.sampler, delta)
-            entry = Entry(
-                epsilon_low=number,
-                epsilon_high=number,
-                delta=delta,
-                unit=first.unit,
-                adjacency=first.adjacency,
-                observer=first.observer,
-                status="void",
-                explanation=(
-                    f"{claim.explanation}; the sampler was {first.sampler.kind}"
-                ),
-            )
-            return Account(
-                delta=delta,
-                unit=first.unit,
-                rounds=len(releases),
-                sampler=first.sampler,
-                profiles={"claimed": entry},
-                reasons=dict.fromkeys(PROFILES[1:], str(error)),
-                noise_multiplier=min(event.noise_multiplier for event in releases),
+                f"Opacus's accountant counts {counted} steps and the ledger {steps}:"
+                " some steps were not watched"
             )
         return super().compute_account(delta)
 
@@ -603,12 +570,14 @@ def _parameter_names(module: Any, optimizer: DPOptimizer) -> list[str]:
     """Return the names of the optimiser's parameters; empty if one has no name."""
     if not hasattr(module, "named_parameters"):
         return []
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    names_of_params = [names.get(id(parameter)) for parameter in optimizer.params]
-    known = [
-        name.removeprefix("_module.") for name in names_of_params if name is not None
-    ]
-    return known if len(known) == len(names_of_params) else []
+    names = {
+        id(parameter): name.removeprefix("_module.")
+        for name, parameter in module.named_parameters()
+    }
+    params = optimizer.params
+    if not all(id(parameter) in names for parameter in params):
+        return []
+    return [names[id(parameter)] for parameter in params]
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
