@@ -157,18 +157,15 @@ def test_pfl_adaptive_clipping_is_one_release_of_the_joint_bound(run):
     assert reasons(lines) == [""] * ROUNDS
 
 
-def test_pfl_local_mechanism_is_noise_of_each_user(run, path):
-    """An approximated local mechanism adds the noise of all users once."""
+def test_pfl_local_mechanism_is_noise_of_each_user(run):
     local = GaussianMechanism(0.5, 4.0)
     lines = lines_of(run(make_backend(local, **IN_TURN), users=USERS))
     for line in lines:
         values = line.name, line.observer, line.noise_std, line.reason
         assert values == ("own-update", "server", 2.0, "")
-    path.unlink()
-    lines = lines_of(run(make_backend(local.approximate_as_central_mechanism())))
-    expected = [2.0 * math.sqrt(COHORT)] * ROUNDS
-    assert [line.noise_std for line in lines] == pytest.approx(expected)
-    assert reasons(lines) == [""] * ROUNDS
+    backend = make_backend(local.approximate_as_central_mechanism())
+    with pytest.raises(DpsumError, match="not a GaussianMechanism, central or local"):
+        run(backend)
 
 
 class FixedEncoder(BandedMatrixFactorizationMechanism):

@@ -22,8 +22,8 @@ becomes a line:
   them.
 
 Local mechanisms noise each user's vector separately, against the server; a line stands
-for the worst user of its round. Where a central mechanism approximates a local one, the
-line describes what ran: one sum with the noise of all users.
+for the worst user of its round. A central mechanism that approximates a local one is
+refused: watch the local one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from pfl.data.sampling import MinimizeReuseUserSampler, get_user_sampler
 from pfl.hyperparam import get_param_value
 from pfl.internal.ops.selector import get_default_framework_module as get_ops
 from pfl.metrics import Metrics
-from pfl.privacy.approximate_mechanism import GaussianApproximatedPrivacyMechanism
 from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import (
@@ -67,8 +66,6 @@ def _gaussian(mechanism: Any) -> GaussianMechanism | None:
     inner = mechanism
     if isinstance(mechanism, CentrallyAppliedPrivacyMechanism):
         inner = mechanism.underlying_mechanism
-    elif isinstance(mechanism, GaussianApproximatedPrivacyMechanism):
-        inner = mechanism._local_mechanism
     return inner if isinstance(inner, GaussianMechanism) else None
 
 
@@ -155,8 +152,8 @@ class BackendWatch(Watch):
         gaussian = _gaussian(mechanism)
         if gaussian is None:
             raise DpsumError(
-                f"{type(mechanism).__name__} is not a Gaussian mechanism: no"
-                " accountant covers its noise"
+                f"{type(mechanism).__name__} is not a GaussianMechanism, central or"
+                " local: no accountant covers its noise"
             )
         kind, known = _sampling(
             getattr(backend._training_dataset, "user_sampler", None)
@@ -177,7 +174,6 @@ class BackendWatch(Watch):
         self._mechanism = mechanism
         self._rounds = rounds
         self._local = isinstance(mechanism, GaussianMechanism)
-        self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
         self._in_turn = kind == "min-separation"
         is_known = self._local or cohorts == "known"
         self._kind = "min-separation" if is_known and kind != "unknown" else kind
@@ -188,8 +184,7 @@ class BackendWatch(Watch):
         self.replace(backend._training_dataset, "get_cohort", self._drawn)
         self.replace(backend._aggregator, "accumulate", self._added)
         self.replace(mechanism, "postprocess_server", self._released)
-        if not self._approximated:
-            self.replace(gaussian, "add_noise", self._noised)
+        self.replace(gaussian, "add_noise", self._noised)
 
     def _drawn(self, inner: Any, cohort_size: int) -> Iterable[Any]:
         self._now = _Round()
@@ -221,21 +216,12 @@ class BackendWatch(Watch):
     def _released(
         self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any
     ) -> Any:
-        before = (
-            [array.copy() for array in _numpy(stats.get_weights()[1])]
-            if self._approximated
-            else []
-        )
         stats, metrics = inner(
             stats=stats,
             central_context=central_context,
             aggregate_metrics=aggregate_metrics,
         )
         if central_context.population == Population.TRAIN:
-            if self._approximated:
-                self._now.bound = float(get_param_value(self.gaussian.clipping_bound))
-                self._now.draws = [differences(_numpy(stats.get_weights()[1]), before)]
-                self._now.noised = before
             self._write()
             self.round += 1
         return stats, metrics
@@ -257,8 +243,6 @@ class BackendWatch(Watch):
             drawn, self._past = _undone(encoder, self._past, now.draws[-1], self.round)
             draws = [drawn]
             values = None  # the draw is a sum of noise of several rounds
-        if self._approximated:
-            deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
         if self._local and len(draws) != len(now.users):
             reasons.append(
