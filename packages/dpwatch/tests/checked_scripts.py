@@ -105,5 +105,5 @@ def _run(path, folder, arguments):
         except Exception as error:
             print(repr(error))
             code = 1
-        session.finish([path])
+        session.finish()
     return code

@@ -86,6 +86,8 @@ def dp_accounting_support() -> list[tuple[str, str, str]]:
     import dp_accounting
     from dp_accounting import dp_event as events
 
+    from dpwatch.adapters.dp_event import ADJACENCIES
+
     gaussian = events.GaussianDpEvent(1.0)
     samplers = {
         "everyone, or known blocks; Gaussian": gaussian,
@@ -107,20 +109,14 @@ def dp_accounting_support() -> list[tuple[str, str, str]]:
         ),
         "everyone, Laplace": events.LaplaceDpEvent(1.0),
     }
-    relation = dp_accounting.NeighboringRelation
-    relations = {
-        "add-or-remove": relation.ADD_OR_REMOVE_ONE,
-        "replace-one": relation.REPLACE_ONE,
-        "zero-out": relation.REPLACE_SPECIAL,
-    }
     accountants = (dp_accounting.pld.PLDAccountant, dp_accounting.rdp.RdpAccountant)
     rows = []
     for sampler, event in samplers.items():
         pld, rdp = (
             ", ".join(
                 adjacency
-                for adjacency, neighbours in relations.items()
-                if accountant(neighboring_relation=neighbours).supports(event)
+                for relation, adjacency in ADJACENCIES.items()
+                if accountant(neighboring_relation=relation).supports(event)
             )
             for accountant in accountants
         )

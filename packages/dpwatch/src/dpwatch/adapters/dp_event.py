@@ -30,6 +30,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as events
 
 from dpsum.accounting import analyses
@@ -37,7 +38,12 @@ from dpsum.errors import DpsumError
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
-_ADJACENCIES = ("zero-out", "add-or-remove", "replace-one")
+ADJACENCIES = {
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "add-or-remove",
+    NeighboringRelation.REPLACE_ONE: "replace-one",
+    NeighboringRelation.REPLACE_SPECIAL: "zero-out",
+}
+"""Name of each of dp_accounting's adjacencies."""
 
 
 class _Round(NamedTuple):
@@ -77,10 +83,10 @@ def from_event(
             adjacency, or samples of several kinds or sizes, which one ledger cannot
             have.
     """
-    if unit not in ("record", "client") or adjacency not in _ADJACENCIES:
+    if unit not in ("record", "client") or adjacency not in ADJACENCIES.values():
         raise DpsumError(
             f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client,"
-            f" adjacency {list(_ADJACENCIES)}"
+            f" adjacency {list(ADJACENCIES.values())}"
         )
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
         raise DpsumError(
@@ -270,10 +276,10 @@ def to_event(
             sampler under this adjacency as its class defines it, or the ledger has no
             account.
     """
-    if not releases or adjacency not in _ADJACENCIES:
+    if not releases or adjacency not in ADJACENCIES.values():
         raise DpsumError(
             f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one"
-            f" of {list(_ADJACENCIES)}"
+            f" of {list(ADJACENCIES.values())}"
         )
     if len({event.unit for event in releases}) > 1:
         raise DpsumError(
@@ -300,23 +306,15 @@ def to_event(
             return events.GaussianDpEvent(multiplier)
         if is_poisson:
             rate = float(first.sampler["rate"])
-            return _composed(
-                _times(
+            rounds = [
+                events.SelfComposedDpEvent(
                     events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count
                 )
                 for z, count in reading.schedule
-            )
+            ]
+            return events.ComposedDpEvent(rounds)
     raise DpsumError(
         f"dp_accounting has no accountant of {first.mechanism} noise with the sampler"
         f" {kind} for {adjacency} that reads multipliers as noise over C: account for"
         " the ledger here"
     )
-
-
-def _times(event: events.DpEvent, count: int) -> events.DpEvent:
-    return events.SelfComposedDpEvent(event, count) if count > 1 else event
-
-
-def _composed(parts: Iterator[events.DpEvent]) -> events.DpEvent:
-    composed = list(parts)
-    return events.ComposedDpEvent(composed) if len(composed) > 1 else composed[0]

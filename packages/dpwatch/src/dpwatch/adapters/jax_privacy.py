@@ -47,16 +47,11 @@ from dpsum.accounting.claims import Claim
 from dpsum.errors import DpsumError
 from dpsum.parameters import check_range
 from dpwatch import accountants  # noqa: F401  # registers "fixed-draws"
+from dpwatch.adapters.dp_event import ADJACENCIES
 from dpwatch.adapters.watch import Watch
 
 _TOLERANCE = 1e-4
 """Relative error of a norm in single precision that is no fault."""
-
-_RELATIONS = {
-    dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE: "add-or-remove",
-    dp_accounting.NeighboringRelation.REPLACE_ONE: "replace-one",
-    dp_accounting.NeighboringRelation.REPLACE_SPECIAL: "zero-out",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +71,7 @@ class StatedClaim:
     @property
     def adjacency(self) -> str:
         """Adjacency of the accountant."""
-        return _RELATIONS[self.accountant.neighboring_relation]
+        return ADJACENCIES[self.accountant.neighboring_relation]
 
 
 def claim_of_event(event: Any, accountant: Callable[[], Any] | None) -> StatedClaim:
@@ -150,7 +145,8 @@ class JaxPrivacyWatch(Watch):
     Args:
         selection: the batch selection.
         clipped: function of `clipping.clipped_grad` or `clipped_fun`.
-        privatizer: `noise_addition.gaussian_privatizer`.
+        privatizer: `noise_addition.gaussian_privatizer`; None: the caller records its
+            releases (`record_release`).
         ledger: path of the ledger; the file must not exist.
         examples: number of examples.
         stddev: deviation of the noise that the privatizer was given.
@@ -174,7 +170,7 @@ class JaxPrivacyWatch(Watch):
         self,
         selection: batch_selection.BatchSelectionStrategy,
         clipped: Any,
-        privatizer: optax.GradientTransformation,
+        privatizer: optax.GradientTransformation | None,
         ledger: Path | str,
         *,
         examples: int,
@@ -201,12 +197,13 @@ class JaxPrivacyWatch(Watch):
             self.follows_number = "the batch has a fixed number of records"
         self._batch_argnum = batch_argnum
         self._clipped = clipped
-        self._update = privatizer.update
         self._drawn: np.ndarray | None = None
         self._total: list[Any] = []
         self._count = 0
         self._noise_states: set[bytes] = set()
-        self.privatizer = optax.GradientTransformation(privatizer.init, self._watched)
+        if privatizer is not None:
+            self._update = privatizer.update
+            self.privatizer = privatizer._replace(update=self._watched)
 
     def batches(self, rng: Any = None) -> Iterator[np.ndarray]:
         """Yield the selection's batches, int [n] each, and remember each."""

@@ -476,7 +476,7 @@ class Watch:
         claimed = account.profiles.get("claimed")
         if claimed is None:
             return account
-        changes = {"adjacency": self.claimed_adjacency}
+        changes: dict[str, Any] = {"adjacency": self.claimed_adjacency}
         if self.claimed_adjacency == "add-or-remove" and private:
             changes["status"] = "void"
             changes["explanation"] = (

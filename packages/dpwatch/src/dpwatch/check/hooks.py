@@ -25,7 +25,7 @@ import os
 import pkgutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -126,12 +126,8 @@ class Session:
             return self._deltas[-1], "Delta is the script's own."
         return 1e-5, "The script states no delta: this one is the check's default."
 
-    def finish(self, files: Iterable[Path] | None = None) -> None:
-        """Write the accounts, at the end of the process.
-
-        Args:
-            files: the script's own files; None: see `script_files`.
-        """
+    def finish(self) -> None:
+        """Write the accounts, at the end of the process."""
         if os.getpid() != self._process:
             return
         self._is_over = True
@@ -139,7 +135,7 @@ class Session:
             self.attempt("dpwatch", end)
         for library, name, watch in self.watches:
             self.attempt(library, self._finish_watch, library, name, watch)
-        for path in script_files(self._script) if files is None else files:
+        for path in script_files(self._script):
             self.say("source", path=str(path))
 
     def _finish_watch(self, library: str, name: str, watch: Any) -> None:

@@ -169,7 +169,7 @@ class _Loop:
         watch = JaxPrivacyWatch(
             self._draw.selection,
             self._sum.function,
-            _NoUpdate(),
+            None,
             self.session.ledger(_LIBRARY),
             examples=self._draw.examples,
             stddev=privatizer.stddev,
@@ -237,12 +237,6 @@ class _Loop:
 
 _loop_of = functools.cache(_Loop)
 """The one loop of a session."""
-
-
-class _NoUpdate:
-    """A privatizer of which a watch reads nothing: its releases are recorded."""
-
-    init = update = None
 
 
 def hook_selections(module: ModuleType, session: Session) -> None:
