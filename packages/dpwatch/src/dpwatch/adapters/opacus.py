@@ -83,7 +83,6 @@ _KNOWN = (
     DPPerLayerOptimizer,
     AdaClipDPOptimizer,
 )
-_NAMES = [kind.__name__ for kind in _KNOWN]
 _FALSE_ALARM = 1e-9
 _WINDOW = 32  # earlier draws of noise whose correlation is tested
 _KEPT = 512  # coordinates of a tensor that are compared with earlier noise
@@ -163,57 +162,7 @@ class TrainingWatch(Watch):
         open_ended = epochs is None
         epochs = _MANY_EPOCHS if epochs is None else epochs
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        for refused, why in (
-            (
-                type(optimizer) not in _KNOWN,
-                (
-                    f"{type(optimizer).__name__} is not an optimiser whose clipping and"
-                    " noise are known here: give the one that make_private returned,"
-                    f" in one process ({', '.join(_NAMES)})"
-                ),
-            ),
-            (
-                "_dpsum" in vars(optimizer),
-                "the optimiser is watched already: keep that watch, or stop() it",
-            ),
-            (
-                isinstance(engine, PrivacyEngineAdaptiveClipping),
-                f"adaptive ghost clipping has no account: {_ADAPTIVE}",
-            ),
-            (
-                len(engine.accountant) > 0,
-                (
-                    "steps were taken before the watch began: watch right after"
-                    " make_private"
-                ),
-            ),
-            (
-                not (z := getattr(optimizer, "noise_multiplier", 0.0)) > 0,
-                f"noise_multiplier is {z}: without noise nothing is private",
-            ),
-            (
-                ghost and not hasattr(module, "get_clipping_coef"),
-                (
-                    "ghost clipping is done by the module: give the one that"
-                    " make_private returned"
-                ),
-            ),
-            (
-                isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
-                f"epochs is {epochs!r}: it must be a whole number from 1 on",
-            ),
-            (
-                not ghost and _reduces_otherwise(criterion, optimizer),
-                (
-                    f"the criterion's reduction is {getattr(criterion, 'reduction', '')},"
-                    f" but loss_reduction is {optimizer.loss_reduction}: gradients of"
-                    " records are scaled by the batch's size; give make_private the"
-                    " criterion's"
-                ),
-            ),
-        ):
-            if refused:
-                raise DpsumError(why)
+        _check_training(engine, module, optimizer, epochs, criterion)
         check(loader)
         for threshold in _layer_thresholds(optimizer):
             check_range("the clipping threshold of a tensor", threshold)
@@ -539,9 +488,52 @@ def _clips_released_layers(module: Any, optimizer: DPOptimizer) -> bool:
     return of_this_batch and released <= set(map(id, normed))
 
 
-def _reduces_otherwise(criterion: Any, optimizer: DPOptimizer) -> bool:
+def _check_training(
+    engine: PrivacyEngine,
+    module: Any,
+    optimizer: DPOptimizer,
+    epochs: int,
+    criterion: Any,
+) -> None:
+    """Refuse a training that a watch cannot account for; see `TrainingWatch`."""
+    ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+    if type(optimizer) not in _KNOWN:
+        raise DpsumError(
+            f"{type(optimizer).__name__} is not an optimiser whose clipping and"
+            " noise are known here: give the one that make_private returned, in one"
+            f" process ({', '.join(kind.__name__ for kind in _KNOWN)})"
+        )
+    if "_dpsum" in vars(optimizer):
+        raise DpsumError(
+            "the optimiser is watched already: keep that watch, or stop() it"
+        )
+    if isinstance(engine, PrivacyEngineAdaptiveClipping):
+        raise DpsumError(f"adaptive ghost clipping has no account: {_ADAPTIVE}")
+    if len(engine.accountant) > 0:
+        raise DpsumError(
+            "steps were taken before the watch began: watch right after make_private"
+        )
+    z = optimizer.noise_multiplier
+    if not z > 0:
+        raise DpsumError(f"noise_multiplier is {z}: without noise nothing is private")
+    if ghost and not hasattr(module, "get_clipping_coef"):
+        raise DpsumError(
+            "ghost clipping is done by the module: give the one that make_private"
+            " returned"
+        )
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise DpsumError(f"epochs is {epochs!r}: it must be a whole number from 1 on")
     reduction = getattr(criterion, "reduction", None)
-    return reduction in ("mean", "sum") and reduction != optimizer.loss_reduction
+    if (
+        not ghost
+        and reduction in ("mean", "sum")
+        and reduction != optimizer.loss_reduction
+    ):
+        raise DpsumError(
+            f"the criterion's reduction is {reduction}, but loss_reduction is"
+            f" {optimizer.loss_reduction}: gradients of records are scaled by the"
+            " batch's size; give make_private the criterion's"
+        )
 
 
 def _layer_thresholds(optimizer: DPOptimizer) -> list[float]:
