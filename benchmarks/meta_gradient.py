@@ -109,6 +109,8 @@ class CohortSum:
         self._clients = update.clients(setup)
         if chunk is not None:
             self._clients._workers.chunk = chunk
+            if device == "cuda":
+                self._clients._workers._tasks = chunk
 
     def __call__(self, tasks: Any) -> None:
         self._holdings.tasks = tasks

@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import TaskBatch, gather, sample_tasks
-from dpfedbench.evaluation.fine_tuning import best_logits, fine_tune, is_plain
+from dpfedbench.evaluation.fine_tuning import best_logits, fine_tune
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.models.choose import Choice, choose
@@ -53,7 +53,6 @@ def task_scores(
     split: str,
     tasks: int,
     purpose: str,
-    adapted: Sequence[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> FewShotScores:
@@ -70,7 +69,6 @@ def task_scores(
         run: settings of ways, shots, query size, steps and rate.
         split, tasks: the split ("validation" or "test"), and the number of tasks.
         purpose: name of the random stream that draws the tasks.
-        adapted: names of the tensors that the adaptation changes. None: all.
         threads: CPU threads; results do not depend on it.
         progress: called after every finished task.
     """
@@ -104,7 +102,6 @@ def task_scores(
         gather_tasks,
         np.arange(tasks),
         purpose=purpose,
-        adapted=adapted,
         threads=threads,
         progress=progress,
     )
@@ -118,7 +115,6 @@ def adapted_scores(
     numbers: np.ndarray,
     *,
     purpose: str,
-    adapted: Sequence[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> FewShotScores:
@@ -134,23 +130,25 @@ def adapted_scores(
     ways = run.task.ways
     workers = Workers(
         choice,
-        lambda gradients: Adaptation(gradients, adapted=adapted),
+        lambda gradients: Adaptation(
+            gradients, adapted=run.adapted_tensors(gradients.net)
+        ),
         threads=threads,
     )
     counter = itertools.count(1)
 
-    def scored(block: range) -> list[tuple[float, float]]:
-        batch = gather_tasks(numbers[block.start : block.stop])
+    def scored(block: slice) -> list[tuple[float, float]]:
+        batch = gather_tasks(numbers[block])
         totals = np.zeros((*batch.query_y.shape, ways))
         rngs = [
-            stream(run.seed, f"test-minibatches/{purpose}", int(numbers[index]))
-            for index in block
+            stream(run.seed, f"test-minibatches/{purpose}", int(number))
+            for number in numbers[block]
         ]
         with workers.worker() as adaptation:
             for theta in members:
                 totals += softmax(_logits(run, adaptation, theta, batch, rngs), axis=2)
         if progress is not None:
-            for _ in block:
+            for _ in rngs:
                 progress.step(next(counter), 1)
         return [
             _score(total, labels, len(members))
@@ -158,15 +156,9 @@ def adapted_scores(
         ]
 
     with workers.running() as pool:
-        blocks = _blocks(len(numbers), choice.tasks, threads)
+        blocks = workers.split(len(numbers))
         scores = np.array(list(itertools.chain(*pool.map(scored, blocks))))
     return FewShotScores(accuracies=scores[:, 0], losses=scores[:, 1])
-
-
-def _blocks(tasks: int, most: int, threads: int) -> list[range]:
-    """Divide tasks into blocks of at most `most`, and into at least one per thread."""
-    size = max(1, min(most, -(-tasks // max(1, threads))))
-    return [range(start, min(start + size, tasks)) for start in range(0, tasks, size)]
 
 
 def _score(total: np.ndarray, labels: np.ndarray, members: int) -> tuple[float, float]:
@@ -195,7 +187,7 @@ def _logits(
     descent on whole support sets is computed for all tasks at once. `rngs` draw the
     minibatches of each task.
     """
-    if is_plain(run):
+    if run.evaluation.is_plain:
         return adaptation.logits(
             theta,
             batch.support_x,
@@ -228,7 +220,6 @@ class FewShotMeasures(NoMeasures):
     run: Run
     dataset: ImageDataset
     choice: Choice
-    net: Net
     threads: int
     columns: ClassVar[tuple[str, ...]] = ("validation_loss",)
 
@@ -242,7 +233,6 @@ class FewShotMeasures(NoMeasures):
             split="validation",
             tasks=self.run.validation.tasks,
             purpose="validation",
-            adapted=self.run.adapted_tensors(self.net),
             threads=self.threads,
         )
         return scores.of_validation()
@@ -303,7 +293,6 @@ def meta_test(
         split="test",
         tasks=tasks,
         purpose="meta-test",
-        adapted=run.adapted_tensors(net),
         threads=threads,
         progress=progress,
     )

@@ -22,13 +22,6 @@ from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
 from dpfedbench.run import Run
 
 
-def is_plain(run: Run) -> bool:
-    """Return whether the meta-test is gradient descent on the whole support set."""
-    test = run.evaluation
-    whole = test.optimizer == "sgd" and test.batch is None
-    return whole and test.schedule == "constant" and not test.best_step
-
-
 def minibatches(
     rng: np.random.Generator, *, examples: int, size: int | None, steps: int
 ) -> np.ndarray:

@@ -22,7 +22,6 @@ from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import adapted_scores
 from dpfedbench.models.choose import Choice
-from dpfedbench.models.net import Net
 from dpfedbench.run import Run
 
 Examples = tuple[np.ndarray, np.ndarray]
@@ -50,7 +49,6 @@ class TestedClients(Protocol):
 
 def client_accuracies(
     run: Run,
-    net: Net,
     clients: TestedClients,
     held: Records | Tasks,
     gradients: Choice,
@@ -63,7 +61,6 @@ def client_accuracies(
 
     Args:
         run: the run.
-        net: its model.
         clients: its clients.
         held: the clients' data.
         gradients: implementation of the model's gradients and evaluation.
@@ -96,7 +93,6 @@ def client_accuracies(
         lambda ids: held.gather_left_out(ids, per_class),
         np.array(numbers, int),
         purpose="personal-test",
-        adapted=run.adapted_tensors(net),
         threads=threads,
     )
     return dict(zip(numbers, (100 * scores.accuracies).tolist(), strict=True))

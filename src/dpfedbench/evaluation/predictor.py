@@ -15,7 +15,7 @@ from torch import nn
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import tested_members
-from dpfedbench.evaluation.fine_tuning import fine_tune, is_plain
+from dpfedbench.evaluation.fine_tuning import fine_tune
 from dpfedbench.evaluation.next_word import refined
 from dpfedbench.models.choose import choose
 from dpfedbench.models.members import load_members
@@ -105,7 +105,7 @@ class Predictor:
             if text is not None:
                 batch = text.refine_batch
                 return refined(gradients, theta, x, batch=batch, steps=steps, rate=rate)
-            if not is_plain(run):
+            if not run.evaluation.is_plain:
                 return np.asarray(
                     fine_tune(
                         gradients, theta, x, y, run, rng=rng, steps=steps, rate=rate

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 Worker = TypeVar("Worker")
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch and MKL to one thread within the calling thread."""
-    previous = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
-
-
 class _Caller(concurrent.futures.Executor):
     """Executor that runs tasks synchronously in the calling thread."""
 
@@ -87,12 +76,9 @@ class Workers(Generic[Worker]):
         A piece has as many tasks as a worker computes at once, or fewer if a thread
         would otherwise be idle.
         """
-        size = count
-        if self.device == "cpu":
-            size = min(self._tasks, -(-count // self.count))
+        size = max(1, min(self._tasks, -(-count // self.count)))
         return [
-            slice(start, min(start + size, count))
-            for start in range(0, count, max(1, size))
+            slice(start, min(start + size, count)) for start in range(0, count, size)
         ]
 
     @contextmanager
@@ -106,9 +92,13 @@ class Workers(Generic[Worker]):
 
     @contextmanager
     def running(self) -> Iterator[concurrent.futures.Executor]:
-        """Return the threads while torch is limited to one thread in the caller.
+        """Return the threads while torch and MKL have one thread in the caller.
 
         Otherwise torch would add its own threads.
         """
-        with one_thread():
+        previous = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
             yield self._pool
+        finally:
+            torch.set_num_threads(previous)

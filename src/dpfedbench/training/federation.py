@@ -105,11 +105,7 @@ class Federation:
                 run=run, known=dataset, choice=self.gradients, threads=threads
             )
         return FewShotMeasures(
-            run=run,
-            dataset=dataset,
-            choice=self.gradients,
-            net=self.net,
-            threads=threads,
+            run=run, dataset=dataset, choice=self.gradients, threads=threads
         )
 
 

@@ -320,7 +320,6 @@ class Rounds:
         """
         accuracies = client_accuracies(
             self.run,
-            self.net,
             self.clients,
             self.held,
             self.gradients,

@@ -135,7 +135,7 @@ def test_few_shot_measures_read_their_own_split_alone(
         images[classes] = rng.integers(256, size=images[classes].shape)
         noisy = dataclasses.replace(dataset, images=images)
         validation = few_shot.FewShotMeasures(
-            run=run, dataset=noisy, choice=choose(net), net=net, threads=1
+            run=run, dataset=noisy, choice=choose(net), threads=1
         )
         monkeypatch.setattr(few_shot, "load_dataset", lambda folder: noisy)
         few_shot.meta_test(run, **paths)
