@@ -40,8 +40,13 @@ from dpfedbench.parts.budget import BudgetSettings, SupportAndQuery
 from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.partitions.shared import Shared
 from dpfedbench.parts.server.server_step import Step
-from dpfedbench.training.client_updates.maml import QUERY, SUPPORT, Maml
-from dpfedbench.training.client_updates.maml_by_record import QUERY_SET, SUPPORT_SET
+from dpfedbench.training.client_updates.maml import (
+    QUERY,
+    QUERY_SET,
+    SUPPORT,
+    SUPPORT_SET,
+    Maml,
+)
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.clipping import CohortRule, PercentileOfReleases
 from dpsum.noise import Gaussian

@@ -57,46 +57,35 @@ def clipped_directions(
     return directions
 
 
-class IndependentGradients:
-    """Gradients of single examples by the network's own implementation.
+def clipped_product(
+    gradients: Gradients,
+    theta: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    directions: torch.Tensor,
+    clipped: Sequence[tuple[slice, float]],
+) -> torch.Tensor:
+    """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
 
     Hessian products treat each example as one task, so that compiled passes compute
     them.
 
     Args:
         gradients: gradients of a network that does not mix examples.
+        theta, x, y, directions, clipped: see `CoupledGradients.clipped_product`.
     """
-
-    def __init__(self, gradients: Gradients) -> None:
-        self._gradients = gradients
-        self.record_gradients = gradients.record_gradients
-        self.add_record_gradients = gradients.add_record_gradients
-
-    def clipped_product(
-        self,
-        theta: np.ndarray,
-        x: np.ndarray,
-        y: np.ndarray,
-        directions: torch.Tensor,
-        clipped: Sequence[tuple[slice, float]],
-    ) -> torch.Tensor:
-        """Return (d/dtheta sum_i clip(g_i))^T v for each direction v.
-
-        Arguments and result are those of `CoupledGradients.clipped_product`.
-        """
-        gradients = self._gradients
-        weights = torch.from_numpy(theta).to(gradients.device, gradients.dtype)
-        weights = weights.repeat(len(y), 1)
-        rows = torch.empty_like(weights)
-        point = gradients.task_gradients(
-            weights, x[:, None], y[:, None], rows, products=True
-        )
-        product = torch.empty_like(weights)
-        totals = []
-        for direction in directions.to(rows.device):
-            point.product(clipped_directions(rows, direction, clipped), product)
-            totals.append(product.sum(dim=0))
-        return torch.stack(totals).cpu()
+    weights = torch.from_numpy(theta).to(gradients.device, gradients.dtype)
+    weights = weights.repeat(len(y), 1)
+    rows = torch.empty_like(weights)
+    point = gradients.task_gradients(
+        weights, x[:, None], y[:, None], rows, products=True
+    )
+    product = torch.empty_like(weights)
+    totals = []
+    for direction in directions.to(rows.device):
+        point.product(clipped_directions(rows, direction, clipped), product)
+        totals.append(product.sum(dim=0))
+    return torch.stack(totals).cpu()
 
 
 class CoupledGradients:

@@ -11,16 +11,26 @@ order would carry raw support examples past the noise.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
 from dpfedbench.config.part import setting
 from dpfedbench.config.rules import Rule
 from dpfedbench.lazy import np, torch
-from dpfedbench.training.client_updates import maml_by_record
 from dpfedbench.training.client_updates.client_update import ClientUpdate
-from dpfedbench.training.client_updates.maml_by_record import QUERY, SUPPORT
-from dpfedbench.training.client_updates.within_task import within_task
+from dpfedbench.training.client_updates.coupled_records import (
+    CoupledGradients,
+    clipped_product,
+)
+from dpfedbench.training.client_updates.within_task import (
+    ClientsWithinTask,
+    Turn,
+    create_mechanisms,
+    mean_loss,
+    within_task,
+)
 from dpfedbench.training.clients import Clients, Setup
 from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
@@ -28,6 +38,12 @@ from dpsum.sampling import Sampler
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
     from dpfedbench.run import Run
+
+SUPPORT = "support-gradient-sum"
+QUERY = "client-query-gradient-sum"
+SUPPORT_SET = "support set"
+QUERY_SET = "query set"
+"""Disjoint parts of a client's examples, which these sums read."""
 
 
 class QueryGradient(ClientUpdate):
@@ -150,7 +166,7 @@ class QueryGradient(ClientUpdate):
     def clients(self, setup: Setup) -> Clients:
         run = setup.run
         if run.computes_within_records:
-            return maml_by_record.create_clients(self, setup)
+            return _clients_by_record(self, setup)
         return WholeTasks(self, setup)
 
 
@@ -238,3 +254,95 @@ class WholeTasks(Clients):
         out: Any, futures: list[concurrent.futures.Future]
     ) -> tuple[Any, np.ndarray]:
         return out, np.concatenate([future.result() for future in futures])
+
+
+def _clients_by_record(update: QueryGradient, setup: Setup) -> ClientsWithinTask:
+    """Return clients with (private) support steps, and then the query gradient.
+
+    Each example's gradient is computed separately. The client or the server sums the
+    query examples' gradients. Runs that repeat released code (`Breach`) may have
+    gradients that depend on the other examples, and the second order
+    (`coupled_records`).
+    """
+    run = setup.run
+    trains = setup.weights is not None  # an audit draws its gradients
+    coupled = trains and not run.model.record_level and setup.net.mixes_records
+    adapted = update.adapted(setup.net)
+    return ClientsWithinTask(
+        setup,
+        create_mechanisms(setup, update.samplers(run, 0)),
+        functools.partial(
+            _write_query_gradient,
+            update,
+            moved=slice(None) if adapted is None else setup.net.mask(*adapted),
+            by_server=update.by_server(run),
+            second_order=trains and update.order == 2,
+        ),
+        contributions_per_client=(
+            run.task.ways * run.clients.query_per_class if update.by_server(run) else 1
+        ),
+        make=CoupledGradients if coupled else None,
+    )
+
+
+def _write_query_gradient(
+    update: QueryGradient,
+    turn: Turn,
+    worker: Any,
+    out: torch.Tensor,
+    *,
+    moved: np.ndarray | slice,
+    by_server: bool,
+    second_order: bool,
+) -> float:
+    """Write a client's query gradient to `out`, and return the mean query loss."""
+    rate = np.float32(update.inner_rate)
+    adapted = turn.theta.copy()
+    path = list[np.ndarray]()
+    for step in range(update.inner_steps):
+        path.append(adapted.copy())
+        mean, _ = turn.mean(SUPPORT, adapted, turn.support, worker, step)
+        adapted[moved] -= rate * mean[moved]
+    if by_server:
+        losses = worker.record_gradients(adapted, *turn.query, out)
+    else:
+        mean, losses = turn.mean(QUERY, adapted, turn.query, worker)
+        out[0] = torch.from_numpy(mean)
+    if second_order:
+        out.copy_(_carry_back(out, path, turn, worker, update.inner_rate, moved))
+    return mean_loss(losses)
+
+
+def _carry_back(
+    rows: torch.Tensor,
+    path: Sequence[np.ndarray],
+    turn: Turn,
+    worker: Any,
+    rate: float,
+    moved: np.ndarray | slice,
+) -> torch.Tensor:
+    """Return rows [m, d] carried back through the support steps.
+
+    Args:
+        rows: query gradients at the adapted weights.
+        path: weights before each step.
+        turn: the client.
+        worker: gradients of its examples.
+        rate: rate of the steps.
+        moved: coordinates that the steps move.
+    """
+    mechanism = turn.mechanisms[SUPPORT]
+    threshold = mechanism.states[0]["threshold"]
+    clipped = [(slice(0, rows.shape[1]), threshold)]
+    if mechanism.groups is not None:
+        thresholds = mechanism.groups.thresholds(threshold)
+        clipped = list(zip(mechanism.groups.slices, thresholds, strict=True))
+    share = rate / float(mechanism.sampler["cohort"])
+    product: Callable[..., torch.Tensor] = functools.partial(clipped_product, worker)
+    if isinstance(worker, CoupledGradients):
+        product = worker.clipped_product
+    for theta in reversed(path):
+        directions = torch.zeros_like(rows)
+        directions[:, moved] = rows[:, moved]
+        rows = rows - share * product(theta, *turn.support, directions, clipped)
+    return rows
