@@ -31,7 +31,7 @@ from dpfedbench.training.distributed import Processes, Stream, in_all_processes
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.history import Row
 from dpfedbench.training.mechanisms import Mechanisms
-from dpfedbench.training.server_sums import Released, ServerSums
+from dpfedbench.training.server_sums import ServerSums
 from dpsum.composition import Composition
 from dpsum.mechanism import Observer, ReleaseLog
 from dpsum.randomness import stream
@@ -150,18 +150,17 @@ class Rounds:
         """
         cohort = self.plan.sample_cohort(index)
         totals, losses = self._add_contributions(index, cohort)
-        released = self.sums.release(totals)
-        if released.further:
-            self._receive_broadcast(self.sums.further_means(released))
+        releases = self.sums.release(totals)
+        if self.run.further_sums:
+            self._receive_broadcast(self.sums.further_means(releases))
+        released = releases[self.run.server_sum.name]
         row = self.clients.row()
         if row is None:
             clients = self.plan.denominator if self.run.private else len(cohort)
-            row = history.server_row(
-                self.run, totals[0], released.model_sum, clients, losses
-            )
+            row = history.server_row(self.run, totals[0], released, clients, losses)
         elif self.run.private:
             proof_assumptions.check_row(row, self.run.client_update.kind)
-        self._make_step(released, index)
+        self._make_step(releases, totals[0].deviation, index)
         count = getattr(totals[0].sum, "count", 0)
         self._refuse_not_finite(row, index=index, count=count)
         return row, self._work(cohort)
@@ -210,23 +209,28 @@ class Rounds:
     def _receive_broadcast(self, means: Sequence[np.ndarray]) -> None:
         self.clients.receive_broadcast(means)
 
-    def _make_step(self, released: Released, index: int) -> None:
-        """Move the shared coordinates of the model by the releases of a round."""
-        model_sum = self.sums.model_sum
-        sums = {model_sum.spec.name: released.model_sum}
-        for name, further in released.further.items():
-            sums[name] = torch.from_numpy(further)
+    def _make_step(
+        self, releases: Mapping[str, torch.Tensor], deviation: Any, index: int
+    ) -> None:
+        """Move the shared coordinates of the model by the releases of a round.
+
+        Args:
+            releases: releases of the server's sums, by name.
+            deviation: standard deviation of the noise in the server's own sum.
+            index: the round.
+        """
+        server_sum = self.sums.model_sum
         self.step.set_noise_deviation(
-            self._step_state, released.deviation / model_sum.denominator
+            self._step_state, deviation / server_sum.denominator
         )
-        releases = RoundReleases(
-            mean=self.step.mean(released.model_sum, model_sum.denominator),
-            sums=sums,
+        round_releases = RoundReleases(
+            mean=self.step.mean(releases[server_sum.spec.name], server_sum.denominator),
+            sums=releases,
             index=index,
             rounds=self.planned,
         )
         weights = self.shared.select(self.theta)
-        self.step.step(weights, releases, self._step_state)
+        self.step.step(weights, round_releases, self._step_state)
         self.shared.put(self.theta, weights)
 
     def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:

@@ -19,21 +19,6 @@ from dpsum.mechanism import Mechanism
 from dpsum.participation import Participation
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Released:
-    """What the server's sums release in a round, not divided.
-
-    Attributes:
-        model_sum: release of the sum that moves the model, float64 [d].
-        further: releases of the further sums, float64, in the shapes of their sums.
-        deviation: standard deviation of the noise in `model_sum`, of each coordinate.
-    """
-
-    model_sum: torch.Tensor
-    further: Mapping[str, np.ndarray]
-    deviation: Any
-
-
 class ServerSums:
     """The sum that moves the model, and further sums of the same cohorts.
 
@@ -129,17 +114,24 @@ class ServerSums:
             ]
             yield (coordinates if self._further else coordinates[0]), losses
 
-    def release(self, totals: Sequence[Any]) -> Released:
-        """Release the sums of a round, in the order of `begin_round`."""
-        model_sum = torch.from_numpy(self.model_sum.release(totals[0]))
-        further = {}
-        for mechanism, total in zip(self._further, totals[1:], strict=True):
-            released = mechanism.release(total)
-            further[mechanism.spec.name] = _shaped(mechanism.spec.shape, released)
-        deviation = totals[0].deviation
-        return Released(model_sum=model_sum, further=further, deviation=deviation)
+    def release(self, totals: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Release the sums of a round, in the order of `begin_round`.
 
-    def further_means(self, released: Released) -> list[np.ndarray]:
+        Returns:
+            The releases by the names of their sums, float64, in the shapes of their
+            sums and not divided.
+        """
+        releases = {}
+        for mechanism, total in zip(self._mechanisms, totals, strict=True):
+            released = mechanism.release(total)
+            shape = mechanism.spec.shape
+            if shape is not None:
+                # In an audit only the first coordinates have a place in the shape.
+                released = released[: math.prod(shape)].reshape(shape)
+            releases[mechanism.spec.name] = torch.from_numpy(released)
+        return releases
+
+    def further_means(self, releases: Mapping[str, torch.Tensor]) -> list[np.ndarray]:
         """Return the further releases over the number of all clients.
 
         They are float64 [d], or have the shapes of their sums.
@@ -147,7 +139,7 @@ class ServerSums:
         means = []
         for mechanism in self._further:
             spec = mechanism.spec
-            mean = released.further[spec.name] / mechanism.denominator
+            mean = releases[spec.name].numpy() / mechanism.denominator
             means.append(self._shared.expanded(mean) if spec.shape is None else mean)
         return means
 
@@ -164,13 +156,3 @@ class ServerSums:
         if shape is not None and self._in_shapes:
             return message
         return self._shared.select(message)
-
-
-def _shaped(shape: tuple[int, ...] | None, released: np.ndarray) -> np.ndarray:
-    """Return a release in the shape of its sum.
-
-    In an audit only the first coordinates have a place there.
-    """
-    if shape is None:
-        return released
-    return released[: math.prod(shape)].reshape(shape)
