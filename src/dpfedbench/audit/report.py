@@ -27,7 +27,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
 from dpfedbench.models.kernels import versions_of
 from dpfedbench.papers import read_run_file
-from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.parts.clipping.reference import MedianOfRun
 from dpfedbench.run import Run
 from dpfedbench.training.accounts import ledger_of
 from dploss.gaussian import joint_multiplier
@@ -406,7 +406,7 @@ def _audit_served(
         experiment, family, delta=delta, confidence=confidence, seed=seed
     )
     # A value from another run does not leak from round to round.
-    if not rule.private and not isinstance(rule, ReferenceRule):
+    if not rule.private and not isinstance(rule, MedianOfRun):
         leak = leak_of(
             run,
             rule,

@@ -23,7 +23,7 @@ from dpfedbench.experiments.work import Rate, kind_of, rate_record
 from dpfedbench.files import write_text
 from dpfedbench.models.choose import device_of
 from dpfedbench.models.kernels import processor
-from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.parts.clipping.reference import MedianOfRun
 from dpfedbench.results import formats
 from dpfedbench.results.summary import each_row
 from dpfedbench.run import Run
@@ -97,7 +97,7 @@ class Clock:
         weights that another run would train are random: neither changes the time.
         """
         referenced = any(
-            isinstance(sum_.clipping, ReferenceRule) for sum_ in run.all_sums
+            isinstance(sum_.clipping, MedianOfRun) for sum_ in run.all_sums
         )
         self._lines.clear()
         clients_dir = self.results / "clients" / run.clients_folder

@@ -17,7 +17,7 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.references import reference
-from dpfedbench.parts.clipping.reference import ReferenceRule
+from dpfedbench.parts.clipping.reference import MedianOfRun
 from dpfedbench.run import Run
 
 
@@ -118,10 +118,9 @@ def has_owners(held: Any) -> bool:
 def read_first_threshold(run: Run, references: Mapping[str, Path]) -> float | None:
     """Return the first threshold that a rule reads from another run, or None."""
     for rule in (spec.clipping for spec in run.all_sums):
-        if isinstance(rule, ReferenceRule):
-            name = rule.reference_file
-            path = reference(references, name, run.references[name].folder)
-            return float(rule.first_threshold(path, run))
+        if isinstance(rule, MedianOfRun):
+            earlier = run.references[rule.file].folder
+            return rule.first_threshold(reference(references, rule.file, earlier), run)
     return None
 
 

@@ -19,29 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReferenceRule(CohortRule):
-    """Base of the rules that read a file of another run on the same clients.
-
-    Attributes:
-        reference: the method of that run.
-        reference_file: the file of that run that gives the first threshold.
-    """
-
-    finds_threshold: ClassVar[bool] = True
-    reference: ClassVar[str]
-    reference_file: ClassVar[str]
-
-    def references(self, run: Run) -> dict[str, Run]:
-        """Return the other run, by the name of its file."""
-        return {self.reference_file: run.of_method(self.reference)}
-
-    def first_threshold(self, path: Path, run: Run) -> float:
-        """Return the first threshold, from the file of the other run."""
-        raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class MedianOfRun(ReferenceRule):
+class MedianOfRun(CohortRule):
     """Constant threshold C: the median norm of a run without privacy (DP-FedMeta,
     Section 6.1; DP-MAML, Section 5.2.1).
 
@@ -58,8 +36,8 @@ class MedianOfRun(ReferenceRule):
     notice: ClassVar[str] = (
         "the clipping threshold is the median norm of a run without privacy: not private"
     )
-    reference: ClassVar[str] = "maml"
-    reference_file: ClassVar[str] = "history.csv"
+    finds_threshold: ClassVar[bool] = True
+    file: ClassVar[str] = "history.csv"
     threshold: float | None = parameter(
         None,
         ge=SMALLEST_THRESHOLD,
@@ -79,6 +57,10 @@ class MedianOfRun(ReferenceRule):
             " computes it from a run without privacy: set it to null",
         ),
     )
+
+    def references(self, run: Run) -> dict[str, Run]:
+        """Return the run without privacy, by the name of its file."""
+        return {self.file: run.of_method("maml")}
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """Return the median over rounds of the cohorts' median gradient norms.
