@@ -25,19 +25,8 @@ refute (`audit.report`).
 """
 
 
-_DEFAULTS = {
-    **dict.fromkeys(("status", "method", "reason", "epsilon_ideal")),
-    "epsilon_proven": math.inf,
-    "another_mechanism": False,
-}
-"""Values that audit.json need not have; a bound without `chance` errs as often as its
-confidence says.
-"""
-
-
 def read_audits(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the audits of a run by unit and observer, each with all values that an
-    audit may have.
+    """Return the audits of a run by unit and observer.
 
     Raises:
         BenchError: the file is missing or damaged.
@@ -46,11 +35,8 @@ def read_audits(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
     try:
         if audit["epsilon"] is None:
             return {}
-        audits = [
-            {**_DEFAULTS, "chance": 1 - entry["confidence"], **entry}
-            for entry in (*audit.get("also", ()), audit)
-        ]
-        return {(entry["unit"], entry["observer"]): entry for entry in audits}
+        entries = (*audit.get("also", ()), audit)
+        return {(entry["unit"], entry["observer"]): entry for entry in entries}
     except (KeyError, TypeError, AttributeError) as error:
         raise BenchError(
             f"{path} is not an audit ({error}): delete it and run the workflow again"
