@@ -15,6 +15,7 @@ records are.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -237,27 +238,25 @@ class CellGradients(Gradients):
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
         self._sink = _Sink()
-        self._own: CellNet | None = None
 
     def _together(self) -> int:
         return max(1, min(_TOGETHER, _NUMBERS // self.net.weights))
 
-    @property
+    @functools.cached_property
     def _module(self) -> CellNet:
         """The module of this object, whose layers write to the sink."""
-        if self._own is None:
-            module = self.net.build()
-            assert isinstance(module, CellNet)
-            self._own = module.to(self.dtype)
-            start = 0
-            for layer in self._own.modules():
-                count = sum(value.numel() for value in layer.parameters(recurse=False))
-                self._sink.places[layer] = slice(start, start + count)
-                start += count
-                forward = _forward(layer, self._own, self._sink)
-                if forward is not None:
-                    layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
-        return self._own
+        module = self.net.build()
+        assert isinstance(module, CellNet)
+        module = module.to(self.dtype)
+        start = 0
+        for layer in module.modules():
+            count = sum(value.numel() for value in layer.parameters(recurse=False))
+            self._sink.places[layer] = slice(start, start + count)
+            start += count
+            forward = _forward(layer, module, self._sink)
+            if forward is not None:
+                layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
+        return module
 
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
@@ -333,7 +332,11 @@ def _forward(
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
     if isinstance(layer, Norm) and layer.scale is not None:
         return lambda self, x: _Scaled.apply(
-            _normed(self, x), self.scale, self.shift, self, sink
+            functional.group_norm(x, self.groups, eps=NORMALISATION_EPSILON),
+            self.scale,
+            self.shift,
+            self,
+            sink,
         )
     if not isinstance(layer, nn.Conv2d):
         return None
@@ -345,7 +348,3 @@ def _forward(
     return lambda self, x: _Pointwise.apply(
         x[:, :, ::down, ::right], self.weight, self, sink
     )
-
-
-def _normed(layer: Norm, x: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(x, layer.groups, eps=NORMALISATION_EPSILON)

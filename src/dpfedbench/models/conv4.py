@@ -106,7 +106,6 @@ class Conv4(nn.Module):
             )
             channels = filters
         self.head = _Head((height // 16) * (width // 16) * filters, ways)
-        self.shapes = [tuple(value.shape) for value in self.parameters()]
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Return the initial weights, float32 [d].

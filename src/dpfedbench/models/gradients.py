@@ -260,9 +260,7 @@ class Gradients:
                 f"gradients need a sum of {self.width(block)} coordinates, not"
                 f" {total.dimension}"
             )
-        if block or getattr(total, "as_rows", False):
-            return self._add_pieces(theta, x, y, total, block)
-        return self._add_record_gradients(theta, x, y, total)
+        return self._add_record_gradients(theta, x, y, total, block)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         """Return losses and right answers of records [n, ...] at weights [d].
@@ -300,11 +298,6 @@ class Gradients:
         return total
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self._add_pieces(theta, x, y, total, "")
-
-    def _add_pieces(
         self, theta: Array, x: Array, y: Array, total: Total, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         losses = [np.empty(0)]

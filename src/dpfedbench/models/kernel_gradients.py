@@ -55,11 +55,12 @@ class KernelGradients(Gradients):
         return super()._record_gradients(theta, x, y, out, block)
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total
+        self, theta: Array, x: Array, y: Array, total: Total, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         weights, records, labels = _arrays(theta, x, y)
-        if not self.passes.adds_records(records):
-            return super()._add_record_gradients(theta, x, y, total)
+        as_rows = block or getattr(total, "as_rows", False)
+        if as_rows or not self.passes.adds_records(records):
+            return super()._add_record_gradients(theta, x, y, total, block)
         losses = np.empty(len(records))
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:

@@ -442,14 +442,6 @@ class Net:
         labels = tensor_of(y, theta.device)
         return self.apply("losses", theta, self.inputs(x, theta), labels)
 
-    def correct(
-        self, theta: torch.Tensor, x: Array, y: Array
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each record's right answers [n] and number of answers [n]."""
-        labels = tensor_of(y, theta.device)
-        _, right, of = self.apply("measures", theta, self.inputs(x, theta), labels)
-        return right, of
-
     # Checks of modules
 
     def example(

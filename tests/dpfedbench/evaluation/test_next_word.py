@@ -57,7 +57,8 @@ def test_text_scores_are_of_the_records_after_those_of_the_steps(known, net, the
             tuned = tuned - RATE * torch.autograd.grad(loss, tuned)[0]
         for scores, weights in ((before, initial), (after, tuned.detach())):
             loss = float(net.losses(weights, tested, tested).mean())
-            right, words = net.correct(weights, tested, tested)
+            records = net.inputs(tested, weights)
+            _, right, words = net.apply("measures", weights, records, records)
             accuracy = float(right.sum() / words.sum())
             assert scores.losses[index] == pytest.approx(loss, rel=1e-5)
             assert scores.accuracies[index] == pytest.approx(accuracy)
