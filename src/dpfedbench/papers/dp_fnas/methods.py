@@ -43,6 +43,14 @@ SEARCH = SearchSteps(
 """Steps of a search: Algorithm 1, at the rates of the released code."""
 
 
+PRIVATE: dict[str, Any] = {
+    "clipping": {"kind": "constant"},
+    "noise": {"kind": "fixed"},
+    "budget": {"profile": "proven"},
+}
+"""Defaults of the methods that claim privacy."""
+
+
 class Parties(PartyMethod):
     """Federation of the paper (Section 4.1): one party, CIFAR-10."""
 
@@ -106,11 +114,7 @@ class DpFnas(Fnas):
         "clipping": Constant(threshold=1.0),
         "architecture_clipping": Constant(threshold=0.1),
     }
-    defaults = Fnas.defaults | {
-        "clipping": {"kind": "constant"},
-        "noise": {"kind": "fixed"},
-        "budget": {"profile": "proven"},
-    }
+    defaults = Fnas.defaults | PRIVATE
 
     # R_G and R_H are the values in the repository's command, and in the text.
     released = {
@@ -236,11 +240,7 @@ class DpCells(Cells):
     name = "dp-cells"
     title = "Known cells, DP-SGD"
     neutral = {"clipping": Constant(threshold=1.0)}
-    defaults = Cells.defaults | {
-        "clipping": {"kind": "constant"},
-        "noise": {"kind": "fixed"},
-        "budget": {"profile": "proven"},
-    }
+    defaults = Cells.defaults | PRIVATE
 
     # The paper trains without privacy. Under privacy there is no augmentation, since
     # each record's gradient is its own, and normalisation is within the record. The
