@@ -188,7 +188,7 @@ def _import_all() -> None:
         ):  # a job that needs the module reports its import error
             importlib.import_module(module)
     with contextlib.suppress(Exception):
-        importlib.import_module("dpfedbench.models.kernels").package()
+        importlib.import_module("dpfedbench.models.kernels").load_compiled()
     gc.collect()
     gc.freeze()
 

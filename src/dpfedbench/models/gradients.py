@@ -17,7 +17,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,23 +57,6 @@ class Measured(NamedTuple):
     def accuracy(self) -> float:
         """Share of right answers, 0 to 1."""
         return float(self.right.sum() / self.of.sum())
-
-
-class Total(Protocol):
-    """Sum over weights that gradients are added to, e.g. a private sum of `dpsum`."""
-
-    @property
-    def dimension(self) -> int: ...
-
-    def add(self, contributions: torch.Tensor) -> np.ndarray:
-        """Add rows [n, d] and return their norms [n]."""
-        ...
-
-    def add_by(
-        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int
-    ) -> np.ndarray:
-        """Let a compiled loop add `count` rows, and return their norms."""
-        ...
 
 
 class Inputs(NamedTuple):
@@ -242,13 +225,14 @@ class Gradients:
         return self._summed_record_gradients(theta, x, y, room)
 
     def add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
+        self, theta: Array, x: Array, y: Array, total: Any, *, block: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add each record's gradient to a sum over weights, which may clip it.
 
         Args:
             theta, x, y, block: as for `record_gradients`.
-            total: sum with as many coordinates as there are weights.
+            total: a `dpsum.mechanism.Accumulator`, or a class like it, with as many
+                coordinates as there are weights.
 
         Returns:
             The records' losses, and the norms of their gradients as the sum returns
@@ -298,7 +282,7 @@ class Gradients:
         return total
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total, block: str
+        self, theta: Array, x: Array, y: Array, total: Any, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         losses = [np.empty(0)]
         norms = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Gradients, Inputs, Measured, Total
+from dpfedbench.models.gradients import Gradients, Inputs, Measured
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.points import Point
 
@@ -55,7 +55,7 @@ class KernelGradients(Gradients):
         return super()._record_gradients(theta, x, y, out, block)
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Total, block: str
+        self, theta: Array, x: Array, y: Array, total: Any, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         weights, records, labels = _arrays(theta, x, y)
         as_rows = block or getattr(total, "as_rows", False)

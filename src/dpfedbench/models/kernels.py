@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,18 +116,15 @@ def versions_of(*packages: str) -> dict[str, str]:
     return versions | {"python": platform.python_version()}
 
 
-def package() -> ModuleType | None:
-    """Return the package dpkernels with all its compiled loops read from their cache.
+def load_compiled() -> None:
+    """Read all compiled loops of dpkernels from their cache, if it is installed.
 
-    It compiles nothing. None: the package is not installed.
+    It compiles nothing.
     """
-    if not is_installed():
-        return None
-    import dpkernels
-    from dpkernels.compiled import load_all
+    if is_installed():
+        from dpkernels.compiled import load_all
 
-    load_all()
-    return dpkernels
+        load_all()
 
 
 @functools.cache

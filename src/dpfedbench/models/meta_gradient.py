@@ -157,16 +157,15 @@ class MetaGradient:
         points = len(self._points)
         learnt = bool(self._rates.learnt)
         if weights is None and not learnt:
-            arguments = (
+            losses = gradients.through_steps(
                 start,
                 support,
                 support_y,
                 query,
                 query_y,
                 rates.expand(steps, -1),
-            )
-            losses = gradients.through_steps(
-                *arguments, second=self.order == 2, out=out
+                second=self.order == 2,
+                out=out,
             )
             if losses is not None:
                 return losses

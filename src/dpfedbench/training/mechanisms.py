@@ -103,7 +103,7 @@ TORCH = Arithmetic(
 
 
 class Adding:
-    """A `models.gradients.Total` that adds torch tensors to a sum of `dpsum`."""
+    """Sum of `dpsum` to which gradients may add torch tensors."""
 
     def __init__(self, total: Any) -> None:
         self.total = total
@@ -147,16 +147,14 @@ class Mechanisms:
         spec: SumSpec,
         *,
         participation: DrawnBy,
-        dimension: int,
-        holders: int = 0,
-        plain_sum: Callable[[int], Any] | None = None,
+        **options: Any,
     ) -> Mechanism:
         """Calibrate a sum, and return its mechanism.
 
         Args:
             spec: specification of the sum, with its groups and first threshold.
-            participation, dimension, holders: see `dpsum.Mechanism`.
-            plain_sum: creates the sum object, given d, where the sum is not private.
+            participation: see `dpsum.Mechanism`.
+            options: further arguments of `create_calibrated`.
 
         Raises:
             BenchError: no noise meets the budget, or the sum does not compose with
@@ -164,11 +162,7 @@ class Mechanisms:
         """
         (calibrated,) = self.composition.calibrate([spec], participation)
         return self.create_calibrated(
-            calibrated,
-            participation=participation,
-            dimension=dimension,
-            holders=holders,
-            plain_sum=plain_sum,
+            calibrated, participation=participation, **options
         )
 
     def create_calibrated(
@@ -180,7 +174,13 @@ class Mechanisms:
         holders: int = 0,
         plain_sum: Callable[[int], Any] | None = None,
     ) -> Mechanism:
-        """Return the mechanism of a calibrated sum; the arguments are as in `create`."""
+        """Return the mechanism of a calibrated sum.
+
+        Args:
+            spec: specification of the sum, as `Composition.calibrate` returns it.
+            participation, dimension, holders: see `dpsum.Mechanism`.
+            plain_sum: creates the sum object, given d, where the sum is not private.
+        """
         arithmetic = TORCH
         if plain_sum is not None:
             arithmetic = dataclasses.replace(TORCH, plain_sum=plain_sum)

@@ -34,12 +34,6 @@ _ADD = (
 """Advice where a message has no sum."""
 
 
-def _shapes_of(setup: Setup) -> list[tuple[int, ...]]:
-    """Return the shape of each message of a client, that of the server's sum first."""
-    specs = (setup.run.server_sum, *setup.run.further_sums)
-    return [spec.shape or (setup.net.dimension,) for spec in specs]
-
-
 class CohortClients(Clients):
     """Clients of an update that defines `contributions`.
 
@@ -54,7 +48,8 @@ class CohortClients(Clients):
         self._processes = setup.processes
         self._dimension = setup.net.dimension
         self._names = (update.sends, *update.sends_too)
-        self._shapes = _shapes_of(setup)
+        specs = (setup.run.server_sum, *setup.run.further_sums)
+        self._shapes = [spec.shape or (self._dimension,) for spec in specs]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self.divides = self.keeps_state or len(self._names) > 1
         self.has_personal_models = update.has_personal_model

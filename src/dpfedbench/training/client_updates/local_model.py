@@ -67,7 +67,7 @@ class LocalModel:
         thresholds: Mapping[str, float],
         public_state: Mapping[str, Any],
         seed: int,
-        shaped_sums: Collection[str] = (),
+        shaped_sums: Collection[str],
     ) -> None:
         self._theta = theta
         self._net = net
