@@ -70,7 +70,9 @@ def results(tmp_path):
     training["notices"] = ["first", "second"]
     files = {"privacy": account, "training": training}
     audit = {"epsilon": 2.5, "confidence": 0.95}
-    audit |= {"unit": "client", "observer": "everyone"}
+    audit |= {"unit": "client", "observer": "everyone", "epsilon_proven": 4.75}
+    audit |= dict.fromkeys(("status", "method", "reason", "epsilon_ideal", "chance"))
+    audit |= {"another_mechanism": False}
     write_run(results, PRIVATE[0], **files, audit=audit)
     write_run(results, PRIVATE[1], config={**SETTINGS, "within_task": None}, **files)
     write_run(
