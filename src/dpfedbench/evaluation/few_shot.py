@@ -44,66 +44,38 @@ class FewShotScores:
         }
 
 
-def task_scores(
-    choice: Choice,
-    members: Sequence[np.ndarray],
-    dataset: ImageDataset,
-    run: Run,
-    *,
-    split: str,
-    tasks: int,
-    purpose: str,
-    threads: int = 1,
-    progress: Progress | None = None,
-) -> FewShotScores:
-    """Return accuracy and loss on each of `tasks` new tasks of a split.
+def draw_tasks(
+    dataset: ImageDataset, run: Run, *, split: str, tasks: int, purpose: str
+) -> Callable[[np.ndarray], TaskBatch]:
+    """Draw new tasks of a split; return a function from their numbers to their data.
 
     The same seed and purpose give the same tasks, so methods are compared on equal
-    tasks. With several members (an ensemble), each is adapted separately and their
-    class probabilities are averaged.
+    tasks.
 
     Args:
-        choice: implementation of the model's gradients.
-        members: flat weights [d] of each member.
         dataset: the data set of the tasks.
-        run: settings of ways, shots, query size, steps and rate.
+        run: settings of ways, shots and query size.
         split, tasks: the split ("validation" or "test"), and the number of tasks.
         purpose: name of the random stream that draws the tasks.
-        threads: CPU threads; results do not depend on it.
-        progress: called after every finished task.
     """
-    ways = run.task.ways
     shots = run.task.shots
-    evaluation = run.evaluation
+    query_per_class = run.evaluation.query_per_class
     sampled = sample_tasks(
         dataset,
         split,
         count=tasks,
-        ways=ways,
+        ways=run.task.ways,
         shots=shots,
-        query_per_class=evaluation.query_per_class,
+        query_per_class=query_per_class,
         seed=run.seed,
         purpose=purpose,
     )
-
-    def gather_tasks(numbers: np.ndarray) -> TaskBatch:
-        return gather(
-            dataset,
-            sampled,
-            numbers,
-            support_per_class=shots,
-            query_per_class=evaluation.query_per_class,
-        )
-
-    return adapted_scores(
-        choice,
-        members,
-        run,
-        gather_tasks,
-        np.arange(tasks),
-        purpose=purpose,
-        threads=threads,
-        progress=progress,
+    return lambda numbers: gather(
+        dataset,
+        sampled,
+        numbers,
+        support_per_class=shots,
+        query_per_class=query_per_class,
     )
 
 
@@ -120,12 +92,18 @@ def adapted_scores(
 ) -> FewShotScores:
     """Return accuracy and loss on the query sets of adapted tasks.
 
-    The other arguments are as for `task_scores`.
+    With several members (an ensemble), each is adapted separately and their class
+    probabilities are averaged.
 
     Args:
+        choice: implementation of the model's gradients.
+        members: flat weights [d] of each member.
+        run: settings of ways, steps and rate.
         gather_tasks: function that returns the data of tasks, given their numbers.
         numbers: numbers of the tasks.
         purpose: name of the random stream that draws minibatches.
+        threads: CPU threads; results do not depend on it.
+        progress: called after every finished task.
     """
     ways = run.task.ways
     workers = Workers(
@@ -225,13 +203,19 @@ class FewShotMeasures(NoMeasures):
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Return accuracy in percent and loss on the query sets."""
-        scores = task_scores(
+        tasks = self.run.validation.tasks
+        scores = adapted_scores(
             self.choice,
             [theta],
-            self.dataset,
             self.run,
-            split="validation",
-            tasks=self.run.validation.tasks,
+            draw_tasks(
+                self.dataset,
+                self.run,
+                split="validation",
+                tasks=tasks,
+                purpose="validation",
+            ),
+            np.arange(tasks),
             purpose="validation",
             threads=self.threads,
         )
@@ -285,14 +269,14 @@ def meta_test(
     )
     tasks = run.evaluation.tasks
     progress = Progress(f"meta-test {run.folder}", tasks, unit="tasks")
-    scores = task_scores(
+    purpose = "meta-test"
+    scores = adapted_scores(
         choose(net, enabled=kernels),
         members,
-        dataset,
         run,
-        split="test",
-        tasks=tasks,
-        purpose="meta-test",
+        draw_tasks(dataset, run, split="test", tasks=tasks, purpose=purpose),
+        np.arange(tasks),
+        purpose=purpose,
         threads=threads,
         progress=progress,
     )

@@ -49,9 +49,14 @@ def theta(net):
 
 def scores(run, dataset, members, **options):
     """Return the scores of an ensemble on tasks of the test split."""
-    values = {"split": "test", "tasks": TASKS, "purpose": "meta-test"} | options
-    choice = values.pop("choice", choose(run.tested_net(dataset.image_shape)))
-    return few_shot.task_scores(choice, members, dataset, run, **values)
+    choice = options.pop("choice", choose(run.tested_net(dataset.image_shape)))
+    drawn = {"split": "test", "tasks": TASKS, "purpose": "meta-test"}
+    drawn |= {name: options.pop(name) for name in drawn if name in options}
+    tasks = few_shot.draw_tasks(dataset, run, **drawn)
+    numbers = np.arange(drawn["tasks"])
+    return few_shot.adapted_scores(
+        choice, members, run, tasks, numbers, purpose=drawn["purpose"], **options
+    )
 
 
 def sampled_tasks(dataset, seed):
