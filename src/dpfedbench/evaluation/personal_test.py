@@ -13,8 +13,8 @@ accuracy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,20 +36,9 @@ COLUMNS = (
 """Columns of `runs.parquet` that this test fills."""
 
 
-class TestedClients(Protocol):
-    """Clients whose models are tested, such as `training.clients.Clients`."""
-
-    has_personal_models: bool
-
-    def personal_weights(
-        self, theta: np.ndarray, numbers: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        """Yield the weights [d] that each of the given clients uses, in their order."""
-
-
 def client_accuracies(
     run: Run,
-    clients: TestedClients,
+    clients: Any,
     held: Records | Tasks,
     gradients: Choice,
     theta: np.ndarray,
@@ -61,7 +50,7 @@ def client_accuracies(
 
     Args:
         run: the run.
-        clients: its clients.
+        clients: its clients, `training.clients.Clients`.
         held: the clients' data.
         gradients: implementation of the model's gradients and evaluation.
         theta: the server's weights, float32 [d].
@@ -99,7 +88,7 @@ def client_accuracies(
 
 
 def _own_models(
-    clients: TestedClients,
+    clients: Any,
     gradients: Choice,
     theta: np.ndarray,
     numbers: Sequence[int],

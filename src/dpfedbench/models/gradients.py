@@ -566,7 +566,11 @@ class Gradients:
                     call=self._call,
                 )
                 measures.append(Measured(*map(_double, measured)))
-        return concatenate_measures(measures)
+        columns = (
+            np.concatenate([np.empty(0), *(part[k] for part in measures)])
+            for k in range(3)
+        )
+        return Measured(*columns)
 
     # Checks of sizes
 
@@ -612,13 +616,6 @@ class Gradients:
             y = y.numpy()
         if y.size and not 0 <= y.min() <= y.max() < self.net.outputs:
             raise ValueError(f"labels must be 0 to {self.net.outputs - 1}")
-
-
-def concatenate_measures(parts: list[Measured]) -> Measured:
-    """Concatenate the measures of several pieces."""
-    return Measured(
-        *(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3))
-    )
 
 
 @functools.cache

@@ -46,15 +46,12 @@ class Lstm(nn.Module):
         self.tied = tied
         self.embedding = nn.Parameter(torch.zeros(words + 1, width))
         for layer in range(layers):
-            self.register_parameter(
-                f"input{layer}", nn.Parameter(torch.zeros(4 * width, width))
-            )
-            self.register_parameter(
-                f"hidden{layer}", nn.Parameter(torch.zeros(4 * width, width))
-            )
-            self.register_parameter(
-                f"bias{layer}", nn.Parameter(torch.zeros(4 * width))
-            )
+            matrix = (4 * width, width)
+            shapes = {"input": matrix, "hidden": matrix, "bias": (4 * width,)}
+            for name, shape in shapes.items():
+                self.register_parameter(
+                    f"{name}{layer}", nn.Parameter(torch.zeros(shape))
+                )
         if not tied:
             self.softmax = nn.Parameter(torch.zeros(words, width))
 

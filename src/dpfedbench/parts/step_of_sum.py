@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from dpfedbench.config.part import Section, setting
 from dpfedbench.config.rules import Rule
@@ -14,9 +14,6 @@ from dpfedbench.parts.optimizers.optimizer import (
     State,
 )
 from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
-
-if TYPE_CHECKING:
-    pass
 
 
 class StepOfSum(Section):

@@ -7,14 +7,11 @@ contributions much longer than gamma have nearly the same norm, and there is no
 threshold to choose. The paper's free factor R is the server's learning rate here.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from dpfedbench.config.part import setting
 from dpfedbench.config.rules import Rule
 from dpfedbench.parts.transforms.transform import Transform
-
-if TYPE_CHECKING:
-    pass
 
 
 class Automatic(Transform):
