@@ -56,7 +56,8 @@ def test_net_uses_the_loss_and_measure_of_its_module():
     x = np.zeros((4, 8, 8, 2), np.float32)
     y = np.zeros((4, 2), np.int64)
     assert net.losses(theta, x, y).tolist() == pytest.approx([2 * np.log(3)] * 4)
-    right, answers = net.correct(theta, x, y)
+    records = net.inputs(x, theta)
+    _, right, answers = net.apply("measures", theta, records, torch.from_numpy(y))
     assert right.tolist() == answers.tolist() == [2] * 4
 
 
