@@ -12,9 +12,8 @@ update.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import setting
@@ -30,9 +29,7 @@ from dpfedbench.training.history import Row
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    from dpfedbench.models.batch_gradient import BatchGradient, BatchMeasures
-    from dpfedbench.run import Run
-    from dpsum.participation import RecordLots
+    from dpfedbench.models.batch_gradient import BatchMeasures
 
 
 class BatchSteps(ClientUpdate):
@@ -87,16 +84,15 @@ class BatchSteps(ClientUpdate):
     )
 
     def clients(self, setup: Setup) -> Clients:
-        from dpfedbench.models.batch_gradient import BatchGradient
+        from dpfedbench.models.batch_gradient import BatchGradient, generator_of
 
         run = setup.run
         held = setup.held
         count = len(held.images)
+        rounds = run.participation.rounds
+        seed = run.stream_seed
         lots = run.participation.lots(
-            clients=count,
-            seed=run.stream_seed,
-            steps=1,
-            records=len(held.images[0]),
+            clients=count, seed=seed, steps=1, records=len(held.images[0])
         )
         gradient_of = BatchGradient(
             setup.net,
@@ -104,63 +100,41 @@ class BatchSteps(ClientUpdate):
             drop_path=self.drop_path,
             auxiliary=self.auxiliary,
         )
-        take = functools.partial(self._take_batch, run, held, lots, gradient_of)
+
+        def take(model: torch.Tensor, index: int, client: int) -> BatchMeasures | None:
+            """Return one party's batch; None for fewer than two records.
+
+            A batch of one record has no statistics.
+            """
+            lot = lots.lot(index, 0, client)
+            if len(lot) < 2:
+                return None
+            images = self.augmentation.apply(
+                held.images[client][lot], stream(seed, "augmentation", index, client)
+            )
+            return gradient_of(
+                model,
+                images,
+                held.labels[client][lot],
+                generator=generator_of(stream(seed, "drop-path", index, client)),
+                progress=index / rounds,
+            )
+
+        def move(model: torch.Tensor, index: int, state: Any) -> Row:
+            """Move the model along the mean gradient of the parties' batches."""
+            batches = [take(model, index, client) for client in range(count)]
+            measured = [batch for batch in batches if batch is not None]
+            if measured:
+                mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
+                self.weights.step(model, mean, state, index=index, rounds=rounds)
+                for statistics in zip(
+                    *(batch.statistics for batch in measured), strict=True
+                ):
+                    values = torch.stack([value for _, value in statistics])
+                    model[statistics[0][0]] = values.mean(dim=0)
+            losses = [batch.loss for batch in measured]
+            loss = float(np.mean(losses)) if losses else math.nan
+            return {"clients": count, "loss": loss}
+
         state = self.weights.begin(torch.zeros(setup.net.dimension))
-        move = functools.partial(self._move, run, count, take)
         return PartyClients(move, state, count * lots.size)
-
-    def _move(
-        self,
-        run: Run,
-        count: int,
-        take: Callable[[torch.Tensor, int, int], BatchMeasures | None],
-        model: torch.Tensor,
-        index: int,
-        state: Any,
-    ) -> Row:
-        """Move the model along the mean gradient of the parties' batches."""
-        batches = [take(model, index, client) for client in range(count)]
-        measured = [batch for batch in batches if batch is not None]
-        if measured:
-            mean = torch.stack([batch.gradient for batch in measured]).mean(dim=0)
-            rounds = run.participation.rounds
-            self.weights.step(model, mean, state, index=index, rounds=rounds)
-            for statistics in zip(
-                *(batch.statistics for batch in measured), strict=True
-            ):
-                values = torch.stack([value for _, value in statistics])
-                model[statistics[0][0]] = values.mean(dim=0)
-        losses = [batch.loss for batch in measured]
-        loss = float(np.mean(losses)) if losses else math.nan
-        return {"clients": count, "loss": loss}
-
-    def _take_batch(
-        self,
-        run: Run,
-        held: Any,
-        lots: RecordLots,
-        gradient_of: BatchGradient,
-        model: torch.Tensor,
-        index: int,
-        client: int,
-    ) -> BatchMeasures | None:
-        """Return one party's batch; None for fewer than two records.
-
-        A batch of one record has no statistics.
-        """
-        from dpfedbench.models.batch_gradient import generator_of
-
-        lot = lots.lot(index, 0, client)
-        if len(lot) < 2:
-            return None
-        seed = run.stream_seed
-        images = self.augmentation.apply(
-            held.images[client][lot], stream(seed, "augmentation", index, client)
-        )
-        return gradient_of(
-            model,
-            images,
-            held.labels[client][lot],
-            generator=generator_of(stream(seed, "drop-path", index, client)),
-            progress=index / run.participation.rounds,
-        )

@@ -267,50 +267,39 @@ def _clients_by_record(update: QueryGradient, setup: Setup) -> ClientsWithinTask
     run = setup.run
     trains = setup.weights is not None  # an audit draws its gradients
     coupled = trains and not run.model.record_level and setup.net.mixes_records
-    adapted = update.adapted(setup.net)
+    by_server = update.by_server(run)
+    adapted_tensors = update.adapted(setup.net)
+    moved: np.ndarray | slice = slice(None)
+    if adapted_tensors is not None:
+        moved = setup.net.mask(*adapted_tensors)
+
+    def write(turn: Turn, worker: Any, out: torch.Tensor) -> float:
+        """Write a client's query gradient to `out`, and return the mean query loss."""
+        rate = np.float32(update.inner_rate)
+        adapted = turn.theta.copy()
+        path = list[np.ndarray]()
+        for step in range(update.inner_steps):
+            path.append(adapted.copy())
+            mean, _ = turn.mean(SUPPORT, adapted, turn.support, worker, step)
+            adapted[moved] -= rate * mean[moved]
+        if by_server:
+            losses = worker.record_gradients(adapted, *turn.query, out)
+        else:
+            mean, losses = turn.mean(QUERY, adapted, turn.query, worker)
+            out[0] = torch.from_numpy(mean)
+        if trains and update.order == 2:
+            out.copy_(_carry_back(out, path, turn, worker, update.inner_rate, moved))
+        return mean_loss(losses)
+
     return ClientsWithinTask(
         setup,
         create_mechanisms(setup, update.samplers(run, 0)),
-        functools.partial(
-            _write_query_gradient,
-            update,
-            moved=slice(None) if adapted is None else setup.net.mask(*adapted),
-            by_server=update.by_server(run),
-            second_order=trains and update.order == 2,
-        ),
+        write,
         contributions_per_client=(
-            run.task.ways * run.clients.query_per_class if update.by_server(run) else 1
+            run.task.ways * run.clients.query_per_class if by_server else 1
         ),
         make=CoupledGradients if coupled else None,
     )
-
-
-def _write_query_gradient(
-    update: QueryGradient,
-    turn: Turn,
-    worker: Any,
-    out: torch.Tensor,
-    *,
-    moved: np.ndarray | slice,
-    by_server: bool,
-    second_order: bool,
-) -> float:
-    """Write a client's query gradient to `out`, and return the mean query loss."""
-    rate = np.float32(update.inner_rate)
-    adapted = turn.theta.copy()
-    path = list[np.ndarray]()
-    for step in range(update.inner_steps):
-        path.append(adapted.copy())
-        mean, _ = turn.mean(SUPPORT, adapted, turn.support, worker, step)
-        adapted[moved] -= rate * mean[moved]
-    if by_server:
-        losses = worker.record_gradients(adapted, *turn.query, out)
-    else:
-        mean, losses = turn.mean(QUERY, adapted, turn.query, worker)
-        out[0] = torch.from_numpy(mean)
-    if second_order:
-        out.copy_(_carry_back(out, path, turn, worker, update.inner_rate, moved))
-    return mean_loss(losses)
 
 
 def _carry_back(
