@@ -167,7 +167,6 @@ class Cell(nn.Module):
         shrink: whether the maps of its first input are twice as large as those of its
             second input.
         targets: for each state and operation, the nodes that read the state through it.
-        nodes: number of nodes.
         norm: normalisation of the maps.
         mixed: whether every operation goes to every target.
     """
@@ -180,7 +179,6 @@ class Cell(nn.Module):
         halves: bool,
         shrink: bool,
         targets: Sequence[Mapping[str, Sequence[int]]],
-        nodes: int,
         norm: Normalisation,
         mixed: bool,
     ) -> None:
@@ -195,7 +193,7 @@ class Cell(nn.Module):
             )
             for state, reading in enumerate(targets)
         )
-        self.nodes = nodes
+        self.nodes = len(targets) - 1
 
     def forward(
         self,
@@ -239,7 +237,6 @@ class CellNet(nn.Module):
         reductions: indices of the cells that halve the maps.
         pooling: side of the squares of pixels whose mean the stem reads.
         norm: normalisation of the maps.
-        nodes: nodes of each cell.
         targets: for each kind of cell, state and operation, the nodes that read the
             state through it.
         mixed: whether every operation goes to every target.
@@ -262,7 +259,6 @@ class CellNet(nn.Module):
         reductions: Sequence[int],
         pooling: int,
         norm: Normalisation,
-        nodes: int,
         targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
         mixed: bool,
         auxiliary: bool = False,
@@ -298,12 +294,11 @@ class CellNet(nn.Module):
                 halves=halves,
                 shrink=shrink,
                 targets=targets[kind],
-                nodes=nodes,
                 norm=norm,
                 mixed=mixed,
             )
             self.cells.append(cell)
-            inputs = (inputs[1], nodes * filters)
+            inputs = (inputs[1], cell.nodes * filters)
             shrink = halves
             if auxiliary and len(self.cells) == 1 + 2 * cells // 3:
                 self.auxiliary = AuxiliaryHead(inputs[1], classes, norm)
@@ -395,7 +390,6 @@ class SearchNet(CellNet):
             for state in range(1 + space.nodes)
         ]
         super().__init__(
-            nodes=space.nodes,
             targets=dict.fromkeys(space.kinds, reading),
             mixed=True,
             norm=Normalisation(groups, affine=False),
@@ -454,9 +448,7 @@ class GenotypeNet(CellNet):
                     reading[state].setdefault(operation, []).append(node)
             targets[kind] = reading
         norm = Normalisation(groups, affine, batch)
-        super().__init__(
-            nodes=genotype.space.nodes, targets=targets, norm=norm, mixed=False, **sizes
-        )
+        super().__init__(targets=targets, norm=norm, mixed=False, **sizes)
         self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
