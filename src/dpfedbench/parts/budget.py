@@ -78,6 +78,8 @@ class OwnSum(Section):
     """
 
     section: ClassVar[str]
+    unit: ClassVar[str] = "record"
+    adjacency: ClassVar[str] = "zero-out"
 
     threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
     multiplier: float | None = setting(
@@ -112,6 +114,11 @@ class OwnSum(Section):
         ),
     )
 
+    @property
+    def clipping_rule(self) -> Constant:
+        """Clipping rule of these sums."""
+        return Constant(threshold=self.threshold)
+
     def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
         """Return one of these sums.
 
@@ -122,11 +129,12 @@ class OwnSum(Section):
         """
         return SumSpec(
             name=name,
-            unit="record",
+            unit=self.unit,
+            adjacency=self.adjacency,
             taken_by="client",
             observer=observer,
             stream=name,
-            clipping=Constant(threshold=self.threshold),
+            clipping=self.clipping_rule,
             noise=Gaussian(multiplier=self.multiplier),
             within_task=self,
             part=part,
@@ -202,14 +210,13 @@ class WithinTask(OwnSum):
         ),
     )
 
-    def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
-        rule = Constant(
+    @property
+    def clipping_rule(self) -> Constant:
+        return Constant(
             threshold=self.threshold,
             groups=self.clipping_groups,
             noise_by_group=self.noise_by_group,
         )
-        record_sum = super().sum(name, observer=observer, part=part)
-        return dataclasses.replace(record_sum, clipping=rule)
 
 
 class SupportAndQuery(WithinTask):
@@ -247,7 +254,5 @@ class OwnUpdate(OwnSum):
     """
 
     section: ClassVar[str] = "own_update"
-
-    def sum(self, name: str, *, observer: str, part: str = "") -> SumSpec:
-        record_sum = super().sum(name, observer=observer, part=part)
-        return dataclasses.replace(record_sum, unit="client", adjacency="replace-one")
+    unit: ClassVar[str] = "client"
+    adjacency: ClassVar[str] = "replace-one"
