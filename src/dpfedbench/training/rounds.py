@@ -131,7 +131,6 @@ class Rounds:
             plan=self.plan,
             mechanisms=mechanisms,
             clients=self.clients,
-            first_threshold=first_threshold,
             # In an audit every sum has the coordinates of the audit's model.
             in_shapes=shared is None,
         )

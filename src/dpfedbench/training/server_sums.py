@@ -27,7 +27,6 @@ class ServerSums:
         plan: participation plan; draws the cohorts of all of these sums.
         mechanisms: creates the mechanisms.
         clients: the clients of the run.
-        first_threshold: first clipping threshold, where another run gives it.
         in_shapes: whether sums have their own shapes. In an audit every sum has the
             coordinates of the audit's model.
 
@@ -42,7 +41,6 @@ class ServerSums:
         plan: Participation,
         mechanisms: Mechanisms,
         clients: Clients,
-        first_threshold: float | None,
         in_shapes: bool,
     ) -> None:
         run = setup.run
@@ -54,8 +52,9 @@ class ServerSums:
             groups=self._shared.groups(setup.groups_of(run.server_sum.clipping)),
         )
         rule = spec.clipping
-        if first_threshold is not None and rule is not None and rule.threshold is None:
-            spec = spec.with_first_threshold(first_threshold)
+        first = setup.first_threshold
+        if first is not None and rule is not None and rule.threshold is None:
+            spec = spec.with_first_threshold(first)
         # Further sums are divided by the number of all clients: they change a mean over
         # all clients' states, whichever clients take part in the round.
         further_specs = [

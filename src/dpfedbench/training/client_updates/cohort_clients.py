@@ -55,7 +55,6 @@ class CohortClients(Clients):
         self.has_personal_models = update.has_personal_model
         self._states: dict[int, dict[str, Any]] = {}
         self._public_state: dict[str, Any] = {}
-        self._shared = torch.from_numpy(setup.shared.mask.copy())
         sums = setup.run.all_sums
         self._thresholds = constant_thresholds(sums)
         self._shaped_sums = {spec.name for spec in sums if spec.shape is not None}
@@ -154,14 +153,12 @@ class CohortClients(Clients):
     ) -> LocalModel:
         return LocalModel(
             theta,
-            net=self._setup.net,
+            self._setup,
             gradients=gradients,
             room=room,
-            shared=self._shared,
             thresholds=self._thresholds,
             public_state=self._public_state,
             shaped_sums=self._shaped_sums,
-            seed=self._setup.run.stream_seed,
         )
 
     def _clients(self, ids: np.ndarray) -> list[LocalClient]:

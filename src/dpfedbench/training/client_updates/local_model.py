@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.training.clients import Examples
+from dpfedbench.training.clients import Examples, Setup
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients, Measured
-    from dpfedbench.models.net import Net
     from dpsum.sums import SumSpec
 
 GRADIENTS_AT_ONCE = 8
@@ -51,7 +50,6 @@ class LocalModel:
     """Model in one round, as one thread computes with it.
 
     Attributes:
-        shared: coordinates that clients share with the server, bool [d].
         public_state: state that `receive_broadcast` keeps of the server's releases. Do
             not write to it.
     """
@@ -59,25 +57,26 @@ class LocalModel:
     def __init__(
         self,
         theta: np.ndarray,
+        setup: Setup,
         *,
-        net: Net,
         gradients: Gradients,
         room: torch.Tensor,
-        shared: torch.Tensor,
         thresholds: Mapping[str, float],
         public_state: Mapping[str, Any],
-        seed: int,
         shaped_sums: Collection[str],
     ) -> None:
         self._theta = theta
-        self._net = net
+        self._setup = setup
         self._gradients = gradients
         self._room = room
         self._thresholds = thresholds
-        self._seed = seed
         self._shaped_sums = shaped_sums
-        self.shared = shared
         self.public_state = public_state
+
+    @functools.cached_property
+    def shared(self) -> torch.Tensor:
+        """Coordinates that clients share with the server, bool [d]."""
+        return torch.from_numpy(self._setup.shared.mask.copy())
 
     @functools.cached_property
     def head(self) -> torch.Tensor:
@@ -91,7 +90,7 @@ class LocalModel:
 
     def mask(self, *names: str) -> torch.Tensor:
         """Return the coordinates of tensors or modules, bool [d]; see `Net.mask`."""
-        return torch.from_numpy(self._net.mask(*names))
+        return torch.from_numpy(self._setup.net.mask(*names))
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
         """Return a random number generator for a purpose of the client update.
@@ -99,7 +98,8 @@ class LocalModel:
         Its numbers follow from the run's seed, the purpose and the indices, such as the
         round and the client. Privacy noise is not drawn from it.
         """
-        return stream(self._seed, f"client-update/{purpose}", *indices)
+        seed = self._setup.run.stream_seed
+        return stream(seed, f"client-update/{purpose}", *indices)
 
     def gradient(self, weights: torch.Tensor, examples: Examples) -> torch.Tensor:
         """Return the gradient of the examples' mean loss at `weights`, float32 [d]."""

@@ -10,9 +10,8 @@ order would carry raw support examples past the noise.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
@@ -36,6 +35,7 @@ from dpfedbench.training.distributed import Stream
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
+    from dpfedbench.data.partition import TaskBatch
     from dpfedbench.models.net import Net
     from dpfedbench.run import Run
 
@@ -206,35 +206,13 @@ class WholeTasks(Clients):
         A yielded tensor is overwritten two chunks later.
         """
         weights = self._update.step_weights(index)
-        chunk = self._workers.chunk
-        device = self._workers.device
-        buffers = [
-            torch.empty((chunk, self._dimension), device=device) for _ in range(2)
-        ]
-        with self._workers.running() as pool:
-            waiting = None
-            for number, start in enumerate(range(0, len(cohort), chunk)):
-                ids = cohort[start : start + chunk]
-                started = self._start(pool, theta, ids, buffers[number % 2], weights)
-                if waiting is not None:
-                    yield self._collect(*waiting)
-                waiting = started
-            if waiting is not None:
-                yield self._collect(*waiting)
+        workers = self._workers
+        chunk = workers.chunk
+        shape = (chunk, self._dimension)
+        buffers = [torch.empty(shape, device=workers.device) for _ in range(2)]
 
-    def _start(
-        self,
-        pool: concurrent.futures.Executor,
-        theta: np.ndarray,
-        ids: np.ndarray,
-        buffer: Any,
-        weights: Any,
-    ) -> tuple[Any, list[concurrent.futures.Future]]:
-        tasks = self._held.gather(ids)
-        out = buffer[: len(ids)]
-
-        def some(which: slice) -> np.ndarray:
-            with self._workers.worker() as worker:
+        def computed(tasks: TaskBatch, out: torch.Tensor, which: slice) -> np.ndarray:
+            with workers.worker() as worker:
                 return worker.contribution(
                     theta,
                     tasks.support_x[which],
@@ -245,15 +223,19 @@ class WholeTasks(Clients):
                     weights,
                 )
 
-        return out, [
-            pool.submit(some, clients) for clients in self._workers.split(len(ids))
-        ]
-
-    @staticmethod
-    def _collect(
-        out: Any, futures: list[concurrent.futures.Future]
-    ) -> tuple[Any, np.ndarray]:
-        return out, np.concatenate([future.result() for future in futures])
+        with workers.running() as pool:
+            # The next chunk is computed while the caller adds up the one before.
+            waiting = list[tuple[torch.Tensor, Iterator[np.ndarray]]]()
+            for number, start in enumerate(range(0, len(cohort), chunk)):
+                ids = cohort[start : start + chunk]
+                out = buffers[number % 2][: len(ids)]
+                compute = functools.partial(computed, self._held.gather(ids), out)
+                waiting.append((out, pool.map(compute, workers.split(len(ids)))))
+                if number:
+                    before, losses = waiting.pop(0)
+                    yield before, np.concatenate(list(losses))
+            for before, losses in waiting:
+                yield before, np.concatenate(list(losses))
 
 
 def _clients_by_record(update: QueryGradient, setup: Setup) -> ClientsWithinTask:
