@@ -275,44 +275,28 @@ def planned_deltas(
     points = []
     for cell in cells:
         series = figure["series"][cell["series"]]
-        total = int(cell["mechanism"]["sampler"]["rounds"])
+        mechanism = cell["mechanism"]
+        total = int(mechanism["sampler"]["rounds"])
         rounds_by_x = {cell["x"] or 0.0: total}
         if "column" in figure["x"]:
             spaced = np.linspace(1, total, min(_POINTS, total)).round()
             rounds_by_x = {float(rounds): int(rounds) for rounds in spaced}
-        is_claim = series["profile"] == "claimed"
+        multiplier = mechanism["noise_multiplier"]
+        profile = series["profile"]
+        # Nothing is proven where the clipping threshold reads raw norms.
+        unproven = profile == "proven" and not mechanism["counted"]
         for x, rounds in rounds_by_x.items():
-            delta = _planned_delta(
-                cell["mechanism"],
-                series["profile"],
-                rounds,
-                series["epsilon"],
-                claims=claims[cell["method"]],
-            )
-            points.append({**cell, "x": x, "value": delta, "is_dashed": is_claim})
+            delta = 1.0
+            if multiplier is not None and not unproven:
+                delta = delta_after(
+                    profile,
+                    mechanism["sampler"],
+                    multiplier,
+                    rounds,
+                    series["epsilon"],
+                    claims=claims[cell["method"]],
+                    mechanism=mechanism["mechanism"],
+                )
+            dashed = profile == "claimed"
+            points.append({**cell, "x": x, "value": delta, "is_dashed": dashed})
     return pd.DataFrame(points)
-
-
-def _planned_delta(
-    mechanism: Mapping[str, Any],
-    profile: str,
-    rounds: int,
-    epsilon: float,
-    *,
-    claims: Claims,
-) -> float:
-    """Return δ after some rounds; 1 without noise, and under `proven` where the clipping
-    threshold reads raw norms.
-    """
-    multiplier = mechanism["noise_multiplier"]
-    if multiplier is None or (profile == "proven" and not mechanism["counted"]):
-        return 1.0
-    return delta_after(
-        profile,
-        mechanism["sampler"],
-        multiplier,
-        rounds,
-        epsilon,
-        claims=claims,
-        mechanism=mechanism["mechanism"],
-    )

@@ -78,10 +78,7 @@ def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
             f" {tuple(contributions.shape)}"
         )
     if total.one_by_one:
-        messages = contributions.detach().cpu()
-        if messages.dtype is torch.bfloat16:  # numpy does not support it
-            messages = messages.float()
-        return total.add(messages.numpy())
+        return total.add(contributions.detach().cpu())
     groups = getattr(total, "groups", None)
     if contributions.is_cuda:
         on_device = contributions.detach().float()

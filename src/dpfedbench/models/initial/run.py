@@ -59,7 +59,8 @@ def _third_run(initial: RunInitial, run: Run) -> tuple[Run, Run] | None:
 
 def _private_start(initial: RunInitial, run: Run) -> Run | None:
     """Return the earlier run if the account has to cover both runs."""
-    return initial.earlier_run(run) if initial.is_composed(run) else None
+    earlier = initial.earlier_run(run)
+    return earlier if initial.is_composed_with(earlier, run.dataset) else None
 
 
 def _start_of_two_private_runs(initial: RunInitial, run: Run) -> Run | None:
@@ -183,17 +184,14 @@ class RunInitial(Initial):
         """Return the run that training starts from, with the seed of this run."""
         return run.references[self.file]
 
-    def is_composed(self, run: Run) -> bool:
+    def is_composed_with(self, earlier: Run, dataset: str) -> bool:
         """Return whether both runs read the same records, the earlier one privately."""
-        return self._is_composed_with(self.earlier_run(run), run.dataset)
-
-    def _is_composed_with(self, earlier: Run, dataset: str) -> bool:
         return not self.public and earlier.private and earlier.dataset == dataset
 
     def references(self, run: Run) -> dict[str, Run]:
         earlier = run.another({**self.run, "seed": run.seed})
         references = {self.file: earlier}
-        if self._is_composed_with(earlier, run.dataset):
+        if self.is_composed_with(earlier, run.dataset):
             references["ledger.jsonl"] = earlier
         return references
 
@@ -201,7 +199,7 @@ class RunInitial(Initial):
         self, dataset: str, references: Mapping[str, Run]
     ) -> tuple[str, ...]:
         first = references[self.file]
-        if self.public or self._is_composed_with(first, dataset):
+        if self.public or self.is_composed_with(first, dataset):
             return ()
         training = "on other private data" if first.private else "without privacy"
         return (
@@ -231,7 +229,7 @@ class RunInitial(Initial):
         return load_members(path, net)[0]
 
     def notices(self, run: Run) -> tuple[str, ...]:
-        first = self.earlier_run(run)
         if not self.public:
             return ()
+        first = self.earlier_run(run)
         return (f"training starts from a model of {first.dataset}, declared public",)

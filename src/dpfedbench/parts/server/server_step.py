@@ -179,15 +179,11 @@ class _Models:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._models: list[np.ndarray] = []
+        self._models: list[torch.Tensor] = []
 
-    def add(self, contributions: np.ndarray) -> None:
-        self._models.append(contributions.copy())
+    def add(self, contributions: torch.Tensor) -> None:
+        self._models.append(contributions.clone())
 
     def release(self, standard: None = None) -> np.ndarray:
         # torch's mean in single precision has other last bits than numpy's.
-        return (
-            torch.cat([torch.from_numpy(models) for models in self._models])
-            .mean(dim=0)
-            .numpy()
-        )
+        return torch.cat(self._models).mean(dim=0).numpy()
