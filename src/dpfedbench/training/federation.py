@@ -72,10 +72,18 @@ class Federation:
         # Compiled passes exist for known networks only, and the settings checked those.
         if by_record and run.model.record_level and gradients.name.startswith("torch"):
             net.refuse_record_level()
-        federation = cls(
+        measures: Any = NoMeasures()
+        # Held-out records of a pre-training would be of other classes than the
+        # meta-test.
+        if run.trained and not run.pretrains:
+            measures = _create_measures(
+                run, held.dataset, gradients, threads, references
+            )
+        return cls(
             net=net,
             held=held,
             gradients=gradients,
+            measures=measures,
             weights=run.initial.weights(
                 net,
                 seed=run.seed,
@@ -84,29 +92,21 @@ class Federation:
                 files=references or {},
             ),
         )
-        # Held-out records of a pre-training would be of other classes than the
-        # meta-test.
-        if not run.trained or run.pretrains:
-            return federation
-        measures = federation._create_measures(run, threads, references)
-        return dataclasses.replace(federation, measures=measures)
 
-    def _create_measures(
-        self, run: Run, threads: int, references: Mapping[str, Path] | None
-    ) -> Any:
-        dataset = self.held.dataset
-        if run.client_data == "records":
-            check_classes(run, dataset)
-            return HeldOutMeasures(
-                run, dataset, self.gradients, threads=threads, files=references
-            )
-        if run.task.text is not None:
-            return TextMeasures(
-                run=run, known=dataset, choice=self.gradients, threads=threads
-            )
-        return FewShotMeasures(
-            run=run, dataset=dataset, choice=self.gradients, threads=threads
-        )
+
+def _create_measures(
+    run: Run,
+    dataset: Any,
+    choice: Choice,
+    threads: int,
+    references: Mapping[str, Path] | None,
+) -> Any:
+    if run.client_data == "records":
+        check_classes(run, dataset)
+        return HeldOutMeasures(run, dataset, choice, threads=threads, files=references)
+    if run.task.text is not None:
+        return TextMeasures(run=run, known=dataset, choice=choice, threads=threads)
+    return FewShotMeasures(run=run, dataset=dataset, choice=choice, threads=threads)
 
 
 def has_owners(held: Any) -> bool:

@@ -164,27 +164,18 @@ class CohortClients(Clients):
     def _clients(self, ids: np.ndarray) -> list[LocalClient]:
         """Return clients with their examples and copies of their states."""
         held = self._setup.held
-        numbers = [int(client) for client in ids]
-        if self._update.client_data == "records":
-            return [
-                LocalClient(
-                    number=number,
-                    state=self._state_of(number),
-                    records=(held.images[number], held.labels[number]),
-                )
-                for number in numbers
-            ]
-        return [
-            LocalClient(
-                number=number,
-                state=self._state_of(number),
-                support=support,
-                query=query,
-            )
-            for number, (support, query) in zip(
-                numbers, task_examples(held, ids), strict=True
-            )
+        clients = [
+            LocalClient(number=number, state=self._state_of(number))
+            for number in map(int, ids)
         ]
+        if self._update.client_data == "records":
+            for client in clients:
+                number = client.number
+                client.records = held.images[number], held.labels[number]
+            return clients
+        for client, examples in zip(clients, task_examples(held, ids), strict=True):
+            client.support, client.query = examples
+        return clients
 
     def _state_of(self, number: int) -> dict[str, Any]:
         return {
