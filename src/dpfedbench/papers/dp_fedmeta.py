@@ -146,13 +146,6 @@ class DpAgrlr(DpAgr):
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
-        "within_task": {
-            "threshold": 0.2,
-            "multiplier": None,
-            "epsilon": 2.5,
-            "delta": 1.0e-5,
-            "profile": "proven",
-        },
     }
 
     # The released configuration has z = 1 and five second-order steps. Its local noise

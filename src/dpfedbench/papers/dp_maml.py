@@ -118,13 +118,6 @@ class DpMamlSample(ClientLevelMethod):
     defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
-        "within_task": {
-            "threshold": 0.5,
-            "multiplier": 1.0,
-            "epsilon": None,
-            "delta": 1.0e-5,
-            "profile": "proven",
-        },
         "clipping": {"kind": "constant"},
         "budget": {"delta": 1.0e-5},
     }
