@@ -86,7 +86,8 @@ def image_use(run: Run, clients_dir: Path | str) -> ImageUse:
     The rounds are given where the participation plan fixes them.
 
     Raises:
-        BenchError: the partition is missing, damaged or not this run's.
+        BenchError: the partition is missing, damaged or not this run's, or its clients
+            hold fewer images than they use.
     """
     plan = run.plan
     rounds = None
@@ -94,24 +95,9 @@ def image_use(run: Run, clients_dir: Path | str) -> ImageUse:
         rounds = np.full(run.clients.count, -1)
         for index in range(plan.rounds):
             rounds[plan.sample_cohort(index)] = index
-    used = run.clients.support_per_class + run.clients.query_per_class
-    return used_images(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
-
-
-def used_images(
-    partition: Partition, *, used_per_class: int, rounds: np.ndarray | None
-) -> ImageUse:
-    """Return which clients of a partition use which image.
-
-    Args:
-        partition: partition of the run.
-        used_per_class: support and query images per class together. Clients use the
-            first ones that they hold.
-        rounds: round of each client, as in `ImageUse`.
-
-    Raises:
-        BenchError: the clients hold fewer images than they use.
-    """
+    partition = Partition.load(clients_dir)
+    # Clients use the first images that they hold of each class.
+    used_per_class = run.clients.support_per_class + run.clients.query_per_class
     if used_per_class > partition.examples_per_class:
         raise BenchError(
             f"the clients hold {partition.examples_per_class} images a class, fewer"

@@ -8,7 +8,7 @@ import pytest
 from dpfedbench.breaches import notices_of, uncovered_notices
 from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_json
-from dpfedbench.training.accounts import image_use, used_images
+from dpfedbench.training.accounts import image_use
 from dploss.gaussian import gaussian_epsilon
 from dpsum import DpsumError
 from dpsum.accounting.account import PROFILES
@@ -105,8 +105,10 @@ def test_image_use_counts_a_partition_and_the_blocks_of_the_run(federation, apar
     squares = [(np.bincount(use.rounds[ids]) ** 2).sum() for ids in users.values()]
     assert use.worst_square([1.0] * 12) == pytest.approx(max(squares))
     assert max(squares) > 1
-    rounds = np.array([0, 0, 1, 1])
-    disjoint = used_images(Partition.load(apart[1]), used_per_class=3, rounds=rounds)
+    clients = {"partition": "disjoint", "count": 4}
+    participation = {"cohort": 2, "rounds": 2}
+    run = make_config({"clients": clients, "participation": participation})
+    disjoint = image_use(run, apart[1])
     assert set(disjoint.counts()) == {1}
     assert disjoint.worst_square([2.0, 2.0]) == 0.25
 

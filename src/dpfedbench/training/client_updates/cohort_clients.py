@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
@@ -75,20 +75,40 @@ class CohortClients(Clients):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
-                positions = [
-                    position
-                    for position, client in enumerate(ids)
-                    if self._is_here(client)
-                ]
-                rows = [torch.zeros((len(ids), size)) for size in self._sizes]
-                losses = np.full(len(ids), np.nan)
-                compute = functools.partial(
-                    self._compute, theta, ids, index, rows, losses
-                )
-                list(pool.map(compute, self._pieces(positions)))
-                if self.divides:
-                    self._gather(positions, rows, losses)
-                yield (rows if len(rows) > 1 else rows[0]), losses
+                yield self._chunk(pool, theta, ids, index)
+
+    def _chunk(
+        self, pool: Executor, theta: np.ndarray, ids: np.ndarray, index: int
+    ) -> tuple[Any, np.ndarray]:
+        """Return the messages and the losses of some clients, and keep their states."""
+        rows = [torch.zeros((len(ids), size)) for size in self._sizes]
+        losses = np.full(len(ids), np.nan)
+
+        def compute(positions: Sequence[int]) -> None:
+            """Compute the clients at these positions in this thread."""
+            with self._workers.worker() as (gradients, room):
+                model = self._model(theta, gradients, room)
+                clients = self._clients(ids[positions])
+                stream = self._update.contributions(model, clients, index)
+                for position, message in zip(positions, stream, strict=True):
+                    parts = self._checked(message)
+                    for messages, part in zip(rows, parts, strict=True):
+                        messages[position] = part
+                for position, client in zip(positions, clients, strict=True):
+                    self._keep(client, [messages[position] for messages in rows])
+                    if not self._setup.run.private:
+                        # A private run publishes no losses.
+                        examples = client.query or client.records
+                        assert examples is not None
+                        losses[position] = gradients.evaluate(theta, *examples).loss
+
+        positions = [
+            position for position, client in enumerate(ids) if self._is_here(client)
+        ]
+        list(pool.map(compute, self._pieces(positions)))
+        if self.divides:
+            self._gather(positions, rows, losses)
+        return (rows if len(rows) > 1 else rows[0]), losses
 
     def _is_here(self, client: int) -> bool:
         """Return whether this process computes a client."""
@@ -113,40 +133,6 @@ class CohortClients(Clients):
             for messages, their_messages in zip(rows, their_rows, strict=True):
                 messages[their_positions] = their_messages
             losses[their_positions] = their_losses
-
-    def _compute(
-        self,
-        theta: np.ndarray,
-        ids: np.ndarray,
-        index: int,
-        rows: Sequence[torch.Tensor],
-        losses: np.ndarray,
-        positions: Sequence[int],
-    ) -> None:
-        """Compute the messages of some clients in this thread, and keep their states.
-
-        Args:
-            theta: weights [d].
-            ids: clients of a chunk [n].
-            index: number of the round.
-            rows: for each message, receives those of the clients [n, size].
-            losses: receives each client's loss [n].
-            positions: positions of the clients of this thread.
-        """
-        with self._workers.worker() as (gradients, room):
-            model = self._model(theta, gradients, room)
-            clients = self._clients(ids[positions])
-            stream = self._update.contributions(model, clients, index)
-            for position, message in zip(positions, stream, strict=True):
-                for messages, part in zip(rows, self._checked(message), strict=True):
-                    messages[position] = part
-            for position, client in zip(positions, clients, strict=True):
-                self._keep(client, [messages[position] for messages in rows])
-                if not self._setup.run.private:
-                    # A private run publishes no losses.
-                    examples = client.query or client.records
-                    assert examples is not None
-                    losses[position] = gradients.evaluate(theta, *examples).loss
 
     def _model(
         self, theta: np.ndarray, gradients: Gradients, room: torch.Tensor
