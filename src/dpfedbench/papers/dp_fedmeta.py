@@ -93,7 +93,6 @@ class NonPrivateMaml(FewShotTasks):
             SumSpec(
                 name=self.client_update.sends,
                 unit="client",
-                taken_by="server",
                 observer="everyone",
             )
         ]

@@ -86,7 +86,7 @@ class FedAvg(Silos):
                 SumSpec(name="model-mean", unit="client", observer="everyone"),
             ]
         return [
-            SumSpec(name=name, unit="client", taken_by="server", observer="everyone")
+            SumSpec(name=name, unit="client", observer="everyone")
             for name in (*update.sends_too, update.sends)
         ]
 

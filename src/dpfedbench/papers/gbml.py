@@ -297,7 +297,6 @@ class NonPrivateReptile(Method):
             SumSpec(
                 name=self.client_update.sends,
                 unit="client",
-                taken_by="server",
                 observer="everyone",
             )
         ]

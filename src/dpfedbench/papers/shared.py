@@ -46,7 +46,6 @@ class ClientLevelMethod(Method):
             SumSpec(
                 name=self.client_update.sends,
                 unit="client",
-                taken_by="server",
                 observer="everyone",
                 clipping=self.clipping,
                 noise=self.noise,
