@@ -13,8 +13,8 @@ accuracy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,9 +36,20 @@ COLUMNS = (
 """Columns of `runs.parquet` that this test fills."""
 
 
+class TestedClients(Protocol):
+    """Clients whose models are tested, such as `training.clients.Clients`."""
+
+    has_personal_models: bool
+
+    def personal_weights(
+        self, theta: np.ndarray, numbers: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Yield the weights [d] that each of the given clients uses, in their order."""
+
+
 def client_accuracies(
     run: Run,
-    clients: Any,
+    clients: TestedClients,
     held: Records | Tasks,
     gradients: Choice,
     theta: np.ndarray,
@@ -50,7 +61,7 @@ def client_accuracies(
 
     Args:
         run: the run.
-        clients: its clients, `training.clients.Clients`.
+        clients: its clients.
         held: the clients' data.
         gradients: implementation of the model's gradients and evaluation.
         theta: the server's weights, float32 [d].
@@ -88,7 +99,7 @@ def client_accuracies(
 
 
 def _own_models(
-    clients: Any,
+    clients: TestedClients,
     gradients: Choice,
     theta: np.ndarray,
     numbers: Sequence[int],

@@ -144,14 +144,15 @@ class Mechanisms:
         spec: SumSpec,
         *,
         participation: DrawnBy,
-        **options: Any,
+        dimension: int,
+        holders: int = 0,
+        plain_sum: Callable[[int], Any] | None = None,
     ) -> Mechanism:
         """Calibrate a sum, and return its mechanism.
 
         Args:
             spec: specification of the sum, with its groups and first threshold.
-            participation: see `dpsum.Mechanism`.
-            options: further arguments of `create_calibrated`.
+            participation, dimension, holders, plain_sum: see `create_calibrated`.
 
         Raises:
             BenchError: no noise meets the budget, or the sum does not compose with
@@ -159,7 +160,11 @@ class Mechanisms:
         """
         (calibrated,) = self.composition.calibrate([spec], participation)
         return self.create_calibrated(
-            calibrated, participation=participation, **options
+            calibrated,
+            participation=participation,
+            dimension=dimension,
+            holders=holders,
+            plain_sum=plain_sum,
         )
 
     def create_calibrated(
