@@ -47,15 +47,19 @@ def model_at(theta=START, shared=(True, True, True)):
     """Return a model of three weights, whose head is the last one, and its gradients."""
     gradients = Quadratics()
     net = SimpleNamespace(mask=lambda *_: np.array([False, False, True]))
+    setup = SimpleNamespace(
+        net=net,
+        run=SimpleNamespace(stream_seed=0),
+        shared=SimpleNamespace(mask=np.array(shared)),
+    )
     model = LocalModel(
         np.array(theta, np.float32),
-        net=net,
+        setup,
         gradients=gradients,
         room=torch.empty((8, 3)),
-        shared=torch.tensor(shared),
         thresholds={},
         public_state={},
-        seed=0,
+        shaped_sums=(),
     )
     return model, gradients
 
