@@ -587,7 +587,9 @@ class Mechanism:
         None where the sum has no noise, or where the units add the noise.
         """
         noise = self.spec.noise
-        if noise is None or noise.one_by_one:
+        if noise is None:
+            return None
+        if noise.one_by_one and purpose == self.spec.stream:
             return None
         dimension = total.dimension
         if purpose != self.spec.stream:

@@ -611,7 +611,7 @@ def _after(
     uncovered = next(
         (event.reason for event in before if event.data_dependent_threshold), ""
     )
-    if status == "void":
+    if uncovered or status == "void":
         low = math.inf
         high = math.inf
     if math.isinf(high):
