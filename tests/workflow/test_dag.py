@@ -86,6 +86,21 @@ def test_dag_of_a_median_threshold_waits_for_the_run_without_privacy(plan):
     assert "results/runs/maml/" in waiting
 
 
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("figures/dp-fedmeta/table2.png", "No rule to produce"),
+        ("tables/dp-fedmeta/figure4a.csv", "No rule to produce"),
+        ("tables/dp-fnas/baselines.csv", "dp-fnas has no baselines: its tables"),
+    ],
+)
+def test_item_that_does_not_exist_is_refused_before_a_run(snakemake, target, message):
+    """A table that was asked for as a figure ended in a KeyError, after its trainings."""
+    done = snakemake("--dry-run", f"results/smoke/{target}", *SMOKE)
+    assert done.returncode == 1
+    assert message in done.stdout + done.stderr
+
+
 def test_snakemake_lint_is_clean(snakemake):
     done = snakemake("--lint")
     assert done.returncode == 0, done.stdout + done.stderr

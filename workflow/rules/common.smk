@@ -111,6 +111,14 @@ def code_of(rule, *files):
     return code_hash(rule, [ROOT / "workflow" / "scripts" / f"{rule}.py", *files])
 
 
+def item_names(tables):
+    """Return a pattern of the names of all tables, or of all figures."""
+    items = PLAN.items.values()
+    return "|".join(
+        {item.name: None for item in items if (item.kind == "table") == tables}
+    )
+
+
 wildcard_constraints:
     method="|".join(METHODS),
     dataset="|".join(DATASETS),
@@ -121,7 +129,6 @@ wildcard_constraints:
     seed=r"\d+",
     paper="|".join(PAPERS),
     finished=r"\d+",
-    item="|".join({name: None for _, name in PLAN.items}),
     of="(%s)?" % "|".join(f"{paper}/" for paper in PAPERS),
 
 

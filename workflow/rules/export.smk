@@ -21,6 +21,8 @@ rule export_figure:
         f"{REPORT}/export/{{paper}}/{{item}}.pdf",
     log:
         f"{REPORT}/export/{{paper}}/logs/{{item}}.log",
+    wildcard_constraints:
+        item=item_names(tables=False),
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1

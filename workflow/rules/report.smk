@@ -27,6 +27,8 @@ rule table:
         markdown=f"{REPORT}/tables/{{paper}}/{{item}}.md",
     log:
         f"{REPORT}/tables/{{paper}}/logs/{{item}}.log",
+    wildcard_constraints:
+        item=item_names(tables=True),
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1
@@ -64,6 +66,8 @@ rule figure:
         csv=f"{REPORT}/figures/{{paper}}/{{item}}.csv",
     log:
         f"{REPORT}/figures/{{paper}}/logs/{{item}}.log",
+    wildcard_constraints:
+        item=item_names(tables=False),
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, explicit_values
 from dpfedbench.experiments.plan import Plan, PlannedItem
 from dpfedbench.run import Run
@@ -346,8 +347,19 @@ class Planned:
     # Tables and figures
 
     def item_of(self, wildcards: Wildcards) -> PlannedItem:
-        """Return the table or figure that the wildcards name."""
-        return self.plan.items[wildcards.paper, wildcards.item]
+        """Return the table or figure that the wildcards name.
+
+        Raises:
+            BenchError: the paper has none of that name.
+        """
+        name = wildcards.paper, wildcards.item
+        if name not in self.plan.items:
+            raise BenchError(
+                "{} has no {}: its tables and figures are {}".format(
+                    *name, ", ".join(item.name for item in self.plan.items_of(name[0]))
+                )
+            )
+        return self.plan.items[name]
 
     def described(self, wildcards: Wildcards) -> dict[str, Any]:
         """Return the table or figure as plain data, for its script."""
