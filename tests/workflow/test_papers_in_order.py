@@ -38,9 +38,12 @@ experiments:
     tables: {table1: null, table2: null}
     figures: {entropy: null}
 """
-IS_SO_FAR = 'snakemake.rule == "page_so_far"'
-PAGE = f"""
-if {IS_SO_FAR}:
+PROVENANCE = """
+import json
+path.write_text(json.dumps(snakemake.params.stand_ins))
+"""
+PAGE = """
+if snakemake.rule == "page_so_far":
     from workflow_jobs.page_so_far import write_page_so_far
     state = pathlib.Path(snakemake.output[0])
     write_page_so_far(
@@ -62,7 +65,9 @@ def finished(tmp_path_factory):
     for script in (copy / "workflow" / "scripts").glob("*.py"):
         text = STUB
         if script.stem == "page":
-            text = STUB.replace("else:\n", f"elif not ({IS_SO_FAR}):\n") + PAGE
+            text += PAGE
+        if script.stem == "provenance":
+            text += PROVENANCE
         script.write_text(text, encoding="utf-8")
     (copy / "two.yaml").write_text(without_others(TWO_PAPERS), encoding="utf-8")
     done = run(copy)
@@ -101,6 +106,11 @@ def test_file_of_the_first_page_names_finished_and_missing_papers(finished):
     state = json.loads(text)
     assert state["finished"] == ["dp-fedmeta"]
     assert state["missing"] == ["DP-FNAS"]
+
+
+def test_provenance_of_the_first_page_names_the_stand_ins_of_its_papers(finished):
+    path = finished / "results" / "so-far" / "1" / "provenance.json"
+    assert json.loads(path.read_text()) == {"omniglot": "glyphs"}
 
 
 def test_second_call_of_a_finished_run_does_nothing(finished):

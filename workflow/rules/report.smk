@@ -200,7 +200,7 @@ use rule provenance as provenance_so_far with:
     params:
         preset=CONFIGURATION.preset,
         stand_ins=lambda wildcards: PLANNED.stand_ins(
-            PLANNED.finished_papers(wildcards)
+            *PLANNED.finished_papers(wildcards)
         ),
 
 

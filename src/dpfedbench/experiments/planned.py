@@ -248,12 +248,13 @@ class Planned:
             if name in names and paper
         }
 
-    def stand_ins(self, paper: str | None = None) -> dict[str, str]:
-        """Return the measured data set for each data set of a paper, or of all papers,
-        that is replaced.
+    def stand_ins(self, *papers: str) -> dict[str, str]:
+        """Return the measured data set for each data set of some papers, or of all
+        papers, that is replaced.
         """
         return {
             cell.published_dataset: cell.runs[0].dataset
+            for paper in papers or self.papers
             for item in self.plan.items_of(paper)
             for cell in item.cells
             if item.kind != "account" and cell.published_dataset != cell.runs[0].dataset
