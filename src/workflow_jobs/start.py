@@ -4,6 +4,7 @@ Each function takes Snakemake's `workflow` object, whose plan of jobs (`workflow
 is complete by then.
 """
 
+import functools
 import logging
 import os
 import sys
@@ -120,6 +121,9 @@ def order_jobs(
 class DryRunEstimate(logging.Filter):
     """Filter of Snakemake's logger that adds the estimated time to the table of jobs.
 
+    At the end of a dry run Snakemake writes the table again, when all jobs count as
+    finished, so that the estimate is made once.
+
     Args:
         workflow: Snakemake's workflow.
         descriptions: texts and times of the jobs.
@@ -133,9 +137,10 @@ class DryRunEstimate(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Add a line to the record that has the table; pass all records."""
         if getattr(record, "event", None) == LogEvent.RUN_INFO:
-            record.msg = f"{record.msg}\n{self._line()}\n"
+            record.msg = f"{record.msg}\n{self._line}\n"
         return True
 
+    @functools.cached_property
     def _line(self) -> str:
         jobs = list(self._workflow.dag.needrun_jobs())
         training = 0.0

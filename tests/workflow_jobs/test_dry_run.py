@@ -11,7 +11,10 @@ SECONDS = {"train": 5400.0, "account": 900.0}
 
 
 def estimate(rules: list[str], cores: int) -> str:
-    """Return the text of a record with a table of jobs, after the filter."""
+    """Return the text of a record with a table of jobs, after the filter.
+
+    Snakemake writes the table again at the end, when no job is waiting any more.
+    """
     jobs = [
         SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards_dict={})
         for rule in rules
@@ -19,9 +22,15 @@ def estimate(rules: list[str], cores: int) -> str:
     dag = SimpleNamespace(needrun_jobs=lambda: iter(jobs))
     descriptions = SimpleNamespace(seconds=lambda rule, wildcards: SECONDS[rule])
     workflow = SimpleNamespace(dag=dag, cores=cores)
-    record = logging.makeLogRecord({"msg": "the table", "event": LogEvent.RUN_INFO})
-    assert DryRunEstimate(workflow, descriptions).filter(record)
-    return str(record.msg)
+    dry_run = DryRunEstimate(workflow, descriptions)
+    texts = []
+    for _ in ("start", "end"):
+        record = logging.makeLogRecord({"msg": "the table", "event": LogEvent.RUN_INFO})
+        assert dry_run.filter(record)
+        texts.append(str(record.msg))
+        jobs.clear()
+    assert texts[0] == texts[1]
+    return texts[0]
 
 
 def test_dry_run_prints_the_hours_of_its_jobs_on_all_cores() -> None:
