@@ -157,7 +157,7 @@ def test_figure_of_accounts_needs_no_run() -> None:
     """The published threshold reads raw norms; a private quantile does not."""
     item = planned().items["dp-maml", "figure12"]
     assert not item.runs
-    records = item.cell_records()
+    records = item.cell_records({})
     assert len(records) == len(item.spec["x"]["values"]) * len(item.spec["series"])
     mechanism = records[0]["mechanism"]
     assert mechanism["noise_multiplier"] == 1.0

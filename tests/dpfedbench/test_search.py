@@ -124,7 +124,7 @@ def test_search_chooses_by_validation_tasks_alone(tmp_path: Path) -> None:
             accuracy = 0.30 if index == 3 else 0.20 + run.seed / 100
             members = [{"round": 4, "accuracy": accuracy}]
             write_json(training, read_json(training) | {"members": members})
-    table = tables.read(Item(**item.describe()), tmp_path, PUBLISHED)
+    table = tables.read(Item(**item.describe({})), tmp_path, PUBLISHED)
     assert np.flatnonzero(table.rows["chosen"]).tolist() == [3]
     assert len(table.rows) == 6
     tidy = tables.tidy(table)
@@ -160,5 +160,5 @@ def test_table_takes_shares_seed_by_seed(tmp_path: Path) -> None:
     for cell, accuracies in zip(item.cells, [(50.0, 60.0), (40.0, 30.0)], strict=True):
         for run, accuracy in zip(cell.runs, accuracies, strict=True):
             write_run(tmp_path, run, [accuracy, accuracy])
-    read = tables.read(Item(**item.describe()), tmp_path, PUBLISHED)
+    read = tables.read(Item(**item.describe({})), tmp_path, PUBLISHED)
     assert read.rows["value"].tolist() == [100.0, 65.0]

@@ -192,7 +192,7 @@ use rule provenance as provenance_of_paper with:
 
 use rule provenance as provenance_so_far with:
     input:
-        PLANNED.targets_so_far,
+        PLANNED.so_far(PLANNED.targets),
     output:
         f"{REPORT}/so-far/{{finished}}/provenance.json",
     log:
@@ -258,7 +258,7 @@ use rule page as page_of_paper with:
 
 use rule page as page_so_far with:
     input:
-        PLANNED.targets_so_far,
+        PLANNED.so_far(PLANNED.targets),
         PLANNED.files_so_far,
         provenance=rules.provenance_so_far.output,
         published=ROOT / "config/published.csv",
@@ -268,8 +268,8 @@ use rule page as page_so_far with:
     log:
         f"{REPORT}/so-far/{{finished}}/logs/page.log",
     params:
-        shown=PLANNED.items_so_far,
-        cells=PLANNED.cells_so_far,
+        shown=PLANNED.so_far(PLANNED.page_items),
+        cells=PLANNED.so_far(PLANNED.cell_records),
         papers=lambda wildcards: PLANNED.page_papers(
             *PLANNED.finished_papers(wildcards)
         ),

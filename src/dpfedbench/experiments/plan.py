@@ -78,9 +78,7 @@ class PlannedItem:
             for run, test in zip(cell.runs, cell.tests, strict=False)
         }
 
-    def cell_records(
-        self, audited_runs: Mapping[str, str] | None = None
-    ) -> list[dict[str, Any]]:
+    def cell_records(self, audited_runs: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return one mapping for each run of each cell.
 
         Its keys are the columns of `results.columns.CELLS` that are known before any
@@ -90,7 +88,6 @@ class PlannedItem:
         Args:
             audited_runs: for each private run, the run whose audit represents it.
         """
-        audited_runs = audited_runs or {}
         kind = self.kind
         if self.spec.get("value") == "milliseconds":
             kind = "time-table"
@@ -119,8 +116,10 @@ class PlannedItem:
                 )
         return records
 
-    def describe(self, audited_runs: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return the arguments of `results.items.Item`, as plain data for a script."""
+    def describe(self, audited_runs: Mapping[str, str]) -> dict[str, Any]:
+        """Return the arguments of `results.items.Item`, as plain data for a script; see
+        `cell_records`.
+        """
         return {
             "paper": self.paper,
             "name": self.name,
@@ -324,21 +323,6 @@ class Plan:
         they need.
         """
         return with_references(self.items_of(paper))
-
-    def cell_records(
-        self, paper: str | None = None, audited_runs: Mapping[str, str] | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the records of the cells of one paper, or of all; see
-        `PlannedItem.cell_records`.
-
-        Figures of accounts have no runs and are left out.
-        """
-        return [
-            record
-            for item in self.items_of(paper)
-            if item.kind != "account"
-            for record in item.cell_records(audited_runs)
-        ]
 
     def private_runs(self, paper: str | None = None) -> dict[str, list[Run]]:
         """Return the private configurations that a paper, or all papers, show.

@@ -160,31 +160,25 @@ class Planned:
         papers = self.page_papers(*missing)
         return [papers[name]["title"] for name in missing]
 
-    def targets_so_far(self, wildcards: Wildcards) -> list[str]:
-        """Return the tables and figures of the papers that are finished."""
-        finished = self.finished_papers(wildcards)
-        return [target for paper in finished for target in self.targets(paper)]
+    def so_far(self, of_paper: Callable[[str], list[Any]]) -> Callable[..., list[Any]]:
+        """Return a function of the wildcards: what `of_paper` lists of the papers that
+        are finished.
+        """
+        return lambda wildcards: [
+            entry
+            for paper in self.finished_papers(wildcards)
+            for entry in of_paper(paper)
+        ]
 
     def files_so_far(self, wildcards: Wildcards) -> list[str]:
         """Return the files of runs that a page of the finished papers shows.
 
         The page waits for the one before it, which lies in the same place.
         """
-        finished = self.finished_papers(wildcards)
-        files = [file for paper in finished for file in self.files_for_page(paper)]
-        if len(finished) > 1:
-            files.append(self._milestone(len(finished) - 1))
+        files = self.so_far(self.files_for_page)(wildcards)
+        if int(wildcards.finished) > 1:
+            files.append(self._milestone(int(wildcards.finished) - 1))
         return list(dict.fromkeys(files))
-
-    def items_so_far(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """Return `page_items` of the finished papers."""
-        finished = self.finished_papers(wildcards)
-        return [item for paper in finished for item in self.page_items(paper)]
-
-    def cells_so_far(self, wildcards: Wildcards) -> list[dict[str, Any]]:
-        """Return the records of the cells of the finished papers."""
-        finished = self.finished_papers(wildcards)
-        return [record for paper in finished for record in self.cell_records(paper)]
 
     # Frames
 
@@ -237,8 +231,17 @@ class Planned:
         return _files_of(sorted(set(audited_runs.values())), "audit.json")
 
     def cell_records(self, paper: str = "") -> list[dict[str, Any]]:
-        """Return the records of the cells of one paper, or of all."""
-        return self.plan.cell_records(paper or None, self.audited_runs[paper])
+        """Return the records of the cells of one paper, or of all; see
+        `PlannedItem.cell_records`.
+
+        Figures of accounts have no runs and are left out.
+        """
+        return [
+            record
+            for item in self.plan.items_of(paper or None)
+            if item.kind != "account"
+            for record in item.cell_records(self.audited_runs[paper])
+        ]
 
     def page_papers(self, *names: str) -> dict[str, dict[str, str]]:
         """Return titles and sources of papers, in the order of the configuration."""
@@ -364,7 +367,7 @@ class Planned:
 
     def described(self, wildcards: Wildcards) -> dict[str, Any]:
         """Return the table or figure as plain data, for its script."""
-        return self.item_of(wildcards).describe()
+        return self.item_of(wildcards).describe({})
 
     def files_of_runs(self, *names: str) -> Input:
         """Return an input function: the named files of every run of an item."""

@@ -15,6 +15,7 @@ from dpfedbench.breaches import notices_of
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.planned import Planned
 from dpfedbench.files import read_json, write_json, write_text
 from dpfedbench.results import formats, page, tables
 from dpfedbench.results.items import Item
@@ -169,11 +170,16 @@ def plan(configuration):
 
 
 @pytest.fixture(scope="session")
-def entries(plan):
+def planned(configuration, plan):
+    return Planned(Configuration.read(configuration), plan)
+
+
+@pytest.fixture(scope="session")
+def entries(planned):
     """The cells of each private configuration of few-shot clients of DP-FedMeta, in the
     privacy table's order.
     """
-    records = plan.cell_records("dp-fedmeta", plan.audited_runs("dp-fedmeta"))
+    records = planned.cell_records("dp-fedmeta")
     by_folder = {}
     for cell in sorted(records, key=lambda cell: not cell["kind"].endswith("table")):
         if cell["private"] and cell["method"] != "dp-transfer":

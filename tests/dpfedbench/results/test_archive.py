@@ -22,7 +22,7 @@ def pack(plan, tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         tables = [plan.items["dp-fedmeta", item] for item in items]
-        cells = [cell for table in tables for cell in table.cell_records()]
+        cells = [cell for table in tables for cell in table.cell_records({})]
         runs = collect_runs(results, [cell["run"] for cell in cells])
         files = [folder / "runs.parquet", folder / "cells.parquet"]
         write_frame(runs, files[0])

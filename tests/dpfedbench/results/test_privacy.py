@@ -32,8 +32,8 @@ def csv_text(rows):
     return formats.csv_text(csv_columns(rows, "privacy"), "none")
 
 
-def test_configurations_have_one_row_and_all_seeds(plan):
-    rows = configurations.configurations(plan.cell_records())
+def test_configurations_have_one_row_and_all_seeds(planned, plan):
+    rows = configurations.configurations(planned.cell_records())
     rows = [row for row in rows if row["private"]]
     runs = [run.folder for run in plan.runs.values() if run.private]
     assert sorted(row["run"] for row in rows) == sorted(runs)
@@ -41,7 +41,7 @@ def test_configurations_have_one_row_and_all_seeds(plan):
 
 
 def test_load_configurations_equals_the_rows_of_the_plan(plan, results, tmp_path):
-    cells = plan.items["dp-fedmeta", "table2"].cell_records()
+    cells = plan.items["dp-fedmeta", "table2"].cell_records({})
     (tmp_path / "runs").symlink_to(results / "runs")
     runs = collect_runs(tmp_path, [cell["run"] for cell in cells])
     write_frame(runs, tmp_path / "runs.parquet")
