@@ -49,7 +49,7 @@ def test_fidelity_page_is_that_of_its_data(paper_plan: Plan) -> None:
 PLANTED = {
     "another rate is no reproduction": (
         "adap-dp-fl",
-        "Fashion-MNIST, ε = 2: adaptive noise, C = 1",
+        "Fashion-MNIST: σ at ε = 2, from 4",
         {"status": "reproduced", "cost": ""},
         "its runs have other settings: learning rate, Fashion-MNIST: 0.003 (0.001)",
     ),
@@ -68,7 +68,7 @@ PLANTED = {
     "a rate that differs is not equal settings": (
         "adap-dp-fl",
         "MNIST: adaptive clipping is above C = 1 at σ = 1.1",
-        {"run": "fashion-003", "status": "effect not found", "cost": ""},
+        {"run": "fashion-validation", "status": "effect not found", "cost": ""},
         "its runs have other settings",
     ),
     "a row explains itself by no second run": (
@@ -133,13 +133,13 @@ PLANTED = {
     ),
     "what our run has explains nothing": (
         "adap-dp-fl",
-        "Fashion-MNIST, ε = 2: σ = 2, C = 1, at the stated rate",
+        "Fashion-MNIST, ε = 2: σ = 2, C = 1",
         {
             "status": "differs, partly explained",
             "cost": "",
             "cause": "pixels normalised",
             "from_": "65.5 [M7]",
-            "to": "72.0 [M7]",
+            "to": "68.9 (67.9 to 69.8) [M208]",
         },
         "`to` is ours",
     ),
@@ -327,7 +327,7 @@ def test_fidelity_runs_state_their_differences(
 
 def test_fidelity_stated_setting_without_a_key_is_not_open(sources: Sources) -> None:
     """Adap DP-FL's text states the labels of a client, for which we have no key."""
-    run = sources.runs["fashion-001"]
+    run = sources.runs["fashion-scalar"]
     assert "labels of a client: all ten (three or four)" in run.differs
     papers = ["adap-dp-fl"]
     assert not list(fidelity.find_problems_of_runs(run, papers, sources.settings))
@@ -349,7 +349,7 @@ def test_fidelity_equal_settings_are_those_of_the_preset(
     paper_plan: Plan, sources: Sources, cells: str, message: str
 ) -> None:
     """A run that says it has the paper's settings is looked up in its preset."""
-    run = sources.runs["fashion-001"]
+    run = sources.runs["fashion-scalar"]
     settings = sources.settings
     paper = "adap-dp-fl"
     assert not list(
