@@ -116,7 +116,13 @@ PLANTED = {
     "a cause that moves the number away explains nothing": (
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: DP-AGRLR",
-        {"to": "36.7 (35.8 to 37.5) [M101]"},
+        {
+            "status": "differs, partly explained",
+            "cost": "",
+            "cause": "z of a record 1 in place of 1.634",
+            "from_": "38.8 (37.9 to 39.7) [M101]",
+            "to": "36.7 (35.8 to 37.5) [M101]",
+        },
         "the cause does not move our number towards 72.4",
     ),
     "a cause that moves the number past the printed one explains nothing": (
@@ -158,13 +164,25 @@ PLANTED = {
     "partly is not wholly explained": (
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: DP-AGRLR",
-        {"status": "differs, explained"},
+        {
+            "status": "differs, explained",
+            "cost": "",
+            "cause": "five inner steps in place of one",
+            "from_": "42.5 (41.4 to 43.5) [M101]",
+            "to": "53.8 (52.8 to 54.9) [M101]",
+        },
         "it is not explained: '53.8 (52.8 to 54.9)' does not have 72.4",
     ),
     "a second reading of another row is not ours": (
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: DP-AGRLR",
-        {"from_": "29.1 (26.8 to 31.3) [R4]"},
+        {
+            "status": "differs, partly explained",
+            "cost": "",
+            "cause": "five inner steps in place of one",
+            "from_": "29.1 (26.8 to 31.3) [R4]",
+            "to": "53.8 (52.8 to 54.9) [M101]",
+        },
         "`from` is not ours",
     ),
     "an account decides no statement on accuracy": (
@@ -374,6 +392,36 @@ def test_measurement_row_has_whole_numbers(sources: Sources) -> None:
         )
         problems = find_problems(result, "dp-fedmeta", planted)
         assert ("M2 does not have '92.0 (91.3 to 92.7)'" not in problems) == found
+
+
+def test_fidelity_page_names_the_row_that_has_an_explanation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One table of a paper has several explanations: its name alone tells none."""
+    first, second, third, fourth = (
+        read_result("dp-fedmeta", f"CIFAR-FS, 5-way 5-shot: {method}")
+        for method in ("random initialisation", "non-private", "DP-AGR", "DP-AGRLR")
+    )
+    size = (
+        "The published number of clients was not trained on this data set, nor was a"
+        " smaller number."
+    )
+    network = "A smaller network than the paper's was trained, without a second run."
+    planted = [
+        dataclasses.replace(first, explanation=size),
+        dataclasses.replace(second, explanation=network),
+        dataclasses.replace(third, explanation=size),
+        dataclasses.replace(fourth, explanation=size),
+    ]
+    monkeypatch.setattr(fidelity, "read_results", lambda _: planted)
+    _, table = fidelity._make_result_tables("dp-fedmeta")
+    rows = table.splitlines()[2:]
+    assert size in rows[0]
+    assert network in rows[1]
+    reference = "As Table 2, “CIFAR-FS, 5-way 5-shot: random initialisation”, above."
+    assert reference in rows[2]
+    assert "As in the row above." in rows[3]
+    assert not any(size in row for row in rows[1:])
 
 
 def find_intervals(text: str) -> set[str]:

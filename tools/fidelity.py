@@ -601,8 +601,14 @@ def subtract_published(ours: str, published: str) -> str:
 def _format_difference(
     result: Result, paper: str, numbers: Mapping[tuple[str, str], PublishedNumber]
 ) -> str:
-    """Return the difference; empty where the numbers are of different quantities."""
+    """Return the difference; empty where the numbers are of different quantities.
+
+    A size L of our clients is not one of the paper's, which has more.
+    """
     if result.status.startswith("effect") or result.status == "fitted":
+        return ""
+    number = numbers.get((paper, result.published_row))
+    if number and re.search(r"\bL\b", number.quantity):
         return ""
     return subtract_published(result.ours, _find_printed_number(result, paper, numbers))
 
@@ -1110,11 +1116,37 @@ def _make_row(*cells: str) -> str:
 
 def _shorten_repeats(cells: Sequence[str]) -> list[str]:
     """Return the cells of a column, with a mark for those that repeat the cell above."""
-    above = ["", *cells[:-1]]
+    above = ["", *cells][: len(cells)]
     return [
         "″" if cell == before and len(cell.split()) > 1 else cell
         for cell, before in zip(cells, above, strict=True)
     ]
+
+
+class _ShownExplanations:
+    """The explanations that a table has so far."""
+
+    def __init__(self) -> None:
+        self._references: dict[str, str] = {}
+        self._last = ""
+
+    def shorten(self, result: Result) -> str:
+        """Return a result's explanation, or a shorter reference to the row that has it.
+
+        The reference names the row by its place and its claim, since one table of a
+        paper may have several explanations.
+        """
+        explanation = result.explanation
+        is_in_row_above = explanation == self._last
+        self._last = explanation
+        if len(explanation.split()) < _LONG:
+            return explanation
+        if explanation not in self._references:
+            reference = f"As {result.location}, “{result.claim}”, above."
+            self._references[explanation] = reference
+            return explanation
+        shown = _AS_ROW_ABOVE if is_in_row_above else self._references[explanation]
+        return min(shown, explanation, key=len)
 
 
 def _make_result_tables(paper: str) -> Iterable[str]:
@@ -1127,8 +1159,7 @@ def _make_result_tables(paper: str) -> Iterable[str]:
         head: [] for head in _RESULT_HEADS
     }
     last_row: dict[str, tuple[str, ...]] = {}
-    above: dict[tuple[str, str], str] = {}
-    last: dict[str, str] = {}
+    shown_explanations = {head: _ShownExplanations() for head in _RESULT_HEADS}
     for result in read_results(paper):
         if result.status in WITHOUT_ROW:
             continue
@@ -1156,13 +1187,8 @@ def _make_result_tables(paper: str) -> Iterable[str]:
             rows[head][-1][1].append(result.claim)
             continue
         last_row[head] = row
-        explanation = result.explanation
-        if len(explanation.split()) >= _LONG and (head, explanation) in above:
-            first = above[head, explanation]
-            short = "As above." if last[head] == explanation else f"As {first} above."
-            evidence = evidence.replace(explanation, short)
-        above.setdefault((head, explanation), result.location)
-        last[head] = explanation
+        shown = shown_explanations[head].shorten(result)
+        evidence = evidence.replace(result.explanation, shown)
         evidence = _add_links(evidence)
         rows[head].append((location, [result.claim], (printed, *cells, evidence)))
     for head, entries in rows.items():
@@ -1199,6 +1225,9 @@ _RESULT_HEADS = (_MEASURED, _MEASURED_NOT_DECIDED, _WITHOUT_NUMBER, _NOT_DECIDED
 
 _LONG = 7
 """Words of an explanation that a table has once."""
+
+_AS_ROW_ABOVE = "As in the row above."
+"""Text of a cell whose explanation is that of the row above it."""
 
 _LONG_LIST = 4
 """Commas of a list of values that the page leaves to settings.csv."""
@@ -1303,7 +1332,7 @@ def _make_settings(paper: str, plan: Plan) -> Iterable[str]:
         for where, (*cells, reason) in zip(_shorten_repeats(places), rows, strict=True):
             is_again = len(reason.split()) >= _LONG and reason == reason_above
             reason_above = reason
-            shown = "As above." if is_again else _add_links(reason)
+            shown = _AS_ROW_ABOVE if is_again else _add_links(reason)
             lines.append(_make_row(where, *cells, shown))
         yield f"**{verdict}**:"
         yield "\n".join(lines)
