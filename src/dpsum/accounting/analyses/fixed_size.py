@@ -175,25 +175,25 @@ class _Pulled:
 class _Dominating:
     """The dominating pair of one round in one order.
 
-    It has losses above 0 from one pair, below 0 from another, and the rest at 0.
+    It has positive losses from one pair, negative ones from another, and the rest at 0.
     """
 
     missing: ClassVar[float] = 0.0
-    above: RoundLaw
-    below: RoundLaw
+    positive: RoundLaw
+    negative: RoundLaw
 
     def tails(self, losses: np.ndarray) -> Tails:
         at = int(np.searchsorted(losses, 0.0))
-        first_below, second_below, off_below = self.below.tails(losses[:at])
-        first_above, second_above, off_above = self.above.tails(losses[at:])
-        first = np.concatenate((first_below, first_above))
-        second = np.concatenate((second_below, second_above))
-        off = np.concatenate((off_below, off_above))
+        first_negative, second_negative, off_negative = self.negative.tails(losses[:at])
+        first_positive, second_positive, off_positive = self.positive.tails(losses[at:])
+        first = np.concatenate((first_negative, first_positive))
+        second = np.concatenate((second_negative, second_positive))
+        off = np.concatenate((off_negative, off_positive))
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        low, _ = self.below.range(mass, most)
-        _, high = self.above.range(mass, most)
+        low, _ = self.negative.range(mass, most)
+        _, high = self.positive.range(mass, most)
         return min(low, 0.0), high
 
 
