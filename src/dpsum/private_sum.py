@@ -81,7 +81,6 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     | `dpsum.private_sum.add_rows` | `dpsum/test_clipping_forms.py` |
     | `dpfedbench.training.mechanisms.add_on_device` | `dpsum/test_clipping_forms.py` |
     | `dpkernels.clipped_sum.add_rows` | `dpsum/test_clipping_forms.py` |
-    | `dpsum.group_clipping.clip_groups` | `dpsum/test_clipping_forms.py` |
     | `dpsum.group_clipping.add_rows_by_group` | `dpsum/test_group_clipping.py` |
     | `dpsum.secure.SecureSum` | `dpsum/test_secure_sum.py` |
     | `dpkernels.linear.LinearHeadGradients` | `packages/dpkernels/tests/test_linear.py` |
