@@ -52,7 +52,7 @@ from dploss.groups import (
     known_draws_epsilon,
     squares_of_a_multinomial,
 )
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.accountant import EPSILONS, ComposedAccountant, Curve, Events
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
@@ -546,7 +546,7 @@ def lower_epsilon(
     return low
 
 
-class BallsAndBinsAccountant(Accountant):
+class BallsAndBinsAccountant(ComposedAccountant):
     """Accountant of balls-and-bins participation, by the privacy loss distribution.
 
     If the noise differs between rounds, the high end uses the least noise for all.
@@ -599,18 +599,11 @@ class BallsAndBinsAccountant(Accountant):
             " rounds"
         )
 
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)
-        _, most, done = events.ends
-        low = lower_epsilon(most, events.planned_rounds, done, delta)
-        return low, self.high(events, delta)
-
-    def high(self, events: Events, delta: float) -> float:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)[1]
-        least, _, done = events.ends
-        return upper_epsilon(least, events.planned_rounds, done, delta)
+    def end(self, events: Events, delta: float, *, upper: bool, **more: str) -> float:
+        least, most, done = events.ends
+        if upper:
+            return upper_epsilon(least, events.planned_rounds, done, delta)
+        return lower_epsilon(most, events.planned_rounds, done, delta)
 
     def curve(self, events: Events) -> Curve:
         least, _, done = events.ends
