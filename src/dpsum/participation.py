@@ -171,6 +171,11 @@ class Participation:
             )
         return stream(self.seed, "participation", *names)
 
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        """Numbers of all units, shuffled once for all rounds."""
+        return self._stream().permutation(self._count)
+
     def _check_numbers(self, units: int) -> None:
         """Check the numbers of this participation."""
         if not 1 <= self.cohort <= units:
@@ -265,10 +270,6 @@ class OnePass(Cohorts):
                 f" of {units}"
             )
 
-    @functools.cached_property
-    def _order(self) -> np.ndarray:
-        return self._stream().permutation(self._count)
-
     def sample_cohort(self, index: int) -> np.ndarray:
         start = index * self.cohort
         return self._order[start : start + self.cohort]
@@ -322,6 +323,15 @@ class Poisson(Cohorts):
         return np.flatnonzero(drawn < self.cohort / self._count)
 
 
+def _block_of_epoch(self: Participation, index: int) -> np.ndarray:
+    """Return the units of a round where each epoch shuffles the list anew."""
+    blocks = self._count // self.cohort
+    epoch, block = divmod(index, blocks)
+    order = self._stream(epoch).permutation(self._count)
+    start = block * self.cohort
+    return order[start : start + self.cohort]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(Participation):
     """The blocks of shuffled epochs, for methods without privacy of a client.
@@ -333,8 +343,7 @@ class Passes(Participation):
     kind = "passes"
     blocks = True
 
-    def sample_cohort(self, index: int) -> np.ndarray:
-        return _block_of_epoch(self, index)
+    sample_cohort = _block_of_epoch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -353,8 +362,7 @@ class ShuffledEpochs(Cohorts):
         super()._check_numbers(units)
         self._check_divides(units)
 
-    def sample_cohort(self, index: int) -> np.ndarray:
-        return _block_of_epoch(self, index)
+    sample_cohort = _block_of_epoch
 
     def describe(self) -> Sampling:
         return dataclasses.replace(
@@ -378,10 +386,6 @@ class MinSeparation(Cohorts):
     def _check_numbers(self, units: int) -> None:
         super()._check_numbers(units)
         self._check_divides(units)
-
-    @functools.cached_property
-    def _order(self) -> np.ndarray:
-        return self._stream().permutation(self._count)
 
     def sample_cohort(self, index: int) -> np.ndarray:
         start = index % self.separation * self.cohort
@@ -513,15 +517,6 @@ class PoissonLots(Participation):
             purpose=purpose,
             holder_name=holder_name,
         )
-
-
-def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
-    """Return the units of a round where each epoch shuffles the list anew."""
-    blocks = plan._count // plan.cohort
-    epoch, block = divmod(index, blocks)
-    order = plan._stream(epoch).permutation(plan._count)
-    start = block * plan.cohort
-    return order[start : start + plan.cohort]
 
 
 class RecordLots:
