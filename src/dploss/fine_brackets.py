@@ -267,13 +267,11 @@ class _Sum:
         self._parts = [(grid.loss, count) for grid, count in grids]
         self._offset = math.fsum(grid.offset * count for grid, count in grids)
         self._upper = upper
-        self._infinite = 0.0
-        if upper:
-            logs = []
-            for grid, count in grids:
-                infinite = min(grid.infinite, 0.5)
-                logs.append(count * math.log1p(-infinite))
-            self._infinite = -math.expm1(math.fsum(logs))
+        logs = []
+        for grid, count in grids:
+            infinite = min(grid.infinite, 0.5)
+            logs.append(count * math.log1p(-infinite))
+        self._infinite = -math.expm1(math.fsum(logs))
 
     def position(self, epsilon: float) -> float:
         """Return the position of epsilon on the grid, on the safe side of rounding."""

@@ -230,11 +230,8 @@ def removal(
     if done > 1:
         parts.append((grid.one, done - 1))
     tail = UpperTail(parts, around=position(near), kernel=RATIO)
-    extra = 0.0
-    if upper:
-        extra = grid.excess
     return DeltaEnd(
-        tail, upper=upper, position=position, extra=extra, share=(done, rounds)
+        tail, upper=upper, position=position, extra=grid.excess, share=(done, rounds)
     )
 
 
