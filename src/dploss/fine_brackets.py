@@ -30,7 +30,6 @@ import scipy
 from dploss.compositions import (
     LARGEST,
     LEAST_GRID_DELTA,
-    LEAST_NOISE,
     LEAST_USUAL_DELTA,
     Laws,
     RoundLaw,
@@ -414,10 +413,9 @@ def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
     """Return whether the grids of `compositions` are not made for these rounds."""
     if delta < LEAST_USUAL_DELTA:
         return True
+    if any(stage.no_grid for stage in stages):
+        return True
     mass = cut_mass(stages, delta)
-    for stage in stages:
-        if stage.least / stage.moves < LEAST_NOISE:
-            return True
     step = min(stage.spacing for stage in stages)
     for stage in stages:
         law, *_ = stage.laws(stage.least, mass)

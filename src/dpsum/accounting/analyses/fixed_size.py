@@ -403,8 +403,8 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
         log_second = log_density(x, second)
         return log_first + logs, log_first - log_second
 
-    present = half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)
-    zeroed = half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)
+    present = np.hstack((half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)))
+    zeroed = np.hstack((half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)))
     present_moments = [_log_moment(present, order) for order in orders]
     zeroed_moments = [_log_moment(zeroed, order) for order in orders]
     log_moments = np.max([present_moments, zeroed_moments], axis=0)
@@ -412,14 +412,12 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     return np.asarray(divergences * (1 + 1e-9) + 1e-10)
 
 
-def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
-    """Return log E e^((a - 1) L) from log masses and losses on either side of 0.
+def _log_moment(halves: np.ndarray, order: int) -> float:
+    """Return log E e^((a - 1) L) from log masses and losses, float64 [2, n].
 
-    The rest of the mass is at 0.
+    The losses are on either side of 0, and the rest of the mass is at 0.
     """
-    upper_half, lower_half = halves
-    logs = np.concatenate((upper_half[0], lower_half[0]))
-    losses = np.concatenate((upper_half[1], lower_half[1]))
+    logs, losses = halves
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         log_total = logsumexp(logs + powers)

@@ -18,7 +18,6 @@ from functools import lru_cache
 import numpy as np
 
 from dploss.compositions import (
-    LEAST_NOISE,
     Stage,
     lower_end,
     upper_curve,
@@ -136,7 +135,7 @@ def lower_epsilon(
         return upper
     stage = stage_of(schedule, rate, uses)
     if uses > 1:
-        if stage.least < LEAST_NOISE:
+        if stage.no_grid:
             return 0.0
         return lower_end([stage], delta, upper=upper)
     return _refined_ends(stage, delta, upper)[0]
