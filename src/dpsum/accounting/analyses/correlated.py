@@ -217,18 +217,13 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
 
     c_t is the number of clients of round t that use the image.
     """
-    assert use.rounds is not None
     done = len(gram)
-    has_come = (use.rounds >= 0) & (use.rounds < done)
-    taking = np.flatnonzero(has_come)
-    if not len(taking):
+    images, rounds = use.taking_part(done)
+    if not len(rounds):
         return 0.0
-    images, image_indices = np.unique(use.images[taking], return_inverse=True)
-    counts = np.zeros((len(images), done))
-    np.add.at(
-        counts,
-        (image_indices.reshape(len(taking), -1), use.rounds[taking][:, None]),
-        1.0,
-    )
+    distinct_images, image_indices = np.unique(images, return_inverse=True)
+    counts = np.zeros((len(distinct_images), done))
+    image_indices = image_indices.reshape(images.shape)
+    np.add.at(counts, (image_indices, rounds[:, None]), 1.0)
     squares = np.einsum("it,ts,is->i", counts, gram, counts, optimize=True)
     return float(squares.max())
