@@ -320,12 +320,8 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
                     " sizes: account for them separately"
                 )
         # Each name has its own set of examples, so that the least noisy one counts.
-        of_names = [self._read_one(of_name) for of_name in named.values()]
-        return min(of_names, key=lambda events: events.ends[0])
-
-    def _read_one(self, lines: Sequence[Release]) -> Events:
-        """Read the releases of one name."""
-        events = super().read(lines)
+        of_names = [PoissonAccountant.read(self, of_name) for of_name in named.values()]
+        events = min(of_names, key=lambda events: min(events.multipliers))
         steps = int(events.sampling["steps"])
         claimed_schedule, _ = events.claimed[0]
         counted = min(z for z, _ in claimed_schedule)
