@@ -29,7 +29,7 @@ from typing import Any
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.parameters import check_range
-from dpsum.private_sum import PrivateSum, add_rows, double
+from dpsum.private_sum import PrivateSum, add_rows, double, rows_of
 
 NOISE_BY_GROUP = ("joint", "per-group", "equal-shares")
 """Readings of a noise multiplier for groups of coordinates; see `CoordinateGroups`."""
@@ -271,7 +271,7 @@ class GroupedSum(PrivateSum):
 
     def add(self, contributions: Any) -> Any:
         """Add contributions [n, d]; return the norms of their groups [n, groups]."""
-        rows = self.checked_rows(contributions)
+        rows = rows_of(contributions, self.dimension)
         if rows.dtype.itemsize > 8:
             rows = double(rows)
         add = functools.partial(add_rows_by_group, add_rows, self.groups, rows)

@@ -206,13 +206,9 @@ class _Sum:
         Raises:
             DpsumError: the contributions are not real numbers of shape [n, d].
         """
-        rows = self.checked_rows(contributions)
+        rows = rows_of(contributions, self.dimension)
         add = functools.partial(add_rows, rows)
         return self.add_by(add, len(rows))
-
-    def checked_rows(self, contributions: ArrayLike) -> np.ndarray:
-        """Return contributions as an array [n, d]; see `rows_of`."""
-        return rows_of(contributions, self.dimension)
 
     def new_norms(self, count: int) -> np.ndarray:
         """Return an empty array for the norms, float64 [count]."""
