@@ -352,7 +352,7 @@ class Composition:
         """
         if name in self._plans:
             plan, _ = self._plans[name]
-            plan.charge(1)
+            plan.charge()
 
     def epsilon_spent(self, rounds: int) -> dict[str, float]:
         """Return the claimed and the proven epsilon after a number of rounds.
