@@ -27,7 +27,7 @@ import numpy as np
 
 from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import MEND, Accountant, Events
-from dpsum.accounting.analyses.everyone import check_rate
+from dpsum.accounting.analyses.everyone import check_everyone
 from dpsum.accounting.analyses.known_rounds import (
     MinSeparationAccountant,
     OnePassAccountant,
@@ -133,10 +133,7 @@ class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
         " release of the sum of the encoder's columns, found from the ledger's weights"
     )
 
-    def check_numbers(self, sampling: Sampling) -> None:
-        """Check that the rate is 1."""
-        Accountant.check_numbers(self, sampling)
-        check_rate(self, sampling)
+    check_numbers = check_everyone
 
     def apart(self, sampling: Sampling) -> tuple[int, int]:
         return 1, int(sampling["rounds"])

@@ -85,6 +85,7 @@ from dploss.round_loss import RoundLoss, normal_tail
 from dpsum.accounting.accountant import (
     EPSILONS,
     REACH,
+    Accountant,
     ComposedAccountant,
     Curve,
     Events,
@@ -436,8 +437,7 @@ class Redrawn(ComposedAccountant):
     distribution of the dominating pair. Rounds may have different noise.
     """
 
-    def width_reason(self, events: Events, delta: float) -> str:
-        return self.width
+    width_reason = Accountant.width_reason
 
     def replaced(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)

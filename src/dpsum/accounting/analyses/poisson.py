@@ -272,8 +272,7 @@ class PoissonLotsAccountant(PoissonAccountant):
     units = "records"
     follows_loss = True
 
-    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        return Accountant.image(self, events, use, delta)
+    image = Accountant.image
 
 
 class OwnRecordsPoissonAccountant(PoissonAccountant):
