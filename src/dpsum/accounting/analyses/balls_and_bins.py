@@ -127,10 +127,8 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     tail, tail_off = law.tail(edges)
     moment, moment_off = law.moment(edges)
     off = np.maximum(tail_off, moment_off)
-    if heavier:
-        lean = 1 + off
-    else:
-        lean = 1 - off
+    sign = 1.0 if heavier else -1.0
+    lean = 1 + sign * off
     tail = np.minimum(tail * lean, 1.0)
     moment = moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
@@ -140,11 +138,7 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     # moment.
     larger_off = np.maximum(off[:-1], off[1:])
     slack = 4 * larger_off * moment[:-1] / step
-    if heavier:
-        right = right + slack
-    else:
-        right = right - slack
-    right = np.clip(right, 0.0, inside)
+    right = np.clip(right + sign * slack, 0.0, inside)
     weights = np.zeros(cells + 1)
     weights[:-1] += inside - right
     weights[1:] += right
