@@ -79,7 +79,7 @@ class Seen:
     extra: Any
     denominator: float
     raw_norms: list[Any] | None
-    norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
+    norm: Callable[[np.ndarray], float]
 
     @property
     def released_norm(self) -> float:

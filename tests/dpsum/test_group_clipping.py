@@ -210,7 +210,7 @@ def test_percentile_of_raw_norms_has_a_threshold_for_each_group():
 
 def observe(rule, state, released, extra=None):
     """Give a rule the releases of a round, with the denominator 10."""
-    values = {"denominator": 10.0, "raw_norms": None}
+    values = {"denominator": 10.0, "raw_norms": None, "norm": np.linalg.norm}
     rule.observe(state, Seen(released=np.array(released), extra=extra, **values))
 
 
