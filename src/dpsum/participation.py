@@ -188,13 +188,6 @@ class Participation:
                 f"participation.rounds is {self.rounds}: it must be at least 0"
             )
 
-    def _check_divides(self, units: int) -> None:
-        if units % self.cohort:
-            raise DpsumError(
-                f"{self.kind} participation needs a cohort that divides the"
-                f" {units} units, not {self.cohort}"
-            )
-
 
 def draw_name(seed: int, purpose: str) -> str:
     """Return the name of the draws of a random stream; see `Sampling.draw`."""
@@ -346,6 +339,16 @@ class Passes(Participation):
     sample_cohort = _block_of_epoch
 
 
+def _check_blocks(self: Participation, units: int) -> None:
+    """Check the numbers, and that blocks of the cohort's size divide the units."""
+    Participation._check_numbers(self, units)
+    if units % self.cohort:
+        raise DpsumError(
+            f"{self.kind} participation needs a cohort that divides the"
+            f" {units} units, not {self.cohort}"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(Cohorts):
     """Blocks of a list that is shuffled anew in each epoch.
@@ -358,10 +361,7 @@ class ShuffledEpochs(Cohorts):
     known = True
     blocks = True
 
-    def _check_numbers(self, units: int) -> None:
-        super()._check_numbers(units)
-        self._check_divides(units)
-
+    _check_numbers = _check_blocks
     sample_cohort = _block_of_epoch
 
     def describe(self) -> Sampling:
@@ -383,9 +383,7 @@ class MinSeparation(Cohorts):
     blocks = True
     correlated = True
 
-    def _check_numbers(self, units: int) -> None:
-        super()._check_numbers(units)
-        self._check_divides(units)
+    _check_numbers = _check_blocks
 
     def sample_cohort(self, index: int) -> np.ndarray:
         start = index % self.separation * self.cohort
