@@ -265,11 +265,7 @@ def upper_end(
     epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
 
     def fits(candidate: float) -> bool:
-        for near in other_orders:
-            end = near(candidate)
-            if not end.delta(candidate) <= delta:
-                return False
-        return True
+        return all(near(candidate).delta(candidate) <= delta for near in other_orders)
 
     return raised(epsilon, ceiling, fits)
 

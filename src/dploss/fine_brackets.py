@@ -30,7 +30,6 @@ import scipy
 from dploss.compositions import (
     LARGEST,
     LEAST_GRID_DELTA,
-    LEAST_NOISE,
     LEAST_USUAL_DELTA,
     Laws,
     RoundLaw,
@@ -267,13 +266,11 @@ class _Sum:
         self._parts = [(grid.loss, count) for grid, count in grids]
         self._offset = math.fsum(grid.offset * count for grid, count in grids)
         self._upper = upper
-        self._infinite = 0.0
-        if upper:
-            logs = []
-            for grid, count in grids:
-                infinite = min(grid.infinite, 0.5)
-                logs.append(count * math.log1p(-infinite))
-            self._infinite = -math.expm1(math.fsum(logs))
+        logs = []
+        for grid, count in grids:
+            infinite = min(grid.infinite, 0.5)
+            logs.append(count * math.log1p(-infinite))
+        self._infinite = -math.expm1(math.fsum(logs))
 
     def position(self, epsilon: float) -> float:
         """Return the position of epsilon on the grid, on the safe side of rounding."""
@@ -416,10 +413,9 @@ def is_unusual(stages: Sequence[Stage], delta: float) -> bool:
     """Return whether the grids of `compositions` are not made for these rounds."""
     if delta < LEAST_USUAL_DELTA:
         return True
+    if any(stage.no_grid for stage in stages):
+        return True
     mass = cut_mass(stages, delta)
-    for stage in stages:
-        if stage.least / stage.moves < LEAST_NOISE:
-            return True
     step = min(stage.spacing for stage in stages)
     for stage in stages:
         law, *_ = stage.laws(stage.least, mass)

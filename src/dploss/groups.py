@@ -129,23 +129,18 @@ def _sum_of_squares(
         missing = rounds * float(tail_of(cut))
     else:
         missing = 0.0
-    total: np.ndarray | None = None
+    total = np.ones(1)
     exponent = rounds
     power = law
     while True:
         if exponent & 1:
-            if total is None:
-                total = power
-            else:
-                total = np.convolve(total, power)
-            total, lost = _cut(total)
+            total, lost = _cut(np.convolve(total, power))
             missing += lost
         exponent >>= 1
         if not exponent:
             break
         power, lost = _cut(np.convolve(power, power))
         missing += lost * (exponent + 1)
-    assert total is not None
     return total, missing + LEFT_OUT
 
 

@@ -271,14 +271,14 @@ class Pair:
         chain = _least_chain(gram)
         first_order, *further_orders = _ORDERS
         self._counts = _Counts(chain, self._diagonal, rounds, first_order)
-        self.ceiling = self._of_renyi(self._counts)
+        least = self._of_renyi(self._counts)
         for order in further_orders:
             counts = _Counts(chain, self._diagonal, rounds, order)
             epsilon = self._of_renyi(counts)
-            if epsilon > self.ceiling:
+            if epsilon > least:
                 break
-            if epsilon < self.ceiling:
-                self.ceiling = epsilon
+            if epsilon < least:
+                least = epsilon
                 self._counts = counts
 
     def _of_renyi(self, counts: _Counts) -> float:

@@ -81,8 +81,7 @@ class RoundLoss:
         if self.add:
             # By addition a larger loss means a smaller x.
             x, off = self._where(-losses)
-            without, mixed, share = self._both(x, off, -1.0)
-            return without, mixed, share
+            return self._both(x, off, -1.0)
         x, off = self._where(losses)
         without, mixed, share = self._both(x, off, 1.0)
         return mixed, without, share

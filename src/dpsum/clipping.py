@@ -79,7 +79,7 @@ class Seen:
     extra: Any
     denominator: float
     raw_norms: list[Any] | None
-    norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
+    norm: Callable[[np.ndarray], float]
 
     @property
     def released_norm(self) -> float:
@@ -203,7 +203,7 @@ class LotRule(ClippingRule):
 class RuleByGroup:
     """A clipping rule that is applied to each group of coordinates separately.
 
-    It has the interface of a `ClippingRule`. Its state holds the rule's state for each
+    It is used in a round like a `ClippingRule`. Its state holds the rule's state for each
     group. Its norms and values have one column for each group.
 
     Attributes:
@@ -218,11 +218,6 @@ class RuleByGroup:
     def private(self) -> bool:
         """Whether the rule reads releases only."""
         return self.rule.private
-
-    @property
-    def reason(self) -> str:
-        """Why the rule is not private, for the ledger."""
-        return self.rule.reason
 
     def begin(self, threshold: Any) -> State:
         """Return the state before the first round.

@@ -215,7 +215,7 @@ class Composition:
         if samplers[0] == samplers[1]:
             return
         why = "are not sampled alike"
-        if dict(samplers[0]) | {"draw": ""} == dict(samplers[1]) | {"draw": ""}:
+        if samplers[0] | {"draw": ""} == samplers[1] | {"draw": ""}:
             why = "have cohorts of their own draws, which no budget covers together"
         raise DpsumError(
             cannot_compose(first.name, second.name, first.unit, first.part, why)
@@ -352,7 +352,7 @@ class Composition:
         """
         if name in self._plans:
             plan, _ = self._plans[name]
-            plan.charge(1)
+            plan.charge()
 
     def epsilon_spent(self, rounds: int) -> dict[str, float]:
         """Return the claimed and the proven epsilon after a number of rounds.

@@ -29,7 +29,7 @@ from typing import Any
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.parameters import check_range
-from dpsum.private_sum import PrivateSum, add_rows, clip, double, l2_norm
+from dpsum.private_sum import PrivateSum, add_rows, double, rows_of
 
 NOISE_BY_GROUP = ("joint", "per-group", "equal-shares")
 """Readings of a noise multiplier for groups of coordinates; see `CoordinateGroups`."""
@@ -199,30 +199,6 @@ def joint_noise_multiplier(
     return 1 / math.hypot(*ratios)
 
 
-def clip_groups(
-    contribution: Any, groups: CoordinateGroups, thresholds: Sequence[float]
-) -> Any:
-    """Return a contribution with each group scaled down to at most its threshold.
-
-    This is the reference definition; `add_rows_by_group` does the same for many rows.
-
-    Args:
-        contribution: float [d]. It counts as zero if one of its values is not finite.
-        groups: groups of the d coordinates.
-        thresholds: C_g of each group.
-
-    Returns:
-        float64 [d].
-    """
-    clipped = np.array(contribution, dtype=np.float64)
-    if not np.isfinite(clipped).all():
-        return np.zeros_like(clipped)
-    for group, threshold in zip(groups.slices, thresholds, strict=True):
-        part = clipped[group]
-        clipped[group] = clip(part, l2_norm(part), threshold)
-    return clipped
-
-
 def add_rows_by_group(
     adder: RowAdder,
     groups: CoordinateGroups,
@@ -295,7 +271,7 @@ class GroupedSum(PrivateSum):
 
     def add(self, contributions: Any) -> Any:
         """Add contributions [n, d]; return the norms of their groups [n, groups]."""
-        rows = self.checked_rows(contributions)
+        rows = rows_of(contributions, self.dimension)
         if rows.dtype.itemsize > 8:
             rows = double(rows)
         add = functools.partial(add_rows_by_group, add_rows, self.groups, rows)

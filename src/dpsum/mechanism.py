@@ -511,7 +511,6 @@ class Mechanism:
 
     def _extra_of(self, state: State) -> Any:
         """Return the clipping rule's own release; None if it makes none."""
-        assert self._rule is not None
         return self._rule.extra(
             state, noise_multiplier=self.noise_multiplier, cohort=self._cohort
         )

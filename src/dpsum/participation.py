@@ -171,6 +171,11 @@ class Participation:
             )
         return stream(self.seed, "participation", *names)
 
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        """Numbers of all units, shuffled once for all rounds."""
+        return self._stream().permutation(self._count)
+
     def _check_numbers(self, units: int) -> None:
         """Check the numbers of this participation."""
         if not 1 <= self.cohort <= units:
@@ -181,13 +186,6 @@ class Participation:
         if self.rounds < 0:
             raise DpsumError(
                 f"participation.rounds is {self.rounds}: it must be at least 0"
-            )
-
-    def _check_divides(self, units: int) -> None:
-        if units % self.cohort:
-            raise DpsumError(
-                f"{self.kind} participation needs a cohort that divides the"
-                f" {units} units, not {self.cohort}"
             )
 
 
@@ -265,10 +263,6 @@ class OnePass(Cohorts):
                 f" of {units}"
             )
 
-    @functools.cached_property
-    def _order(self) -> np.ndarray:
-        return self._stream().permutation(self._count)
-
     def sample_cohort(self, index: int) -> np.ndarray:
         start = index * self.cohort
         return self._order[start : start + self.cohort]
@@ -322,6 +316,15 @@ class Poisson(Cohorts):
         return np.flatnonzero(drawn < self.cohort / self._count)
 
 
+def _block_of_epoch(self: Participation, index: int) -> np.ndarray:
+    """Return the units of a round where each epoch shuffles the list anew."""
+    blocks = self._count // self.cohort
+    epoch, block = divmod(index, blocks)
+    order = self._stream(epoch).permutation(self._count)
+    start = block * self.cohort
+    return order[start : start + self.cohort]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(Participation):
     """The blocks of shuffled epochs, for methods without privacy of a client.
@@ -333,8 +336,17 @@ class Passes(Participation):
     kind = "passes"
     blocks = True
 
-    def sample_cohort(self, index: int) -> np.ndarray:
-        return _block_of_epoch(self, index)
+    sample_cohort = _block_of_epoch
+
+
+def _check_blocks(self: Participation, units: int) -> None:
+    """Check the numbers, and that blocks of the cohort's size divide the units."""
+    Participation._check_numbers(self, units)
+    if units % self.cohort:
+        raise DpsumError(
+            f"{self.kind} participation needs a cohort that divides the"
+            f" {units} units, not {self.cohort}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -349,12 +361,8 @@ class ShuffledEpochs(Cohorts):
     known = True
     blocks = True
 
-    def _check_numbers(self, units: int) -> None:
-        super()._check_numbers(units)
-        self._check_divides(units)
-
-    def sample_cohort(self, index: int) -> np.ndarray:
-        return _block_of_epoch(self, index)
+    _check_numbers = _check_blocks
+    sample_cohort = _block_of_epoch
 
     def describe(self) -> Sampling:
         return dataclasses.replace(
@@ -375,13 +383,7 @@ class MinSeparation(Cohorts):
     blocks = True
     correlated = True
 
-    def _check_numbers(self, units: int) -> None:
-        super()._check_numbers(units)
-        self._check_divides(units)
-
-    @functools.cached_property
-    def _order(self) -> np.ndarray:
-        return self._stream().permutation(self._count)
+    _check_numbers = _check_blocks
 
     def sample_cohort(self, index: int) -> np.ndarray:
         start = index % self.separation * self.cohort
@@ -513,15 +515,6 @@ class PoissonLots(Participation):
             purpose=purpose,
             holder_name=holder_name,
         )
-
-
-def _block_of_epoch(plan: Participation, index: int) -> np.ndarray:
-    """Return the units of a round where each epoch shuffles the list anew."""
-    blocks = plan._count // plan.cohort
-    epoch, block = divmod(index, blocks)
-    order = plan._stream(epoch).permutation(plan._count)
-    start = block * plan.cohort
-    return order[start : start + plan.cohort]
 
 
 class RecordLots:

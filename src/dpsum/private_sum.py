@@ -81,7 +81,6 @@ def clip(values: np.ndarray, norm: float, limit: float) -> np.ndarray:
     | `dpsum.private_sum.add_rows` | `dpsum/test_clipping_forms.py` |
     | `dpfedbench.training.mechanisms.add_on_device` | `dpsum/test_clipping_forms.py` |
     | `dpkernels.clipped_sum.add_rows` | `dpsum/test_clipping_forms.py` |
-    | `dpsum.group_clipping.clip_groups` | `dpsum/test_clipping_forms.py` |
     | `dpsum.group_clipping.add_rows_by_group` | `dpsum/test_group_clipping.py` |
     | `dpsum.secure.SecureSum` | `dpsum/test_secure_sum.py` |
     | `dpkernels.linear.LinearHeadGradients` | `packages/dpkernels/tests/test_linear.py` |
@@ -207,13 +206,9 @@ class _Sum:
         Raises:
             DpsumError: the contributions are not real numbers of shape [n, d].
         """
-        rows = self.checked_rows(contributions)
+        rows = rows_of(contributions, self.dimension)
         add = functools.partial(add_rows, rows)
         return self.add_by(add, len(rows))
-
-    def checked_rows(self, contributions: ArrayLike) -> np.ndarray:
-        """Return contributions as an array [n, d]; see `rows_of`."""
-        return rows_of(contributions, self.dimension)
 
     def new_norms(self, count: int) -> np.ndarray:
         """Return an empty array for the norms, float64 [count]."""

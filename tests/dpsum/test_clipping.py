@@ -31,7 +31,8 @@ def thresholds(rule, first, **observed):
         observation = {"released": [0.0], "extra": None, "raw_norms": None}
         observation |= dict(zip(observed, values, strict=True))
         observation["released"] = np.asarray(observation["released"], np.float64)
-        rule.observe(state, Seen(denominator=4.0, **observation))
+        seen = Seen(denominator=4.0, norm=np.linalg.norm, **observation)
+        rule.observe(state, seen)
         by_round.append(state["threshold"])
     return by_round
 

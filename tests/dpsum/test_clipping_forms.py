@@ -10,7 +10,7 @@ import torch
 
 from dpfedbench.training.mechanisms import add_on_device
 from dpkernels.clipped_sum import add_rows as add_compiled
-from dpsum.group_clipping import CoordinateGroups, clip_groups
+from dpsum.group_clipping import CoordinateGroups, add_rows_by_group
 from dpsum.private_sum import add_rows
 
 LARGEST = sys.float_info.max
@@ -91,5 +91,9 @@ def test_clipping_of_huge_and_tiny_values_equals_60_digits(row, limit):
         clipped = [float(factor * mpmath.mpf(value)) for value in row]
     assert norms[0] == pytest.approx(float(min(norm, LARGEST)), rel=1e-15)
     assert total == pytest.approx(clipped, rel=1e-14, abs=SMALLEST)
-    grouped = clip_groups(row, CoordinateGroups((0, 3)), (limit,))
+    grouped = np.zeros(3)
+    one_group = CoordinateGroups((0, 3))
+    add_rows_by_group(
+        add_rows, one_group, np.array([row]), (limit,), grouped, np.empty((1, 1))
+    )
     assert grouped == pytest.approx(clipped, rel=1e-14, abs=SMALLEST)

@@ -820,14 +820,11 @@ def _is_uneven(event: Release) -> bool:
 
 def _with_more_noise(event: Release, more: float, observer: str) -> Release:
     """Return a release for another observer, with so many times the noise."""
-    std: float | list[float]
-    if isinstance(event.noise_std, list):
-        std = [deviation * more for deviation in event.noise_std]
-    else:
-        std = event.noise_std * more
-    z = event.noise_multiplier * more
     return dataclasses.replace(
-        event, observer=observer, noise_multiplier=z, noise_std=std
+        event,
+        observer=observer,
+        noise_multiplier=event.noise_multiplier * more,
+        noise_std=np.multiply(event.noise_std, more).tolist(),
     )
 
 

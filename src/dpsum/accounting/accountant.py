@@ -464,7 +464,9 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
 
 
 class ComposedAccountant(Accountant):
-    """Base of accountants that compose sampled rounds. Long schedules are `grouped`.
+    """Base of accountants of sampled rounds, each of whose ends is computed by itself.
+
+    Long schedules are `grouped`.
 
     Attributes:
         ends_of: functions from (schedule, numbers of the sampler, delta) to the low and

@@ -116,8 +116,8 @@ class BudgetPlan:
         """Return whether this total number of rounds (or lots) is within the budget."""
         return releases <= self.lots_allowed
 
-    def charge(self, lots: int) -> None:
-        """Charge for rounds (or lots) that were released at the present noise."""
+    def charge(self) -> None:
+        """Charge for a round (or lot) that was released at the present noise."""
 
     def epsilon_spent(self, done: int) -> tuple[float, float]:
         """Return the claimed and the proven epsilon after `done` rounds.
@@ -266,13 +266,13 @@ class DecayingBudgetPlan(BudgetPlan):
         epsilon = epsilon_of(spent, self._orders, self.delta, tight=self._is_proven)
         return epsilon <= self._limit
 
-    def charge(self, lots: int) -> None:
+    def charge(self) -> None:
         cost = self._cost(self._orders, is_proven=self._is_proven)
-        self._spent = self._spent + lots * cost
+        self._spent = self._spent + cost
         if self._claimed_orders:
             cost = self._cost(self._claimed_orders, is_proven=False)
-            self._claimed = self._claimed + lots * cost
-        self._lots += lots
+            self._claimed = self._claimed + cost
+        self._lots += 1
 
     def epsilon_spent(self, done: int) -> tuple[float, float]:
         """Return the claimed epsilon, and NaN: the account computes the proven one.

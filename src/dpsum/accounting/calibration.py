@@ -75,12 +75,11 @@ def epsilon_after(
             f"a plan cannot use the accounting profile {profile!r}: choose claimed or"
             " proven"
         )
-    if profile == "claimed" and not claims:
-        raise DpsumError(f"{NO_CLAIM}: set the profile to proven")
-    if claims and profile == "claimed":
+    claim = None
+    if profile == "claimed":
+        if not claims:
+            raise DpsumError(f"{NO_CLAIM}: set the profile to proven")
         claim = claims.get(kind)
-    else:
-        claim = None
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)

@@ -47,6 +47,18 @@ class ImageUse:
         """Number of clients that use the most used image."""
         return int(self.counts().max())
 
+    def taking_part(self, done: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of `images` and `rounds` of clients of the first rounds.
+
+        The clients' rounds are known.
+
+        Args:
+            done: number of these rounds.
+        """
+        assert self.rounds is not None
+        has_come = (self.rounds >= 0) & (self.rounds < done)
+        return self.images[has_come], self.rounds[has_come]
+
     def worst_square(
         self, multipliers: Sequence[float], *, apart: bool = False
     ) -> float:
@@ -59,14 +71,11 @@ class ImageUse:
             apart: whether the clients of a round release separately, each with its own
                 noise, and not as a sum. The sum is then over c_t / z_t^2.
         """
-        assert self.rounds is not None
         done = len(multipliers)
-        has_come = (self.rounds >= 0) & (self.rounds < done)
-        taking = np.flatnonzero(has_come)
-        if not len(taking):
+        images_of_clients, rounds_of_clients = self.taking_part(done)
+        if not len(rounds_of_clients):
             return 0.0
-        rounds_of_clients = self.rounds[taking]
-        keys = self.images[taking] * done + rounds_of_clients[:, None]
+        keys = images_of_clients * done + rounds_of_clients[:, None]
         distinct_keys, counts = np.unique(keys, return_counts=True)
         images, rounds = np.divmod(distinct_keys, done)
         noise = np.asarray(multipliers)[rounds]

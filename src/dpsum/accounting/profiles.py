@@ -160,7 +160,7 @@ class Profiles:
         return entries, reasons
 
     def _entry(
-        self, low: float, high: float, status: str, explanation: str, **others: Any
+        self, low: float, high: float, status: str, explanation: str, **fields: Any
     ) -> Entry:
         if self.missing:
             status = "void"
@@ -175,7 +175,7 @@ class Profiles:
             delta=self.delta,
             status=status,
             explanation=explanation,
-            **values | others,
+            **values | fields,
         )
 
     def _claimed_entry(self) -> Entry | str:

@@ -141,12 +141,12 @@ def by_draw(events: Sequence[Release]) -> list[list[Release]]:
     streams = {draw.partition("/")[0] for draw in draws if draw is not None}
     if len(streams) == len(draws):
         return list(draws.values())
-    first, *others = names
+    first, *further_names = names
     raise DpsumError(
         f"the ledger does not say whether the cohorts of {first} and of"
-        f" {', '.join(others) or first} are one draw or independent draws: give both"
-        " sums one participation, or name the draw in their sampler (sampler.draw); a"
-        " ledger of an earlier version has to be trained again"
+        f" {', '.join(further_names) or first} are one draw or independent draws: give"
+        " both sums one participation, or name the draw in their sampler (sampler.draw);"
+        " a ledger of an earlier version has to be trained again"
     )
 
 

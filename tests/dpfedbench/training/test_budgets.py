@@ -77,7 +77,7 @@ def test_decaying_noise_shares_a_filter_with_a_second_sum():
     count = 0
     z = 4.0
     while plan.allows(count + 1):
-        plan.charge(1)
+        plan.charge()
         spent += cost(z, order)
         count += 1
         z *= 0.8
@@ -104,7 +104,7 @@ def test_claimed_budget_of_decaying_noise_is_what_the_account_says(silos, tmp_pa
     plan = mechanism.composition.plan_of(mechanism.spec.name)
     for multiplier in multipliers:
         plan.multipliers[0] = multiplier
-        plan.charge(1)
+        plan.charge()
     assert not plan.allows(len(ledger) + 1)
 
 

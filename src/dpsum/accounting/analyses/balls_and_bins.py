@@ -52,7 +52,7 @@ from dploss.groups import (
     known_draws_epsilon,
     squares_of_a_multinomial,
 )
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.accountant import EPSILONS, ComposedAccountant, Curve, Events
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
@@ -127,10 +127,8 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     tail, tail_off = law.tail(edges)
     moment, moment_off = law.moment(edges)
     off = np.maximum(tail_off, moment_off)
-    if heavier:
-        lean = 1 + off
-    else:
-        lean = 1 - off
+    sign = 1.0 if heavier else -1.0
+    lean = 1 + sign * off
     tail = np.minimum(tail * lean, 1.0)
     moment = moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
@@ -140,11 +138,7 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     # moment.
     larger_off = np.maximum(off[:-1], off[1:])
     slack = 4 * larger_off * moment[:-1] / step
-    if heavier:
-        right = right + slack
-    else:
-        right = right - slack
-    right = np.clip(right, 0.0, inside)
+    right = np.clip(right + sign * slack, 0.0, inside)
     weights = np.zeros(cells + 1)
     weights[:-1] += inside - right
     weights[1:] += right
@@ -230,11 +224,8 @@ def removal(
     if done > 1:
         parts.append((grid.one, done - 1))
     tail = UpperTail(parts, around=position(near), kernel=RATIO)
-    extra = 0.0
-    if upper:
-        extra = grid.excess
     return DeltaEnd(
-        tail, upper=upper, position=position, extra=extra, share=(done, rounds)
+        tail, upper=upper, position=position, extra=grid.excess, share=(done, rounds)
     )
 
 
@@ -546,7 +537,7 @@ def lower_epsilon(
     return low
 
 
-class BallsAndBinsAccountant(Accountant):
+class BallsAndBinsAccountant(ComposedAccountant):
     """Accountant of balls-and-bins participation, by the privacy loss distribution.
 
     If the noise differs between rounds, the high end uses the least noise for all.
@@ -599,18 +590,11 @@ class BallsAndBinsAccountant(Accountant):
             " rounds"
         )
 
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)
-        _, most, done = events.ends
-        low = lower_epsilon(most, events.planned_rounds, done, delta)
-        return low, self.high(events, delta)
-
-    def high(self, events: Events, delta: float) -> float:
-        if self.gaussian(events) is not None:
-            return super().bracket(events, delta)[1]
-        least, _, done = events.ends
-        return upper_epsilon(least, events.planned_rounds, done, delta)
+    def end(self, events: Events, delta: float, *, upper: bool, **more: str) -> float:
+        least, most, done = events.ends
+        if upper:
+            return upper_epsilon(least, events.planned_rounds, done, delta)
+        return lower_epsilon(most, events.planned_rounds, done, delta)
 
     def curve(self, events: Events) -> Curve:
         least, _, done = events.ends

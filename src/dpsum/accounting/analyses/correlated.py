@@ -27,7 +27,7 @@ import numpy as np
 
 from dploss.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.accountant import MEND, Accountant, Events
-from dpsum.accounting.analyses.everyone import check_rate
+from dpsum.accounting.analyses.everyone import check_everyone
 from dpsum.accounting.analyses.known_rounds import (
     MinSeparationAccountant,
     OnePassAccountant,
@@ -133,10 +133,7 @@ class CorrelatedEveryoneAccountant(CorrelatedMinSeparationAccountant):
         " release of the sum of the encoder's columns, found from the ledger's weights"
     )
 
-    def check_numbers(self, sampling: Sampling) -> None:
-        """Check that the rate is 1."""
-        Accountant.check_numbers(self, sampling)
-        check_rate(self, sampling)
+    check_numbers = check_everyone
 
     def apart(self, sampling: Sampling) -> tuple[int, int]:
         return 1, int(sampling["rounds"])
@@ -217,18 +214,13 @@ def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
 
     c_t is the number of clients of round t that use the image.
     """
-    assert use.rounds is not None
     done = len(gram)
-    has_come = (use.rounds >= 0) & (use.rounds < done)
-    taking = np.flatnonzero(has_come)
-    if not len(taking):
+    images, rounds = use.taking_part(done)
+    if not len(rounds):
         return 0.0
-    images, image_indices = np.unique(use.images[taking], return_inverse=True)
-    counts = np.zeros((len(images), done))
-    np.add.at(
-        counts,
-        (image_indices.reshape(len(taking), -1), use.rounds[taking][:, None]),
-        1.0,
-    )
+    distinct_images, image_indices = np.unique(images, return_inverse=True)
+    counts = np.zeros((len(distinct_images), done))
+    image_indices = image_indices.reshape(images.shape)
+    np.add.at(counts, (image_indices, rounds[:, None]), 1.0)
     squares = np.einsum("it,ts,is->i", counts, gram, counts, optimize=True)
     return float(squares.max())

@@ -285,10 +285,9 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     squares = squares[::-1]
     norms = squares**0.5
     counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
-    multipliers = {count: 1 / float(norms[count - 1]) for count in counts}
     return max(
-        balls_and_bins.lower_epsilon(z, rounds, count, delta)
-        for count, z in multipliers.items()
+        balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta)
+        for count in counts
     )
 
 

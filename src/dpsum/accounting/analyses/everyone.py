@@ -11,10 +11,11 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
 
 
-def check_rate(accountant: Accountant, sampling: Sampling) -> None:
-    """Refuse a sampler whose cohort is not all units."""
+def check_everyone(self: Accountant, sampling: Sampling) -> None:
+    """Check the numbers of a sampler whose cohort is all units: the rate is 1."""
+    Accountant.check_numbers(self, sampling)
     if sampling["rate"] != 1:
-        raise accountant.contradiction(sampling, "the cohort is not every unit")
+        raise self.contradiction(sampling, "the cohort is not every unit")
 
 
 class EveryoneAccountant(OnePassAccountant):
@@ -28,10 +29,7 @@ class EveryoneAccountant(OnePassAccountant):
         " of all of them; exact"
     )
 
-    def check_numbers(self, sampling: Sampling) -> None:
-        """Check that the rate is 1."""
-        Accountant.check_numbers(self, sampling)
-        check_rate(self, sampling)
+    check_numbers = check_everyone
 
     def gaussian(self, events: Events) -> float:
         return joint_of(events.schedule)

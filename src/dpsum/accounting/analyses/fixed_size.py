@@ -85,6 +85,7 @@ from dploss.round_loss import RoundLoss, normal_tail
 from dpsum.accounting.accountant import (
     EPSILONS,
     REACH,
+    Accountant,
     ComposedAccountant,
     Curve,
     Events,
@@ -175,25 +176,25 @@ class _Pulled:
 class _Dominating:
     """The dominating pair of one round in one order.
 
-    It has losses above 0 from one pair, below 0 from another, and the rest at 0.
+    It has positive losses from one pair, negative ones from another, and the rest at 0.
     """
 
     missing: ClassVar[float] = 0.0
-    above: RoundLaw
-    below: RoundLaw
+    positive: RoundLaw
+    negative: RoundLaw
 
     def tails(self, losses: np.ndarray) -> Tails:
         at = int(np.searchsorted(losses, 0.0))
-        first_below, second_below, off_below = self.below.tails(losses[:at])
-        first_above, second_above, off_above = self.above.tails(losses[at:])
-        first = np.concatenate((first_below, first_above))
-        second = np.concatenate((second_below, second_above))
-        off = np.concatenate((off_below, off_above))
+        first_negative, second_negative, off_negative = self.negative.tails(losses[:at])
+        first_positive, second_positive, off_positive = self.positive.tails(losses[at:])
+        first = np.concatenate((first_negative, first_positive))
+        second = np.concatenate((second_negative, second_positive))
+        off = np.concatenate((off_negative, off_positive))
         return first, second, off
 
     def range(self, mass: float, most: float = LARGEST) -> tuple[float, float]:
-        low, _ = self.below.range(mass, most)
-        _, high = self.above.range(mass, most)
+        low, _ = self.negative.range(mass, most)
+        _, high = self.positive.range(mass, most)
         return min(low, 0.0), high
 
 
@@ -403,8 +404,8 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
         log_second = log_density(x, second)
         return log_first + logs, log_first - log_second
 
-    present = half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)
-    zeroed = half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)
+    present = np.hstack((half(1.5, 2.0, 1.0), half(0.5, 0.0, 1.0)))
+    zeroed = np.hstack((half(0.5, 1.0, 0.0), half(1.5, 1.0, 2.0)))
     present_moments = [_log_moment(present, order) for order in orders]
     zeroed_moments = [_log_moment(zeroed, order) for order in orders]
     log_moments = np.max([present_moments, zeroed_moments], axis=0)
@@ -412,14 +413,12 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     return np.asarray(divergences * (1 + 1e-9) + 1e-10)
 
 
-def _log_moment(halves: Sequence[tuple[np.ndarray, ...]], order: int) -> float:
-    """Return log E e^((a - 1) L) from log masses and losses on either side of 0.
+def _log_moment(halves: np.ndarray, order: int) -> float:
+    """Return log E e^((a - 1) L) from log masses and losses, float64 [2, n].
 
-    The rest of the mass is at 0.
+    The losses are on either side of 0, and the rest of the mass is at 0.
     """
-    upper_half, lower_half = halves
-    logs = np.concatenate((upper_half[0], lower_half[0]))
-    losses = np.concatenate((upper_half[1], lower_half[1]))
+    logs, losses = halves
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         log_total = logsumexp(logs + powers)
@@ -438,8 +437,7 @@ class Redrawn(ComposedAccountant):
     distribution of the dominating pair. Rounds may have different noise.
     """
 
-    def width_reason(self, events: Events, delta: float) -> str:
-        return self.width
+    width_reason = Accountant.width_reason
 
     def replaced(self, events: Events, delta: float) -> Bracket:
         z = self.gaussian(events)

@@ -173,9 +173,7 @@ class MinSeparationAccountant(Accountant):
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
-        z = self.gaussian(events)
-        assert z is not None
-        return low, gaussian_epsilon(z / use.most, delta)
+        return low, gaussian_epsilon(self.gaussian(events) / use.most, delta)
 
 
 class ShuffledEpochsAccountant(MinSeparationAccountant):

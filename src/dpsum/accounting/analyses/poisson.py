@@ -18,7 +18,6 @@ from functools import lru_cache
 import numpy as np
 
 from dploss.compositions import (
-    LEAST_NOISE,
     Stage,
     lower_end,
     upper_curve,
@@ -136,7 +135,7 @@ def lower_epsilon(
         return upper
     stage = stage_of(schedule, rate, uses)
     if uses > 1:
-        if stage.least < LEAST_NOISE:
+        if stage.no_grid:
             return 0.0
         return lower_end([stage], delta, upper=upper)
     return _refined_ends(stage, delta, upper)[0]
@@ -273,8 +272,7 @@ class PoissonLotsAccountant(PoissonAccountant):
     units = "records"
     follows_loss = True
 
-    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        return Accountant.image(self, events, use, delta)
+    image = Accountant.image
 
 
 class OwnRecordsPoissonAccountant(PoissonAccountant):
@@ -321,12 +319,8 @@ class OwnRecordsPoissonAccountant(PoissonAccountant):
                     " sizes: account for them separately"
                 )
         # Each name has its own set of examples, so that the least noisy one counts.
-        of_names = [self._read_one(of_name) for of_name in named.values()]
-        return min(of_names, key=lambda events: events.ends[0])
-
-    def _read_one(self, lines: Sequence[Release]) -> Events:
-        """Read the releases of one name."""
-        events = super().read(lines)
+        of_names = [PoissonAccountant.read(self, of_name) for of_name in named.values()]
+        events = min(of_names, key=lambda events: min(events.multipliers))
         steps = int(events.sampling["steps"])
         claimed_schedule, _ = events.claimed[0]
         counted = min(z for z, _ in claimed_schedule)
