@@ -25,6 +25,7 @@ from numba import typeof
 
 from dpkernels import calls, conv4_order, products, winograd
 from dpkernels import conv4_room as of
+from dpkernels.calls import Memory
 from dpkernels.compiled import together
 from dpkernels.conv4_room import Images, Points, Room, Steps, table
 from dpkernels.networks import Conv4Shape
@@ -170,18 +171,17 @@ class Conv4Passes:
         for index in range(3):
             tiles = point[10 * index + of.INPUTS][1]
             taken += [(False, False, tiles, f, f), (False, True, f, f, tiles // groups)]
+        memory = Memory(_zeros(size, self.number), scratches)
+        memory.numbers[scratches[of.THREE, 0]] = 3
         self._room = Room(
             native=native._replace(deepest=products.deepest(native, taken)),
-            scratch=_zeros(size, self.number),
+            scratch=memory,
             weights=table(dict(enumerate(weights)), 1)[0],
             points=points,
             codes=code_table,
-            scratches=scratches,
             planes=np.array(planes, np.int64),
             transform=winograd.WEIGHT_TRANSFORM.astype(self.number),
         )
-        start = scratches[of.THREE, 0]
-        self._room.scratch[start] = 3
         self._image_shape = network.input_shape
         self._weights = network.dimension
         empty = np.empty((0, 0), self.number)
