@@ -323,7 +323,7 @@ def native(
 def _enter_numpy(native, function, sizes):
     """Call a numpy loop with the arguments in `words`.
 
-    These are three pointers, then sizes and strides.
+    These are two or three pointers in three places, then sizes and strides.
     """
     start = address_of(native.words)
     loop_data = native.addresses[FIRST_LOOP + function]
@@ -365,11 +365,7 @@ def elementwise(native, function, array, out):
     words[3] = array.size
     words[4] = array.itemsize
     words[5] = array.itemsize
-    start = address_of(words)
-    enter_c(
-        native.addresses[function],
-        (start, start + 24, start + 32, native.addresses[FIRST_LOOP + function]),
-    )
+    _enter_numpy(native, function, 1)
 
 
 @exact

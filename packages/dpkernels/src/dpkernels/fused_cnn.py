@@ -29,7 +29,7 @@ from numba import njit
 from dpkernels.clipped_sum import add_clipped
 from dpkernels.compiled import compiled, part
 from dpkernels.networks import HIDDEN, MAP, CnnShape
-from dpkernels.passes import Measures, Passes
+from dpkernels.passes import Measures, Passes, aligned_zeros, plain
 from dpkernels.vectors import (
     add,
     add_product,
@@ -115,21 +115,6 @@ class _Scratch(NamedTuple):
     """[256]: vectors that are taken apart."""
 
 
-def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
-    """Return zeros [size] that begin at a cache line."""
-    room = np.zeros(size * np.dtype(dtype).itemsize + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous, writable array.
-
-    numba would compile again for another kind of array.
-    """
-    return np.require(array, requirements=("C", "A", "W"))
-
-
 class FusedCnn(Passes):
     """Gradients of a `CnnShape` for records of bytes.
 
@@ -163,27 +148,27 @@ class FusedCnn(Passes):
                 ],
                 np.float32,
             ),
-            theta=_aligned(network.dimension),
-            conv2=_aligned(256 * 32),
-            padded=_aligned(channels * _PADDED**2),
-            plane1=_aligned(13 * _ROW),
-            pooled1=_aligned(12 * _POOLED_ROW),
-            code1=_aligned(12 * _POOLED_ROW),
-            plane2=_aligned(25 * 32),
-            pooled2=_aligned(_FEATURES),
-            code2=_aligned(_FEATURES),
-            hidden=_aligned(HIDDEN),
-            residual=_aligned(network.outputs),
-            hidden_gradient=_aligned(HIDDEN),
-            active=_aligned(HIDDEN + 1, np.int64),
-            feature_gradient=_aligned(_FEATURES),
-            gradient2=_aligned(25 * 32),
-            listed=_aligned(32, np.int64),
-            which=_aligned(32 * 25, np.int64),
-            value=_aligned(32 * 25),
-            pooled_gradient=_aligned(12 * _POOLED_ROW),
-            plane_gradient=_aligned(13 * _ROW),
-            block=_aligned(256),
+            theta=aligned_zeros(network.dimension),
+            conv2=aligned_zeros(256 * 32),
+            padded=aligned_zeros(channels * _PADDED**2),
+            plane1=aligned_zeros(13 * _ROW),
+            pooled1=aligned_zeros(12 * _POOLED_ROW),
+            code1=aligned_zeros(12 * _POOLED_ROW),
+            plane2=aligned_zeros(25 * 32),
+            pooled2=aligned_zeros(_FEATURES),
+            code2=aligned_zeros(_FEATURES),
+            hidden=aligned_zeros(HIDDEN),
+            residual=aligned_zeros(network.outputs),
+            hidden_gradient=aligned_zeros(HIDDEN),
+            active=aligned_zeros(HIDDEN + 1, np.int64),
+            feature_gradient=aligned_zeros(_FEATURES),
+            gradient2=aligned_zeros(25 * 32),
+            listed=aligned_zeros(32, np.int64),
+            which=aligned_zeros(32 * 25, np.int64),
+            value=aligned_zeros(32 * 25),
+            pooled_gradient=aligned_zeros(12 * _POOLED_ROW),
+            plane_gradient=aligned_zeros(13 * _ROW),
+            block=aligned_zeros(256),
         )
 
     def adds_records(self, x: np.ndarray) -> bool:
@@ -227,12 +212,12 @@ class FusedCnn(Passes):
         norms: np.ndarray,
     ) -> Measures:
         """Call `_records`, after the sizes were checked."""
-        usable = _prepare(_plain(theta), self._scratch)
+        usable = _prepare(plain(theta), self._scratch)
         losses = np.empty(len(x))
         correct = np.empty(len(x), np.bool_)
         _records(
-            _plain(x),
-            _plain(y),
+            plain(x),
+            plain(y),
             usable,
             self._scratch,
             losses,
