@@ -277,7 +277,7 @@ class StrategyWatch(Watch):
                 )
         answered = len(updates)
         if self._count is not None:
-            self._write_count(reasons)
+            self._write_count(reasons, answered)
         self.write(
             name="update-mean",
             threshold=threshold,
@@ -293,7 +293,7 @@ class StrategyWatch(Watch):
             reasons=reasons,
         )
 
-    def _write_count(self, reasons: Sequence[str]) -> None:
+    def _write_count(self, reasons: Sequence[str], answered: int) -> None:
         """Write the line of the count of clipped updates.
 
         The count is a sum of +1/2 and -1/2: zeroing out one update moves it by 1/2.
@@ -307,7 +307,7 @@ class StrategyWatch(Watch):
             deviation=std,
             draws=[[np.array([noise])]],
             sampler=self._sampler,
-            denominator=len(self._mean[0]) if self._mean else 1,
+            denominator=answered,
             reasons=reasons,
         )
 
