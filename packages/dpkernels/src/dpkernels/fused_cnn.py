@@ -438,6 +438,14 @@ def _list_gradients(gradient, listed, which, value):
 
 
 @part
+def _add_row(total, d, pooled, at, weights, w, pooled_gradient):
+    """Return the total + d * a row of inputs; add d * weights to their gradient."""
+    gradient = add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64))
+    store(pooled_gradient, at, gradient)
+    return add_product(total, d, load(pooled, at, 64))
+
+
+@part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
     """Compute the gradient of the second convolution's weights and of its inputs.
 
@@ -450,39 +458,13 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         for i in range(25 * f, 25 * f + listed[f]):
             at = which[np.uint64(i)]
             d = value[np.uint64(i)]
-            t0 = add_product(t0, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64)),
-            )
+            t0 = _add_row(t0, d, pooled, at, weights, w, pooled_gradient)
             at += _POOLED_ROW
-            t1 = add_product(t1, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 64, 64)
-                ),
-            )
+            t1 = _add_row(t1, d, pooled, at, weights, w + 64, pooled_gradient)
             at += _POOLED_ROW
-            t2 = add_product(t2, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 128, 64)
-                ),
-            )
+            t2 = _add_row(t2, d, pooled, at, weights, w + 128, pooled_gradient)
             at += _POOLED_ROW
-            t3 = add_product(t3, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 192, 64)
-                ),
-            )
+            t3 = _add_row(t3, d, pooled, at, weights, w + 192, pooled_gradient)
         store(out, w, t0)
         store(out, w + 64, t1)
         store(out, w + 128, t2)
