@@ -214,9 +214,7 @@ class StrategyWatch(Watch):
         for reply in replies:
             if reply.has_error():
                 continue
-            updates.append(
-                next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
-            )
+            updates.append(_first_arrays(reply))
             weights.append(
                 float(
                     next(iter(reply.content.metric_records.values())).get(key, np.nan)
@@ -372,6 +370,13 @@ class StrategyWatch(Watch):
 watch = StrategyWatch
 
 
+def _first_arrays(message: Any) -> Arrays:
+    """Return the arrays of a message's first record of arrays."""
+    records = message.content.array_records.values()
+    arrays: Arrays = next(iter(records)).to_numpy_ndarrays()
+    return arrays
+
+
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
     """Return why an update exceeds the threshold, up to rounding; empty if none does."""
     resolution = _resolution([before, *updates])
@@ -482,16 +487,13 @@ class ModWatch:
 
         reply = self.call_mod(message, context, trained)
         if not reply.has_error():
-            before = next(
-                iter(message.content.array_records.values())
-            ).to_numpy_ndarrays()
-            after = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
             shown = [
                 key
                 for record in reply.content.metric_records.values()
                 for key in record
             ]
-            self.of(context.node_id).sent(before, sent[0], after, shown)
+            before = _first_arrays(message)
+            self.of(context.node_id).sent(before, sent[0], _first_arrays(reply), shown)
         return reply
 
 
