@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from dpsum.randomness import stream
 from drawnsets.fonts import BOLD_FACES, LIGHT_FACES, render
-from drawnsets.tracing import SIZE, WIDE, Bends, trace
+from drawnsets.tracing import SIZE, Bends, trace
 
 SPLITS = ("train", "test")
 SEED = 20240
@@ -32,8 +32,8 @@ _SHIFT = 1.0  # pixels
 _BOLDER = (-0.5, 0.5)  # pixels on each side of a stroke
 _BRIGHTNESS = (0.5, 1.0)
 _NOISE = (0.0, 0.06)  # standard deviation
-_STRAY, _GAPS = 1, 1  # straight strokes per record: drawn over it, cut out of it
-_LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
+# Pixels of two straight strokes of each record: one is cut out of it, one drawn over it.
+_LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)
 
 
 def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
@@ -69,15 +69,10 @@ def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
     )
     faces = rng.integers(len(fields), size=_BLOCK)
     bolder = rng.uniform(*_BOLDER, _BLOCK)
-    room = WIDE - SIZE
-    start = np.clip(
-        np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int),
-        0,
-        room,
-    )[..., 0]
-    ink = trace(fields, faces, bends, bolder, start.T, SIZE)
-    ink *= 1 - _strokes(rng, _GAPS)
-    np.maximum(ink, _strokes(rng, _STRAY), out=ink)
+    shift = rng.standard_normal((2, _BLOCK)) * _SHIFT
+    ink = trace(fields, faces, bends, bolder, shift.T)
+    ink *= 1 - _strokes(rng)  # a gap
+    np.maximum(ink, _strokes(rng), out=ink)
     ink += rng.uniform(0, 1, (_BLOCK, 1, 1)) * (
         ndimage.gaussian_filter(ink, (0, 1, 1)) - ink
     )
@@ -86,28 +81,23 @@ def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(ink, 0, 1) * 255).astype(np.uint8)
 
 
-def _strokes(rng: np.random.Generator, each: int) -> np.ndarray:
-    """Draw `each` straight strokes at random places in every picture of a block.
+def _strokes(rng: np.random.Generator) -> np.ndarray:
+    """Draw a straight stroke at a random place in every picture of a block.
 
     Returns:
         Ink in [0, 1], [block, 28, 28].
     """
-    middle = rng.uniform(0, SIZE - 1, (each, 2, _BLOCK, 1, 1))
-    angle = rng.uniform(0, np.pi, (each, _BLOCK, 1, 1))
-    half_length = rng.uniform(*_LENGTH, (each, _BLOCK, 1, 1)) / 2
-    half_width = rng.uniform(*_HALF_WIDTH, (each, _BLOCK, 1, 1))
-    ink = np.zeros((_BLOCK, SIZE, SIZE))
+    row, column = rng.uniform(0, SIZE - 1, (2, _BLOCK, 1, 1))
+    angle = rng.uniform(0, np.pi, (_BLOCK, 1, 1))
+    half_length = rng.uniform(*_LENGTH, (_BLOCK, 1, 1)) / 2
+    half_width = rng.uniform(*_HALF_WIDTH, (_BLOCK, 1, 1))
     pixels = np.arange(SIZE)
-    for (row, column), turn, length, width in zip(
-        middle, angle, half_length, half_width, strict=True
-    ):
-        rows = pixels[:, None] - row
-        columns = pixels - column
-        along = np.cos(turn) * rows + np.sin(turn) * columns
-        across = np.cos(turn) * columns - np.sin(turn) * rows
-        distance = np.hypot(across, np.maximum(abs(along) - length, 0))
-        np.maximum(ink, np.clip(width + 0.5 - distance, 0, 1), out=ink)
-    return ink
+    rows = pixels[:, None] - row
+    columns = pixels - column
+    along = np.cos(angle) * rows + np.sin(angle) * columns
+    across = np.cos(angle) * columns - np.sin(angle) * rows
+    distance = np.hypot(across, np.maximum(abs(along) - half_length, 0))
+    return np.clip(half_width + 0.5 - distance, 0, 1)
 
 
 @cache

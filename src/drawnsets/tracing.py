@@ -71,10 +71,9 @@ def trace(
     faces: np.ndarray,
     bends: Bends,
     pen: np.ndarray,
-    start: np.ndarray | None = None,
-    size: int = WIDE,
+    shift: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Trace shapes on canvases of 40×40 pixels, or on a part of each canvas.
+    """Trace shapes on canvases of 40×40 pixels, or on a part of 28×28 of each canvas.
 
     Args:
         fields: [faces, 56, 56], distance of each source pixel from the line to be
@@ -82,13 +81,18 @@ def trace(
         faces: int [n], index of each drawing's face.
         bends: deformations of the drawings.
         pen: [n], half widths of the pens, in pixels.
-        start: int [n, 2], first row and column of the part. None: those of the canvas.
-        size: rows and columns of the part.
+        shift: [n, 2], rows and columns of the part's middle from that of the canvas, in
+            pixels; it is rounded, and the part lies on the canvas. None: no part.
 
     Returns:
-        Ink in [0, 1], [n, size, size].
+        Ink in [0, 1], [n, 40, 40] or [n, 28, 28].
     """
-    start = np.zeros((len(pen), 2), int) if start is None else start
+    size = WIDE
+    start = np.zeros((len(pen), 2), int)
+    if shift is not None:
+        size = SIZE
+        room = WIDE - SIZE
+        start = np.clip(np.rint(room / 2 + shift).astype(int), 0, room)
     pieces = [
         slice(first, first + _TOGETHER) for first in range(0, len(pen), _TOGETHER)
     ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpsum.randomness import stream
 from drawnsets.skeletons import distance_fields
-from drawnsets.tracing import SIZE, WIDE, Bends, trace
+from drawnsets.tracing import Bends, trace
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """The 62 characters, in the order of the labels (LEAF's FEMNIST has the same)."""
@@ -84,10 +84,8 @@ def draw_writer(writer: int) -> tuple[np.ndarray, np.ndarray]:
         bends.elastic,
     )
     pens = pen * rng.uniform(0.9, 1.1, count)
-    room = WIDE - SIZE
-    shifted = np.rint(room / 2 + rng.standard_normal((count, 2)) * _SHIFT)
-    start = np.clip(shifted.astype(int), 0, room)
-    ink = trace(_fields(), labels * _FACES + faces, bends, pens, start, SIZE)
+    shift = rng.standard_normal((count, 2)) * _SHIFT
+    ink = trace(_fields(), labels * _FACES + faces, bends, pens, shift)
     ink += noise * rng.standard_normal(ink.shape)
     return np.rint(np.clip(ink, 0, 1) * 255).astype(np.uint8), labels
 

@@ -71,8 +71,8 @@ def show_progress(
         number = workflow.dag.jobid(job)
         estimates[number] = descriptions.seconds(job.rule.name, job.wildcards_dict)
         is_public[number] = descriptions.is_public(job.rule.name, job.wildcards_dict)
-    slots = max(1, workflow.cores or 1)
-    handler.begin(descriptions.label, JobTimes(estimates, is_public, slots))
+    times = JobTimes(estimates, is_public, workflow.cores or 1)
+    handler.begin(descriptions.label, times)
 
 
 def order_jobs(

@@ -164,21 +164,32 @@ def address_of(_, array):
     return types.int64(array), code
 
 
-@intrinsic(prefer_literal=True)
-def array_at(_, memory, table, part, dimensions):
-    """Return a C-contiguous array inside flat memory, described by a table's row.
+class Memory(NamedTuple):
+    """Flat memory, and the layout of the arrays in it."""
 
-    Row `part` of the table [parts, 5] has the array's start and four sizes. The array
-    is valid as long as the memory, which its owner has to keep.
+    numbers: np.ndarray
+    layout: np.ndarray
+    """int64 [parts, 5]: the start and four sizes of each array."""
+
+
+@intrinsic(prefer_literal=True)
+def array_at(_, memory, part, dimensions):
+    """Return the C-contiguous array `part` of a `Memory`.
+
+    The array is valid as long as the memory, which its owner has to keep.
     """
-    kind = types.Array(memory.dtype, dimensions.literal_value, "C")
+    kind = types.Array(memory[0].dtype, dimensions.literal_value, "C")
 
     def code(context, builder, signature, values):
-        base = context.make_array(signature.args[0])(context, builder, values[0]).data
-        rows = context.make_array(signature.args[1])(context, builder, values[1]).data
+        base, rows = (
+            context.make_array(array)(context, builder, value).data
+            for array, value in zip(
+                memory, cgutils.unpack_tuple(builder, values[0]), strict=True
+            )
+        )
         number = ir.IntType(64)
         first = builder.mul(
-            context.cast(builder, values[2], signature.args[2], types.int64), number(5)
+            context.cast(builder, values[1], signature.args[1], types.int64), number(5)
         )
         start, *shape = (
             builder.load(builder.gep(rows, [builder.add(first, number(i))]))
@@ -196,7 +207,7 @@ def array_at(_, memory, table, part, dimensions):
         )
         return view._getvalue()
 
-    return kind(memory, table, part, dimensions), code
+    return kind(memory, part, dimensions), code
 
 
 @exact
@@ -312,7 +323,7 @@ def native(
 def _enter_numpy(native, function, sizes):
     """Call a numpy loop with the arguments in `words`.
 
-    These are three pointers, then sizes and strides.
+    These are two or three pointers in three places, then sizes and strides.
     """
     start = address_of(native.words)
     loop_data = native.addresses[FIRST_LOOP + function]
@@ -354,11 +365,7 @@ def elementwise(native, function, array, out):
     words[3] = array.size
     words[4] = array.itemsize
     words[5] = array.itemsize
-    start = address_of(words)
-    enter_c(
-        native.addresses[function],
-        (start, start + 24, start + 32, native.addresses[FIRST_LOOP + function]),
-    )
+    _enter_numpy(native, function, 1)
 
 
 @exact

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpkernels import conv4_room as of
-from dpkernels.calls import array_at, matmul, power
+from dpkernels.calls import Memory, array_at, matmul, power
 from dpkernels.compiled import exact
 from dpkernels.conv4_room import (
     first_layer,
@@ -38,20 +38,20 @@ def first_forward(room, images, mean, covariance, row, point, codes):
     """Write the next layer's input, at weights `row` [d]."""
     scratch = room.scratch
     native = room.native
-    weight = array_at(row, room.weights, 0, 2)
-    scale = array_at(row, room.weights, 1, 1)
-    shift = array_at(row, room.weights, 2, 1)
-    spread = array_at(point, room.points, of.SPREAD, 3)
-    means = array_at(point, room.points, of.FIRST_MEAN, 2)
-    stds = array_at(point, room.points, of.FIRST_STD, 2)
-    gains = array_at(point, room.points, of.GAIN, 2)
-    folded = array_at(scratch, room.scratches, of.FOLDED, 2)
-    shifts = array_at(scratch, room.scratches, of.FIRST, 2)[0]
-    window = array_at(scratch, room.scratches, of.WINDOW, 2)
-    code = array_at(codes, room.codes, 3, 3)
-    padded = array_at(scratch, room.scratches, of.PADDED, 4)
-    unit = scratch.dtype.type(1)
-    epsilon = scratch.dtype.type(NORMALISATION_EPSILON)
+    weight = array_at(row, 0, 2)
+    scale = array_at(row, 1, 1)
+    shift = array_at(row, 2, 1)
+    spread = array_at(point, of.SPREAD, 3)
+    means = array_at(point, of.FIRST_MEAN, 2)
+    stds = array_at(point, of.FIRST_STD, 2)
+    gains = array_at(point, of.GAIN, 2)
+    folded = array_at(scratch, of.FOLDED, 2)
+    shifts = array_at(scratch, of.FIRST, 2)[0]
+    window = array_at(scratch, of.WINDOW, 2)
+    code = array_at(codes, 3, 3)
+    padded = array_at(scratch, of.PADDED, 4)
+    unit = scratch.numbers.dtype.type(1)
+    epsilon = scratch.numbers.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
     images_each = len(images) // groups
     matmul(native, mean, weight, means)
@@ -83,18 +83,18 @@ def first_backward(room, images, mean, row, point, codes, out):
     """Write each group's gradients of the layer's weights to `out` [G, d]."""
     scratch = room.scratch
     native = room.native
-    weight = array_at(row, room.weights, 0, 2)
-    spread = array_at(point, room.points, of.SPREAD, 3)
-    means = array_at(point, room.points, of.FIRST_MEAN, 2)
-    stds = array_at(point, room.points, of.FIRST_STD, 2)
-    gains = array_at(point, room.points, of.GAIN, 2)
-    plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)
-    centred = array_at(point, room.points, of.CENTRED, 3)
-    moments = array_at(point, room.points, of.MOMENT, 2)
-    pulls = array_at(point, room.points, of.PULL, 2)
-    shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)
-    code = array_at(codes, room.codes, 3, 3)
-    padded = array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
+    weight = array_at(row, 0, 2)
+    spread = array_at(point, of.SPREAD, 3)
+    means = array_at(point, of.FIRST_MEAN, 2)
+    stds = array_at(point, of.FIRST_STD, 2)
+    gains = array_at(point, of.GAIN, 2)
+    plain = array_at(point, of.WEIGHTS_GRADIENT, 3)
+    centred = array_at(point, of.CENTRED, 3)
+    moments = array_at(point, of.MOMENT, 2)
+    pulls = array_at(point, of.PULL, 2)
+    shifts = array_at(point, of.SHIFT_GRADIENT, 2)
+    code = array_at(codes, 3, 3)
+    padded = array_at(scratch, of.PADDED_GRADIENT, 4)
     groups = len(mean)
     filters = weight.shape[1]
     images_each = len(images) // groups
@@ -110,9 +110,10 @@ def first_backward(room, images, mean, row, point, codes, out):
             ),
         )
         _sum_of_products(weight, plain[g], moments[g])
-        to = array_at(out[g], room.weights, 0, 2)
-        scale = array_at(out[g], room.weights, 1, 1)
-        shift = array_at(out[g], room.weights, 2, 1)
+        gradient = Memory(out[g], room.weights)
+        to = array_at(gradient, 0, 2)
+        scale = array_at(gradient, 1, 1)
+        shift = array_at(gradient, 2, 1)
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
             pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
@@ -131,17 +132,17 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     """Compute the derivative of `first_forward` along `along` [d]."""
     scratch = room.scratch
     native = room.native
-    weight = array_at(row, room.weights, 0, 2)
-    scale = array_at(row, room.weights, 1, 1)
-    weight_dot = array_at(along, room.weights, 0, 2)
-    scale_dot = array_at(along, room.weights, 1, 1)
-    shift_dot = array_at(along, room.weights, 2, 1)
-    means = array_at(point, room.points, of.FIRST_MEAN, 2)[0]
-    stds = array_at(point, room.points, of.FIRST_STD, 2)[0]
-    gains = array_at(point, room.points, of.GAIN, 2)[0]
-    folded = array_at(scratch, room.scratches, of.FOLDED, 2)
-    spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
-    rows = array_at(scratch, room.scratches, of.FIRST, 2)
+    weight = array_at(row, 0, 2)
+    scale = array_at(row, 1, 1)
+    weight_dot = array_at(along, 0, 2)
+    scale_dot = array_at(along, 1, 1)
+    shift_dot = array_at(along, 2, 1)
+    means = array_at(point, of.FIRST_MEAN, 2)[0]
+    stds = array_at(point, of.FIRST_STD, 2)[0]
+    gains = array_at(point, of.GAIN, 2)[0]
+    folded = array_at(scratch, of.FOLDED, 2)
+    spread_dot = array_at(scratch, of.SPREAD_DOT, 2)
+    rows = array_at(scratch, of.FIRST, 2)
     mean_dot = rows[1:2]
     std_dot = rows[2]
     gain_dot = rows[3]
@@ -149,7 +150,7 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     cubes = rows[5]
     matmul(native, covariance[0], weight_dot, spread_dot)
     matmul(native, mean, weight_dot, mean_dot)
-    power(native, stds, array_at(scratch, room.scratches, of.THREE, 1), cubes)
+    power(native, stds, array_at(scratch, of.THREE, 1), cubes)
     _sum_of_products(weight, spread_dot, std_dot)
     for f in range(len(scale)):
         std_dot[f] = -cubes[f] * std_dot[f]
@@ -164,9 +165,9 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
             images,
             folded,
             shifts,
-            array_at(codes, room.codes, 3, 3)[0],
-            array_at(scratch, room.scratches, of.WINDOW, 2),
-            array_at(scratch, room.scratches, of.PADDED, 4),
+            array_at(codes, 3, 3)[0],
+            array_at(scratch, of.WINDOW, 2),
+            array_at(scratch, of.PADDED, 4),
         ),
     )
 
@@ -179,36 +180,36 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     """
     scratch = room.scratch
     native = room.native
-    weight = array_at(row, room.weights, 0, 2)
-    weight_dot = array_at(along, room.weights, 0, 2)
-    spread = array_at(point, room.points, of.SPREAD, 3)[0]
-    means = array_at(point, room.points, of.FIRST_MEAN, 2)[0]
-    stds = array_at(point, room.points, of.FIRST_STD, 2)[0]
-    gains = array_at(point, room.points, of.GAIN, 2)[0]
-    plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)[0]
-    centred = array_at(point, room.points, of.CENTRED, 3)[0]
-    moments = array_at(point, room.points, of.MOMENT, 2)[0]
-    pulls = array_at(point, room.points, of.PULL, 2)[0]
-    shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)[0]
-    spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
-    plain_dot = array_at(scratch, room.scratches, of.WEIGHTS_GRADIENT_DOT, 2)
-    rows = array_at(scratch, room.scratches, of.FIRST, 2)
+    weight = array_at(row, 0, 2)
+    weight_dot = array_at(along, 0, 2)
+    spread = array_at(point, of.SPREAD, 3)[0]
+    means = array_at(point, of.FIRST_MEAN, 2)[0]
+    stds = array_at(point, of.FIRST_STD, 2)[0]
+    gains = array_at(point, of.GAIN, 2)[0]
+    plain = array_at(point, of.WEIGHTS_GRADIENT, 3)[0]
+    centred = array_at(point, of.CENTRED, 3)[0]
+    moments = array_at(point, of.MOMENT, 2)[0]
+    pulls = array_at(point, of.PULL, 2)[0]
+    shifts = array_at(point, of.SHIFT_GRADIENT, 2)[0]
+    spread_dot = array_at(scratch, of.SPREAD_DOT, 2)
+    plain_dot = array_at(scratch, of.WEIGHTS_GRADIENT_DOT, 2)
+    rows = array_at(scratch, of.FIRST, 2)
     mean_dot = rows[1]
     std_dot = rows[2]
     gain_dot = rows[3]
     shifts_dot = rows[5]
     moment_dot = rows[6]
     pull_dot = rows[7]
-    two = scratch.dtype.type(2)
-    to = array_at(out, room.weights, 0, 2)
-    scale = array_at(out, room.weights, 1, 1)
-    shift = array_at(out, room.weights, 2, 1)
+    two = scratch.numbers.dtype.type(2)
+    to = array_at(out, 0, 2)
+    scale = array_at(out, 1, 1)
+    shift = array_at(out, 2, 1)
     first_layer_gradient(
         native.addresses,
         (
             images,
-            array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4),
-            array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, of.PADDED_GRADIENT, 4),
+            array_at(codes, 3, 3)[0],
             plain_dot,
             shifts_dot,
         ),

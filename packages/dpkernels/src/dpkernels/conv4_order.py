@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dpkernels import calls
 from dpkernels import conv4_room as of
-from dpkernels.calls import array_at, copy, elementwise, matmul, sum_of
-from dpkernels.compiled import compiled, exact
+from dpkernels.calls import Memory, array_at, copy, elementwise, matmul, sum_of
+from dpkernels.compiled import compiled, exact, part
 from dpkernels.conv4_first import (
     first_backward,
     first_forward,
@@ -57,8 +57,8 @@ def _untransformed(room, index, out):
     of gradients: a product's last bits may depend on the memory address of its result
     (MKL on two threads).
     """
-    gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
-    taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
+    gradients = array_at(room.scratch, of.PRODUCTS, 3)
+    taps = array_at(room.scratch, of.TAPS, 2)
     product(
         room.native,
         room.transform,
@@ -68,7 +68,7 @@ def _untransformed(room, index, out):
     )
     columns_each = taps.shape[1] // len(out)
     for g in range(len(out)):
-        weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape(
+        weight = array_at(Memory(out[g], room.weights), 3 * index + 3, 2).reshape(
             (9, columns_each)
         )
         for tap in range(9):
@@ -80,8 +80,8 @@ def _logits(room, images, mean, covariance, row, point, codes):
     """Write the logits [B, ways] of a batch at weights `row` [d] to the scratch."""
     scratch = room.scratch
     native = room.native
-    transformed = array_at(scratch, room.scratches, of.LOGITS, 2)
-    flat = array_at(point, room.points, of.FLAT, 2)
+    transformed = array_at(scratch, of.LOGITS, 2)
+    flat = array_at(point, of.FLAT, 2)
     first_forward(room, images, mean, covariance, row, point, codes)
     count = len(images)
     for index in range(3):
@@ -89,18 +89,18 @@ def _logits(room, images, mean, covariance, row, point, codes):
         width = room.planes[index, 1]
         layer = 10 * index
         shared = 15 * index
-        inputs = array_at(point, room.points, layer + of.INPUTS, 3)
-        weights = array_at(point, room.points, layer + of.WEIGHTS, 3)
-        z = array_at(point, room.points, layer + of.Z, 3)
-        means = array_at(point, room.points, layer + of.MEAN, 2)
-        stds = array_at(point, room.points, layer + of.STD, 2)
-        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
-        total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
+        inputs = array_at(point, layer + of.INPUTS, 3)
+        weights = array_at(point, layer + of.WEIGHTS, 3)
+        z = array_at(point, layer + of.Z, 3)
+        means = array_at(point, layer + of.MEAN, 2)
+        stds = array_at(point, layer + of.STD, 2)
+        outputs = array_at(scratch, shared + of.OUTPUTS, 3)
+        total = array_at(scratch, shared + of.TOTAL, 2)
         tiles_of_input(
             native.addresses,
-            (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs),
+            (array_at(scratch, shared + of.PADDED, 4), inputs),
         )
-        _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
+        _transformed(room, array_at(row, 3 * index + 3, 2), weights)
         products(native, inputs, False, weights, outputs, False)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
         moments(
@@ -115,16 +115,16 @@ def _logits(room, images, mean, covariance, row, point, codes):
                 width,
                 means,
                 stds,
-                array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(row, room.weights, 3 * index + 5, 1),
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
-                array_at(codes, room.codes, index, 2),
-                array_at(point, room.points, layer + of.SELECTED, 2),
+                array_at(row, 3 * index + 4, 1),
+                array_at(row, 3 * index + 5, 1),
+                array_at(scratch, shared + 15 + of.PADDED, 4),
+                array_at(codes, index, 2),
+                array_at(point, layer + of.SELECTED, 2),
             ),
         )
-    inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat)
-    matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
-    bias = array_at(row, room.weights, 13, 1)
+    inside(array_at(scratch, 45 + of.PADDED, 4), flat)
+    matmul(native, flat, array_at(row, 12, 2), transformed)
+    bias = array_at(row, 13, 1)
     for b in range(count):
         for k in range(len(bias)):
             transformed[b, k] = transformed[b, k] + bias[k]
@@ -148,25 +148,25 @@ def _losses(room, labels, point, by_record):
     """
     scratch = room.scratch
     native = room.native
-    logits = array_at(scratch, room.scratches, of.LOGITS, 2)
-    shifted = array_at(scratch, room.scratches, of.SHIFTED, 2)
-    losses = array_at(scratch, room.scratches, of.LOSSES, 1)
-    total = array_at(scratch, room.scratches, of.SUM, 1)
-    probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
-    residual = array_at(point, room.points, of.RESIDUAL, 2)
+    logits = array_at(scratch, of.LOGITS, 2)
+    shifted = array_at(scratch, of.SHIFTED, 2)
+    losses = array_at(scratch, of.LOSSES, 1)
+    total = array_at(scratch, of.SUM, 1)
+    probabilities = array_at(point, of.PROBABILITIES, 2)
+    residual = array_at(point, of.RESIDUAL, 2)
     count, ways = logits.shape
     for b in range(count):
         top = logits[b, _largest(logits[b])]
         for k in range(ways):
             shifted[b, k] = logits[b, k] - top
     elementwise(native, calls.EXP, shifted, probabilities)
-    divisor = scratch.dtype.type(1 if by_record else count)
+    divisor = scratch.numbers.dtype.type(1 if by_record else count)
     for b in range(count):
         sum_of(native, probabilities[b], total[b : b + 1])
         for k in range(ways):
             probabilities[b, k] = probabilities[b, k] / total[b]
             residual[b, k] = probabilities[b, k]
-        residual[b, labels[b]] -= scratch.dtype.type(1)
+        residual[b, labels[b]] -= scratch.numbers.dtype.type(1)
         for k in range(ways):
             residual[b, k] = residual[b, k] / divisor
     elementwise(native, calls.LOG, total, losses)
@@ -177,19 +177,21 @@ def _losses(room, labels, point, by_record):
 @exact
 def _head_backward(room, point, out, by_record):
     native = room.native
-    flat = array_at(point, room.points, of.FLAT, 2)
-    residual = array_at(point, room.points, of.RESIDUAL, 2)
+    flat = array_at(point, of.FLAT, 2)
+    residual = array_at(point, of.RESIDUAL, 2)
     if by_record:
         for b in range(len(flat)):
-            weight = array_at(out[b], room.weights, 12, 2)
-            bias = array_at(out[b], room.weights, 13, 1)
+            gradient = Memory(out[b], room.weights)
+            weight = array_at(gradient, 12, 2)
+            bias = array_at(gradient, 13, 1)
             copy(residual[b], bias)
             for i in range(flat.shape[1]):
                 for k in range(len(bias)):
                     weight[i, k] = flat[b, i] * residual[b, k]
     else:
-        matmul(native, flat.T, residual, array_at(out[0], room.weights, 12, 2))
-        _sum_of_rows(residual, array_at(out[0], room.weights, 13, 1))
+        gradient = Memory(out[0], room.weights)
+        matmul(native, flat.T, residual, array_at(gradient, 12, 2))
+        _sum_of_rows(residual, array_at(gradient, 13, 1))
 
 
 @exact
@@ -205,35 +207,35 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
     """Write the gradients of a batch's groups, [G, d]."""
     scratch = room.scratch
     native = room.native
-    feature = array_at(scratch, room.scratches, of.FEATURE, 2)
+    feature = array_at(scratch, of.FEATURE, 2)
     count = len(images)
-    gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
+    gradients_of_weights = array_at(scratch, of.PRODUCTS, 3)
     _head_backward(room, point, out, by_record)
     matmul(
         native,
-        array_at(point, room.points, of.RESIDUAL, 2),
-        array_at(row, room.weights, 12, 2).T,
+        array_at(point, of.RESIDUAL, 2),
+        array_at(row, 12, 2).T,
         feature,
     )
-    put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
+    put_inside(feature, array_at(scratch, 45 + of.PADDED_GRADIENT, 4))
     for after in range(3):
         index = 2 - after
         height = room.planes[index, 0]
         width = room.planes[index, 1]
         layer = 10 * index
         shared = 15 * index
-        inputs = array_at(point, room.points, layer + of.INPUTS, 3)
-        gradients = array_at(point, room.points, layer + of.GRADIENTS, 3)
-        code = array_at(codes, room.codes, index, 2)
-        delta = array_at(point, room.points, layer + of.DELTA, 2)
-        shifts = array_at(point, room.points, layer + of.SHIFT, 2)
-        scales = array_at(point, room.points, layer + of.SCALE, 2)
+        inputs = array_at(point, layer + of.INPUTS, 3)
+        gradients = array_at(point, layer + of.GRADIENTS, 3)
+        code = array_at(codes, index, 2)
+        delta = array_at(point, layer + of.DELTA, 2)
+        shifts = array_at(point, layer + of.SHIFT, 2)
+        scales = array_at(point, layer + of.SCALE, 2)
         pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
+                array_at(scratch, shared + 15 + of.PADDED_GRADIENT, 4),
                 code,
-                array_at(point, room.points, layer + of.SELECTED, 2),
+                array_at(point, layer + of.SELECTED, 2),
                 height,
                 width,
                 delta,
@@ -242,18 +244,19 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
             ),
         )
         for g in range(len(out)):
-            copy(shifts[g], array_at(out[g], room.weights, 3 * index + 5, 1))
-            copy(scales[g], array_at(out[g], room.weights, 3 * index + 4, 1))
+            gradient = Memory(out[g], room.weights)
+            copy(shifts[g], array_at(gradient, 3 * index + 5, 1))
+            copy(scales[g], array_at(gradient, 3 * index + 4, 1))
         gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, layer + of.Z, 3),
+                array_at(point, layer + of.Z, 3),
                 height,
                 width,
                 count,
-                array_at(point, room.points, layer + of.MEAN, 2),
-                array_at(point, room.points, layer + of.STD, 2),
-                array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(point, layer + of.MEAN, 2),
+                array_at(point, layer + of.STD, 2),
+                array_at(row, 3 * index + 4, 1),
                 code,
                 delta,
                 shifts,
@@ -277,18 +280,18 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
             False,
         )
         _untransformed(room, index, out)
-        transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
+        transposed = array_at(scratch, of.TRANSPOSED, 3)
         transpose(
-            array_at(point, room.points, layer + of.WEIGHTS, 3), transposed
+            array_at(point, layer + of.WEIGHTS, 3), transposed
         )  # cheaper than a transposed product
-        input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
+        input_gradients = array_at(scratch, shared + of.OUTPUTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
             native.addresses,
             (
                 input_gradients,
-                array_at(scratch, room.scratches, of.TILE, 2),
-                array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
+                array_at(scratch, of.TILE, 2),
+                array_at(scratch, shared + of.PADDED_GRADIENT, 4),
             ),
         )
     first_backward(room, images, mean, row, point, codes, out)
@@ -302,21 +305,21 @@ def _head_product(room, row, along, point, out):
     """
     scratch = room.scratch
     native = room.native
-    flat = array_at(point, room.points, of.FLAT, 2)
-    residual = array_at(point, room.points, of.RESIDUAL, 2)
-    probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
-    weight = array_at(row, room.weights, 12, 2)
-    weight_dot = array_at(along, room.weights, 12, 2)
-    bias_dot = array_at(along, room.weights, 13, 1)
-    flat_dot = array_at(scratch, room.scratches, of.FLAT_DOT, 2)
-    feature = array_at(scratch, room.scratches, of.FEATURE, 2)
-    logits = array_at(scratch, room.scratches, of.LOGITS, 2)
-    more = array_at(scratch, room.scratches, of.SHIFTED, 2)
-    total = array_at(scratch, room.scratches, of.SUM, 1)
-    head = array_at(scratch, room.scratches, of.HEAD, 2)
-    to = array_at(out, room.weights, 12, 2)
+    flat = array_at(point, of.FLAT, 2)
+    residual = array_at(point, of.RESIDUAL, 2)
+    probabilities = array_at(point, of.PROBABILITIES, 2)
+    weight = array_at(row, 12, 2)
+    weight_dot = array_at(along, 12, 2)
+    bias_dot = array_at(along, 13, 1)
+    flat_dot = array_at(scratch, of.FLAT_DOT, 2)
+    feature = array_at(scratch, of.FEATURE, 2)
+    logits = array_at(scratch, of.LOGITS, 2)
+    more = array_at(scratch, of.SHIFTED, 2)
+    total = array_at(scratch, of.SUM, 1)
+    head = array_at(scratch, of.HEAD, 2)
+    to = array_at(out, 12, 2)
     count, ways = logits.shape
-    inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat_dot)
+    inside(array_at(scratch, 45 + of.PADDED, 4), flat_dot)
     matmul(native, flat_dot, weight, logits)
     matmul(native, flat, weight_dot, more)
     for b in range(count):
@@ -328,20 +331,20 @@ def _head_product(room, row, along, point, out):
             logits[b, k] = (
                 probabilities[b, k]
                 * (logits[b, k] - total[b])
-                / scratch.dtype.type(count)
+                / scratch.numbers.dtype.type(count)
             )
     matmul(native, flat_dot.T, residual, to)
     matmul(native, flat.T, logits, head)
     for i in range(len(head)):
         for k in range(ways):
             to[i, k] += head[i, k]
-    _sum_of_rows(logits, array_at(out, room.weights, 13, 1))
+    _sum_of_rows(logits, array_at(out, 13, 1))
     matmul(native, logits, weight.T, feature)
     matmul(native, residual, weight_dot.T, flat_dot)
     for b in range(count):
         for i in range(feature.shape[1]):
             feature[b, i] = feature[b, i] + flat_dot[b, i]
-    put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
+    put_inside(feature, array_at(scratch, 45 + of.PADDED_GRADIENT, 4))
 
 
 @exact
@@ -360,22 +363,22 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         width = room.planes[index, 1]
         layer = 10 * index
         shared = 15 * index
-        inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
-        weights_dot = array_at(scratch, room.scratches, shared + of.WEIGHTS, 3)
-        z_dot = array_at(scratch, room.scratches, shared + of.Z, 3)
-        mean_dot = array_at(scratch, room.scratches, shared + of.MEAN, 1)
-        slope = array_at(scratch, room.scratches, shared + of.STD, 1)
-        stds = array_at(point, room.points, layer + of.STD, 2)[0]
-        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
-        total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
+        inputs_dot = array_at(scratch, shared + of.INPUTS, 3)
+        weights_dot = array_at(scratch, shared + of.WEIGHTS, 3)
+        z_dot = array_at(scratch, shared + of.Z, 3)
+        mean_dot = array_at(scratch, shared + of.MEAN, 1)
+        slope = array_at(scratch, shared + of.STD, 1)
+        stds = array_at(point, layer + of.STD, 2)[0]
+        outputs = array_at(scratch, shared + of.OUTPUTS, 3)
+        total = array_at(scratch, shared + of.TOTAL, 2)
         tiles_of_input(
             native.addresses,
-            (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs_dot),
+            (array_at(scratch, shared + of.PADDED, 4), inputs_dot),
         )
-        _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
+        _transformed(room, array_at(along, 3 * index + 3, 2), weights_dot)
         products(
             native,
-            array_at(point, room.points, layer + of.INPUTS, 3),
+            array_at(point, layer + of.INPUTS, 3),
             False,
             weights_dot,
             outputs,
@@ -385,7 +388,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             native,
             inputs_dot,
             False,
-            array_at(point, room.points, layer + of.WEIGHTS, 3),
+            array_at(point, layer + of.WEIGHTS, 3),
             outputs,
             True,
         )
@@ -395,13 +398,13 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         tangent_moments(
             native.addresses,
             (
-                array_at(point, room.points, layer + of.Z, 3),
+                array_at(point, layer + of.Z, 3),
                 z_dot,
                 total[0],
                 count,
                 height,
                 width,
-                array_at(point, room.points, layer + of.MEAN, 2)[0],
+                array_at(point, layer + of.MEAN, 2)[0],
                 stds,
                 mean_dot,
                 slope,
@@ -416,36 +419,37 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 stds,
                 mean_dot,
                 slope,
-                array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 5, 1),
-                array_at(codes, room.codes, index, 2),
-                array_at(point, room.points, layer + of.SELECTED, 2),
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
-                array_at(scratch, room.scratches, shared + of.SELECTED, 2),
+                array_at(row, 3 * index + 4, 1),
+                array_at(along, 3 * index + 4, 1),
+                array_at(along, 3 * index + 5, 1),
+                array_at(codes, index, 2),
+                array_at(point, layer + of.SELECTED, 2),
+                array_at(scratch, shared + 15 + of.PADDED, 4),
+                array_at(scratch, shared + of.SELECTED, 2),
             ),
         )
-    _head_product(room, row, along, point, out[0])
-    gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
-    transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
+    gradient = Memory(out[0], room.weights)
+    _head_product(room, row, along, point, gradient)
+    gradients_of_weights = array_at(scratch, of.PRODUCTS, 3)
+    transposed = array_at(scratch, of.TRANSPOSED, 3)
     for after in range(3):
         index = 2 - after
         height = room.planes[index, 0]
         width = room.planes[index, 1]
         layer = 10 * index
         shared = 15 * index
-        code = array_at(codes, room.codes, index, 2)
-        delta = array_at(point, room.points, layer + of.DELTA, 2)
-        delta_dot = array_at(scratch, room.scratches, shared + of.DELTA, 2)
-        shift_dot = array_at(scratch, room.scratches, shared + of.SHIFT, 1)
-        scale_dot = array_at(scratch, room.scratches, shared + of.SCALE, 1)
+        code = array_at(codes, index, 2)
+        delta = array_at(point, layer + of.DELTA, 2)
+        delta_dot = array_at(scratch, shared + of.DELTA, 2)
+        shift_dot = array_at(scratch, shared + of.SHIFT, 1)
+        scale_dot = array_at(scratch, shared + of.SCALE, 1)
         tangent_pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4),
+                array_at(scratch, shared + 15 + of.PADDED_GRADIENT, 4),
                 code,
-                array_at(point, room.points, layer + of.SELECTED, 2),
-                array_at(scratch, room.scratches, shared + of.SELECTED, 2),
+                array_at(point, layer + of.SELECTED, 2),
+                array_at(scratch, shared + of.SELECTED, 2),
                 delta,
                 height,
                 width,
@@ -454,59 +458,59 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 scale_dot,
             ),
         )
-        copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
-        copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
-        tangents = array_at(scratch, room.scratches, shared + of.TANGENTS, 3)
+        copy(shift_dot, array_at(gradient, 3 * index + 5, 1))
+        copy(scale_dot, array_at(gradient, 3 * index + 4, 1))
+        tangents = array_at(scratch, shared + of.TANGENTS, 3)
         tangent_gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, layer + of.Z, 3),
-                array_at(scratch, room.scratches, shared + of.Z, 3),
+                array_at(point, layer + of.Z, 3),
+                array_at(scratch, shared + of.Z, 3),
                 height,
                 width,
                 count,
-                array_at(point, room.points, layer + of.MEAN, 2)[0],
-                array_at(point, room.points, layer + of.STD, 2)[0],
-                array_at(scratch, room.scratches, shared + of.MEAN, 1),
-                array_at(scratch, room.scratches, shared + of.STD, 1),
-                array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 4, 1),
+                array_at(point, layer + of.MEAN, 2)[0],
+                array_at(point, layer + of.STD, 2)[0],
+                array_at(scratch, shared + of.MEAN, 1),
+                array_at(scratch, shared + of.STD, 1),
+                array_at(row, 3 * index + 4, 1),
+                array_at(along, 3 * index + 4, 1),
                 code,
                 delta,
                 delta_dot,
-                array_at(point, room.points, layer + of.SHIFT, 2)[0],
-                array_at(point, room.points, layer + of.SCALE, 2)[0],
+                array_at(point, layer + of.SHIFT, 2)[0],
+                array_at(point, layer + of.SCALE, 2)[0],
                 shift_dot,
                 scale_dot,
                 tangents,
             ),
         )
-        gradients = array_at(point, room.points, layer + of.GRADIENTS, 3)
+        gradients = array_at(point, layer + of.GRADIENTS, 3)
         products(
             native,
-            array_at(point, room.points, layer + of.INPUTS, 3),
+            array_at(point, layer + of.INPUTS, 3),
             True,
             tangents,
             gradients_of_weights,
             False,
         )
-        inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
+        inputs_dot = array_at(scratch, shared + of.INPUTS, 3)
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
-        input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
-        transpose(array_at(point, room.points, layer + of.WEIGHTS, 3), transposed)
+        input_gradients = array_at(scratch, shared + of.OUTPUTS, 3)
+        transpose(array_at(point, layer + of.WEIGHTS, 3), transposed)
         products(native, tangents, False, transposed, input_gradients, False)
-        transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
+        transpose(array_at(scratch, shared + of.WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
         input_gradient_of_tiles(
             native.addresses,
             (
                 input_gradients,
-                array_at(scratch, room.scratches, of.TILE, 2),
-                array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
+                array_at(scratch, of.TILE, 2),
+                array_at(scratch, shared + of.PADDED_GRADIENT, 4),
             ),
         )
-    first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
+    first_tangent_backward(room, images, mean, row, along, point, codes, gradient)
 
 
 # Functions that Python calls: T batches, one after another.
@@ -518,7 +522,7 @@ def prepare(room, x, padded, means, covariances):
     scratch = room.scratch
     groups = means.shape[1]
     images_each = x.shape[1] // groups
-    patches = array_at(scratch, room.scratches, of.PATCHES, 2)
+    patches = array_at(scratch, of.PATCHES, 2)
     for t in range(len(x)):
         _border(x[t], padded[t])
         for g in range(groups):
@@ -577,6 +581,13 @@ def _differentiate(
     _backward(room, images, mean, row, point, codes, out, by_record)
 
 
+@part
+def _point(room, points, index):
+    """Return the floats and the codes of a point."""
+    floats = Memory(points.floats[index], room.points)
+    return floats, Memory(points.codes[index], room.codes)
+
+
 @compiled
 def evaluate(
     room, theta, steps, images, labels, points, by_record, logits, losses, right, out
@@ -595,48 +606,47 @@ def evaluate(
     for t in range(len(logits)):
         row = theta[t if len(theta) > 1 else 0]
         for step in range(len(steps.rates)):
-            slot = step if steps.second else 0
+            point, codes = _point(steps.room, steps.points, step if steps.second else 0)
             _differentiate(
                 steps.room,
                 before.padded[t],
                 before.mean[t],
                 before.covariance[t],
                 steps.labels[t],
-                row,
-                steps.points.floats[slot],
-                steps.points.codes[slot],
+                Memory(row, room.weights),
+                point,
+                codes,
                 by_record,
                 steps.rows[-1:],
             )
             there = steps.rows[step if steps.second else step % 2]
             _descend(row, steps.rows[-1], steps.rates[step], there)
             row = there
-        slot = t if len(points.floats) > 1 else 0
-        point = points.floats[slot]
+        weights = Memory(row, room.weights)
+        point, codes = _point(room, points, t if len(points.floats) > 1 else 0)
         _logits(
             room,
             images.padded[t],
             images.mean[t],
             images.covariance[t],
-            row,
+            weights,
             point,
-            points.codes[slot],
+            codes,
         )
-        scores = array_at(room.scratch, room.scratches, of.LOGITS, 2)
+        scores = array_at(room.scratch, of.LOGITS, 2)
         for b in range(len(scores)):
             copy(scores[b], logits[t, b])
         if len(losses) > 0:
             _losses(room, labels[t], point, by_record)
-            copy(array_at(room.scratch, room.scratches, of.LOSSES, 1), losses[t])
+            copy(array_at(room.scratch, of.LOSSES, 1), losses[t])
             for b in range(len(scores)):
                 right[t, b] = _largest(scores[b]) == labels[t, b]
         if len(out) > 0:
-            codes = points.codes[slot]
             _backward(
                 room,
                 images.padded[t],
                 images.mean[t],
-                row,
+                weights,
                 point,
                 codes,
                 out[t],
@@ -648,15 +658,16 @@ def evaluate(
                 steps.rows[step - 1] if step > 0 else theta[t if len(theta) > 1 else 0]
             )
             _scale(out[t, 0], steps.rates[step], steps.rows[-1])
+            point, codes = _point(steps.room, steps.points, step)
             _product(
                 steps.room,
                 before.padded[t],
                 before.mean[t],
                 before.covariance[t],
-                row,
-                steps.rows[-1],
-                steps.points.floats[step],
-                steps.points.codes[step],
+                Memory(row, room.weights),
+                Memory(steps.rows[-1], room.weights),
+                point,
+                codes,
                 steps.rows[-2:-1],
             )
             for i in range(out.shape[2]):
@@ -667,14 +678,15 @@ def evaluate(
 def hessian_products(room, theta, images, direction, points, out):
     """Compute Hessians of tasks times directions [T, d], after `gradients`."""
     for t in range(len(theta)):
+        point, codes = _point(room, points, t)
         _product(
             room,
             images.padded[t],
             images.mean[t],
             images.covariance[t],
-            theta[t],
-            direction[t],
-            points.floats[t],
-            points.codes[t],
+            Memory(theta[t], room.weights),
+            Memory(direction[t], room.weights),
+            point,
+            codes,
             out[t : t + 1],
         )

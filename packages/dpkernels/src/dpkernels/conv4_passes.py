@@ -25,9 +25,11 @@ from numba import typeof
 
 from dpkernels import calls, conv4_order, products, winograd
 from dpkernels import conv4_room as of
+from dpkernels.calls import Memory
 from dpkernels.compiled import together
 from dpkernels.conv4_room import Images, Points, Room, Steps, table
 from dpkernels.networks import Conv4Shape
+from dpkernels.passes import aligned_zeros, plain
 
 
 class Conv4Passes:
@@ -161,7 +163,7 @@ class Conv4Passes:
             of.LOOPS,
             self.number,
             products=16 * groups,
-            largest=max(largest, 16 * f * f),
+            largest=largest,
         )
         taken = [
             (True, turned, rows, f * f, terms)
@@ -170,18 +172,17 @@ class Conv4Passes:
         for index in range(3):
             tiles = point[10 * index + of.INPUTS][1]
             taken += [(False, False, tiles, f, f), (False, True, f, f, tiles // groups)]
+        memory = Memory(aligned_zeros(size, self.number), scratches)
+        memory.numbers[scratches[of.THREE, 0]] = 3
         self._room = Room(
             native=native._replace(deepest=products.deepest(native, taken)),
-            scratch=_zeros(size, self.number),
+            scratch=memory,
             weights=table(dict(enumerate(weights)), 1)[0],
             points=points,
             codes=code_table,
-            scratches=scratches,
             planes=np.array(planes, np.int64),
             transform=winograd.WEIGHT_TRANSFORM.astype(self.number),
         )
-        start = scratches[of.THREE, 0]
-        self._room.scratch[start] = 3
         self._image_shape = network.input_shape
         self._weights = network.dimension
         empty = np.empty((0, 0), self.number)
@@ -236,8 +237,8 @@ class Conv4Passes:
 
     def points(self, count: int) -> Points:
         """Return memory for the evaluations of `count` batches."""
-        floats = _zeros(count * self._floats, self.number)
-        codes = _zeros(count * self._codes, np.dtype(np.uint8))
+        floats = aligned_zeros(count * self._floats, self.number)
+        codes = aligned_zeros(count * self._codes, np.uint8)
         return Points(floats.reshape(count, -1), codes.reshape(count, -1))
 
     def images(self, x: np.ndarray) -> Images:
@@ -250,7 +251,7 @@ class Conv4Passes:
             np.empty((tasks, self.groups, patch), self.number),
             np.empty((tasks, self.groups, patch, patch), self.number),
         )
-        conv4_order.prepare(self._room, _plain(x), *arrays)
+        conv4_order.prepare(self._room, plain(x), *arrays)
         return arrays
 
     def steps(
@@ -272,9 +273,7 @@ class Conv4Passes:
                 points=self.points(len(rates) if second else 1),
                 rows=rows,
             )
-        return before._replace(
-            images=images, labels=_plain(labels), rates=_plain(rates)
-        )
+        return before._replace(images=images, labels=plain(labels), rates=plain(rates))
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Return the logits [T, B, outputs] of batches at weights [T, d] or [1, d].
@@ -303,7 +302,7 @@ class Conv4Passes:
         Hessian products need. With `steps`, these start at `theta`, and the gradient is
         with respect to `theta`.
         """
-        to = _plain(out)
+        to = plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
         _, losses, right = self._evaluated(
             theta, images, labels, at, rows, steps or self._none
@@ -324,7 +323,7 @@ class Conv4Passes:
         logits = np.empty((len(images.padded), self.batch, self.outputs), self.number)
         losses = np.empty(labels.shape, self.number)
         right = np.empty(labels.shape, np.bool_)
-        arguments = _plain(theta), steps, images, _plain(labels), at, self.by_record
+        arguments = plain(theta), steps, images, plain(labels), at, self.by_record
         conv4_order.evaluate(self._room, *arguments, logits, losses, right, out)
         return logits, losses, right
 
@@ -340,9 +339,9 @@ class Conv4Passes:
 
         Call `gradients` first.
         """
-        to = _plain(out)
+        to = plain(out)
         conv4_order.hessian_products(
-            self._room, _plain(theta), images, _plain(direction), at, to
+            self._room, plain(theta), images, plain(direction), at, to
         )
         if to is not out:
             out[:] = to
@@ -362,19 +361,3 @@ def as_floats(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if x.dtype == np.uint8
         else np.ascontiguousarray(x, dtype)
     )
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous, writable array.
-
-    numba would compile again for another kind of array.
-    """
-    flags = array.flags
-    return array if flags.carray else np.require(array, requirements=("C", "A", "W"))
-
-
-def _zeros(size: int, number: np.dtype) -> np.ndarray:
-    """Return zeros [size] that begin at a cache line."""
-    room = np.zeros(size * number.itemsize + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size * number.itemsize].view(number)

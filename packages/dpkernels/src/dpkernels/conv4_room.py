@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpkernels import winograd
-from dpkernels.calls import Call, Native, caller, copy
+from dpkernels.calls import Call, Memory, Native, caller, copy
 from dpkernels.compiled import exact
 
 LOOPS = [
@@ -74,15 +74,12 @@ class Room(NamedTuple):
     """Memory, tables and loops of one thread's passes."""
 
     native: Native
-    scratch: np.ndarray
+    scratch: Memory
     weights: np.ndarray
-    """Layout of the tensors in a row of weights.
-
-    Like all tables, it is int64 [parts, 5]: the start and four sizes.
-    """
+    """Layout of the tensors in a row of weights."""
     points: np.ndarray
     codes: np.ndarray
-    scratches: np.ndarray
+    """Layouts of a point's floats and codes."""
     planes: np.ndarray
     """int64 [3, 2]: heights and widths of the later layers."""
     transform: np.ndarray
@@ -133,7 +130,7 @@ class Steps(NamedTuple):
 
 
 def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
-    """Return the layout of arrays of these shapes, and their total size.
+    """Return the layout of arrays of these shapes (`Memory`), and their total size.
 
     Each array starts at a multiple of `line`.
     """

@@ -29,7 +29,7 @@ from numba import njit
 from dpkernels.clipped_sum import add_clipped
 from dpkernels.compiled import compiled, part
 from dpkernels.networks import HIDDEN, MAP, CnnShape
-from dpkernels.passes import Measures, Passes
+from dpkernels.passes import Measures, Passes, aligned_zeros, plain
 from dpkernels.vectors import (
     add,
     add_product,
@@ -115,21 +115,6 @@ class _Scratch(NamedTuple):
     """[256]: vectors that are taken apart."""
 
 
-def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
-    """Return zeros [size] that begin at a cache line."""
-    room = np.zeros(size * np.dtype(dtype).itemsize + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous, writable array.
-
-    numba would compile again for another kind of array.
-    """
-    return np.require(array, requirements=("C", "A", "W"))
-
-
 class FusedCnn(Passes):
     """Gradients of a `CnnShape` for records of bytes.
 
@@ -163,27 +148,27 @@ class FusedCnn(Passes):
                 ],
                 np.float32,
             ),
-            theta=_aligned(network.dimension),
-            conv2=_aligned(256 * 32),
-            padded=_aligned(channels * _PADDED**2),
-            plane1=_aligned(13 * _ROW),
-            pooled1=_aligned(12 * _POOLED_ROW),
-            code1=_aligned(12 * _POOLED_ROW),
-            plane2=_aligned(25 * 32),
-            pooled2=_aligned(_FEATURES),
-            code2=_aligned(_FEATURES),
-            hidden=_aligned(HIDDEN),
-            residual=_aligned(network.outputs),
-            hidden_gradient=_aligned(HIDDEN),
-            active=_aligned(HIDDEN + 1, np.int64),
-            feature_gradient=_aligned(_FEATURES),
-            gradient2=_aligned(25 * 32),
-            listed=_aligned(32, np.int64),
-            which=_aligned(32 * 25, np.int64),
-            value=_aligned(32 * 25),
-            pooled_gradient=_aligned(12 * _POOLED_ROW),
-            plane_gradient=_aligned(13 * _ROW),
-            block=_aligned(256),
+            theta=aligned_zeros(network.dimension),
+            conv2=aligned_zeros(256 * 32),
+            padded=aligned_zeros(channels * _PADDED**2),
+            plane1=aligned_zeros(13 * _ROW),
+            pooled1=aligned_zeros(12 * _POOLED_ROW),
+            code1=aligned_zeros(12 * _POOLED_ROW),
+            plane2=aligned_zeros(25 * 32),
+            pooled2=aligned_zeros(_FEATURES),
+            code2=aligned_zeros(_FEATURES),
+            hidden=aligned_zeros(HIDDEN),
+            residual=aligned_zeros(network.outputs),
+            hidden_gradient=aligned_zeros(HIDDEN),
+            active=aligned_zeros(HIDDEN + 1, np.int64),
+            feature_gradient=aligned_zeros(_FEATURES),
+            gradient2=aligned_zeros(25 * 32),
+            listed=aligned_zeros(32, np.int64),
+            which=aligned_zeros(32 * 25, np.int64),
+            value=aligned_zeros(32 * 25),
+            pooled_gradient=aligned_zeros(12 * _POOLED_ROW),
+            plane_gradient=aligned_zeros(13 * _ROW),
+            block=aligned_zeros(256),
         )
 
     def adds_records(self, x: np.ndarray) -> bool:
@@ -227,12 +212,12 @@ class FusedCnn(Passes):
         norms: np.ndarray,
     ) -> Measures:
         """Call `_records`, after the sizes were checked."""
-        usable = _prepare(_plain(theta), self._scratch)
+        usable = _prepare(plain(theta), self._scratch)
         losses = np.empty(len(x))
         correct = np.empty(len(x), np.bool_)
         _records(
-            _plain(x),
-            _plain(y),
+            plain(x),
+            plain(y),
             usable,
             self._scratch,
             losses,
@@ -453,6 +438,14 @@ def _list_gradients(gradient, listed, which, value):
 
 
 @part
+def _add_row(total, d, pooled, at, weights, w, pooled_gradient):
+    """Return the total + d * a row of inputs; add d * weights to their gradient."""
+    gradient = add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64))
+    store(pooled_gradient, at, gradient)
+    return add_product(total, d, load(pooled, at, 64))
+
+
+@part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
     """Compute the gradient of the second convolution's weights and of its inputs.
 
@@ -465,39 +458,13 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         for i in range(25 * f, 25 * f + listed[f]):
             at = which[np.uint64(i)]
             d = value[np.uint64(i)]
-            t0 = add_product(t0, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64)),
-            )
+            t0 = _add_row(t0, d, pooled, at, weights, w, pooled_gradient)
             at += _POOLED_ROW
-            t1 = add_product(t1, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 64, 64)
-                ),
-            )
+            t1 = _add_row(t1, d, pooled, at, weights, w + 64, pooled_gradient)
             at += _POOLED_ROW
-            t2 = add_product(t2, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 128, 64)
-                ),
-            )
+            t2 = _add_row(t2, d, pooled, at, weights, w + 128, pooled_gradient)
             at += _POOLED_ROW
-            t3 = add_product(t3, d, load(pooled, at, 64))
-            store(
-                pooled_gradient,
-                at,
-                add_product(
-                    load(pooled_gradient, at, 64), d, load(weights, w + 192, 64)
-                ),
-            )
+            t3 = _add_row(t3, d, pooled, at, weights, w + 192, pooled_gradient)
         store(out, w, t0)
         store(out, w + 64, t1)
         store(out, w + 128, t2)

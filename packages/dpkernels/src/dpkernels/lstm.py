@@ -73,11 +73,6 @@ class FastLstm(Passes):
     network: LstmShape
     records_at_once: int
 
-    @staticmethod
-    def fits(network: Any, dtype: np.dtype) -> bool:
-        """Return true: any such model has this pass."""
-        return True
-
     def __init__(self, network: LstmShape, dtype: Any = np.float32) -> None:
         super().__init__(network, dtype)
         (self._length,) = network.input_shape
@@ -322,17 +317,15 @@ class FastLstm(Passes):
     def _record_gradients(
         self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
-        rows = torch.from_numpy(out)
+        weights = self._tensors(_tensor(theta))
+        rows = torch.from_numpy(out).zero_()
+        factor = torch.ones(1, dtype=self._torch_type)
         losses = [np.empty(0)]
         with torch.no_grad():
-            for chosen, weights, records, labels in self._passes(theta, x, y):
-                for row in range(chosen.start, chosen.stop):
-                    at = slice(row - chosen.start, row - chosen.start + 1)
-                    back, loss = self._backward(weights, records[at], labels[at])
-                    rows[row].zero_()
-                    factor = torch.ones(1, dtype=self._torch_type)
-                    self._sum(back, factor, self._tensors(rows[row]))
-                    losses.append(loss)
+            for record, label, row in zip(_tensor(x), _tensor(y), rows, strict=True):
+                back, loss = self._backward(weights, record[None], label[None])
+                self._sum(back, factor, self._tensors(row))
+                losses.append(loss)
         return np.concatenate(losses)
 
     def _evaluate(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> Measures:

@@ -62,7 +62,7 @@ class Passes:
     @staticmethod
     def fits(network: Any, dtype: np.dtype) -> bool:
         """Return whether these passes compute a network of their class."""
-        raise NotImplementedError
+        return True
 
     @staticmethod
     def tasks_at_once(by_steps: bool) -> int:
@@ -308,3 +308,20 @@ def _check_type(array: np.ndarray, shape: tuple[int, ...], dtype: Any) -> None:
             f"expected {np.dtype(dtype)} {list(shape)}, not {array.dtype}"
             f" {list(array.shape)}"
         )
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """Return a contiguous, writable array.
+
+    numba would compile again for another kind of array.
+    """
+    flags = array.flags
+    return array if flags.carray else np.require(array, requirements=("C", "A", "W"))
+
+
+def aligned_zeros(size: int, dtype: Any = np.float32) -> np.ndarray:
+    """Return zeros [size] that begin at a cache line."""
+    length = size * np.dtype(dtype).itemsize
+    room = np.zeros(length + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + length].view(dtype)

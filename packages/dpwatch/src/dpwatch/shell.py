@@ -119,9 +119,10 @@ def _account_lines(account: Account) -> list[str]:
 
 def plan(given: argparse.Namespace) -> int:
     """Print noise for epsilon, or epsilon for noise, for each known participation."""
-    kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
     kinds = given.kind or [
-        kind for kind in kinds if not analyses.find("gaussian", kind).within_task
+        kind
+        for mechanism, kind in analyses.pairs()
+        if mechanism == "gaussian" and not analyses.find(mechanism, kind).within_task
     ]
     plans: list[dict[str, Any]] = []
     for kind in kinds:
@@ -363,11 +364,7 @@ def check(given: argparse.Namespace) -> int:
     words = list(given.words)
     if words[:1] == ["--"]:
         words = words[1:]
-    settings = {
-        name: getattr(given, name)
-        for name in default_settings()
-        if hasattr(given, name)
-    }
+    settings = {name: getattr(given, name) for name in default_settings()}
     content = run_checked(words, folder=given.keep, settings=settings)
     _show(given, content, lines_of(content))
     if content["exit_code"]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dp_accounting import NeighboringRelation
 from dp_accounting import dp_event as events
@@ -123,50 +123,30 @@ def from_event(
         "rate": cohort / units if size else rate,
         "draw": "of the event",
     }
-    lines = []
-    for number, sample in enumerate(rounds):
-        for index, multiplier in enumerate(sample.multipliers):
-            lines.append(
-                _line(
-                    number,
-                    "sum" if count == 1 else f"sum-{index}",
-                    unit,
-                    multiplier,
-                    threshold,
-                    sampler,
-                )
-            )
-    return lines
-
-
-def _line(
-    number: int,
-    name: str,
-    unit: str,
-    z: float,
-    threshold: float,
-    sampler: dict[str, Any],
-) -> Release:
     try:
-        return Release(
-            round=number,
-            name=name,
-            mechanism="gaussian",
-            unit=unit,
-            adjacency="zero-out",
-            observer="everyone",
-            noise_multiplier=z,
-            threshold=threshold,
-            sensitivity=threshold,
-            noise_std=z * threshold,
-            dimension=1,
-            sampler=Sampling.from_mapping(sampler),
-            denominator=1.0,
-            noise_stream="unknown",
-            counted_by_paper=True,
-            data_dependent_threshold=False,
-            reason="",
-        )
+        return [
+            Release(
+                round=number,
+                name="sum" if count == 1 else f"sum-{index}",
+                mechanism="gaussian",
+                unit=unit,
+                adjacency="zero-out",
+                observer="everyone",
+                noise_multiplier=z,
+                threshold=threshold,
+                sensitivity=threshold,
+                noise_std=z * threshold,
+                dimension=1,
+                sampler=Sampling.from_mapping(sampler),
+                denominator=1.0,
+                noise_stream="unknown",
+                counted_by_paper=True,
+                data_dependent_threshold=False,
+                reason="",
+            )
+            for number, sample in enumerate(rounds)
+            for index, z in enumerate(sample.multipliers)
+        ]
     except ValueError as error:
         raise DpsumError(f"the tree has an invalid release: {error}") from error
 

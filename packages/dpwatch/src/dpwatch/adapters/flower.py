@@ -214,9 +214,7 @@ class StrategyWatch(Watch):
         for reply in replies:
             if reply.has_error():
                 continue
-            updates.append(
-                next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
-            )
+            updates.append(_first_arrays(reply))
             weights.append(
                 float(
                     next(iter(reply.content.metric_records.values())).get(key, np.nan)
@@ -277,7 +275,7 @@ class StrategyWatch(Watch):
                 )
         answered = len(updates)
         if self._count is not None:
-            self._write_count(reasons)
+            self._write_count(reasons, answered)
         self.write(
             name="update-mean",
             threshold=threshold,
@@ -293,7 +291,7 @@ class StrategyWatch(Watch):
             reasons=reasons,
         )
 
-    def _write_count(self, reasons: Sequence[str]) -> None:
+    def _write_count(self, reasons: Sequence[str], answered: int) -> None:
         """Write the line of the count of clipped updates.
 
         The count is a sum of +1/2 and -1/2: zeroing out one update moves it by 1/2.
@@ -307,7 +305,7 @@ class StrategyWatch(Watch):
             deviation=std,
             draws=[[np.array([noise])]],
             sampler=self._sampler,
-            denominator=len(self._mean[0]) if self._mean else 1,
+            denominator=answered,
             reasons=reasons,
         )
 
@@ -370,6 +368,13 @@ class StrategyWatch(Watch):
 
 
 watch = StrategyWatch
+
+
+def _first_arrays(message: Any) -> Arrays:
+    """Return the arrays of a message's first record of arrays."""
+    records = message.content.array_records.values()
+    arrays: Arrays = next(iter(records)).to_numpy_ndarrays()
+    return arrays
 
 
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
@@ -482,16 +487,13 @@ class ModWatch:
 
         reply = self.call_mod(message, context, trained)
         if not reply.has_error():
-            before = next(
-                iter(message.content.array_records.values())
-            ).to_numpy_ndarrays()
-            after = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
             shown = [
                 key
                 for record in reply.content.metric_records.values()
                 for key in record
             ]
-            self.of(context.node_id).sent(before, sent[0], after, shown)
+            before = _first_arrays(message)
+            self.of(context.node_id).sent(before, sent[0], _first_arrays(reply), shown)
         return reply
 
 

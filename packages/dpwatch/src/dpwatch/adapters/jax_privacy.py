@@ -99,6 +99,7 @@ def describe_selection(
         selection: the batch selection.
         examples: number of examples.
     """
+    units = {"clients": 1, "records": examples}
     if isinstance(selection, batch_selection.BallsInBinsSampling):
         kind = "balls-and-bins"
         if selection.cycle_length != selection.iterations:
@@ -107,12 +108,12 @@ def describe_selection(
         share = 1 / selection.cycle_length
         units = {"clients": examples}
     elif isinstance(selection, batch_selection.FixedBatchSampling):
-        kind = "fixed-draws" if selection.replace else "fixed-size"
+        kind = "fixed-size"
         rounds = selection.iterations
         share = selection.batch_size / examples
-        units = {"clients": examples}
-        if not selection.replace:
-            units = {"clients": 1, "records": examples}
+        if selection.replace:
+            kind = "fixed-draws"
+            units = {"clients": examples}
     elif isinstance(selection, batch_selection.CyclicPoissonSampling):
         kind = "poisson-lots"
         if selection.truncated_batch_size is not None:
@@ -121,12 +122,10 @@ def describe_selection(
             kind = "cyclic-poisson"
         rounds = selection.iterations
         share = selection.sampling_prob
-        units = {"clients": 1, "records": examples}
     else:
         kind = type(selection).__name__
         rounds = getattr(selection, "iterations", 1)
         share = 1.0
-        units = {"clients": 1, "records": examples}
     cohort = share * examples
     if math.isclose(cohort, round(cohort), rel_tol=1e-12):
         cohort = round(cohort)

@@ -46,6 +46,7 @@ for 60,032 records and by 63 for 60,031.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import weakref
 from collections.abc import Callable
@@ -251,7 +252,7 @@ class TrainingWatch(Watch):
         if self._states.again(optimizer.generator, optimizer.params[0].device):
             self._reasons.append(_SAME_NOISE)
         norm = float(optimizer.max_grad_norm)
-        deviation = _multiplier(optimizer) * float(optimizer.max_grad_norm)
+        deviation = _multiplier(optimizer) * norm
         method()
         self._write(norm, deviation)
 
@@ -315,31 +316,25 @@ class TrainingWatch(Watch):
         the backward pass. Gradients of earlier releases, and zeros, reveal nothing more.
         """
         released = set(map(id, self.optimizer.params))
-        for parameter in self._applied():
-            gradient = parameter.grad
-            if gradient is None or id(parameter) in released:
-                continue
-            reference, version = self._gradients.get(id(parameter), (None, 0))
-            earlier = reference is not None and reference() is gradient
-            if earlier and gradient._version == version:
-                continue
-            if bool(gradient.count_nonzero()):
-                self._reasons.append(_NOT_RELEASED)
-
-    def _applied(self) -> list[torch.Tensor]:
-        """Return the parameters that the optimiser updates where they have a gradient."""
-        groups = self.optimizer.param_groups
-        return [parameter for group in groups for parameter in group["params"]]
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None or id(parameter) in released:
+                    continue
+                reference, version = self._gradients.get(id(parameter), (None, 0))
+                earlier = reference is not None and reference() is gradient
+                if earlier and gradient._version == version:
+                    continue
+                if bool(gradient.count_nonzero()):
+                    self._reasons.append(_NOT_RELEASED)
 
     def _groups(self) -> dict[str, Any] | None:
         """Return the groups of coordinates of this step; None for flat clipping."""
         if not self._layers:
             return None
-        boundaries = [0]
-        for parameter in self.optimizer.params:
-            boundaries.append(boundaries[-1] + parameter.numel())
+        sizes = (parameter.numel() for parameter in self.optimizer.params)
         groups: dict[str, Any] = {
-            "boundaries": boundaries,
+            "boundaries": list(itertools.accumulate(sizes, initial=0)),
             "thresholds": self._layers,
         }
         names = _parameter_names(self._module, self.optimizer)

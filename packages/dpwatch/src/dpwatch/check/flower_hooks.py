@@ -62,7 +62,7 @@ def _begin(session: Session, strategy: Any, rounds: int) -> None:
 def _claim(session: Session, strategy: Any) -> None:
     accountant = getattr(strategy, "accountant", None)
     if accountant is not None:
-        delta = float(accountant.config.target_delta)
+        delta = accountant.config.target_delta
         session.claim("flwr", accountant.get_epsilon(delta), delta)
 
 
@@ -104,7 +104,7 @@ def hook_local_mods(module: ModuleType, session: Session) -> None:
             self, folder, rounds=None, metrics=session.settings["metrics"]
         )
         watches[self].on_client = functools.partial(session.add, "flwr")
-        session.claim("flwr", float(self.epsilon), float(self.delta))
+        session.claim("flwr", self.epsilon, self.delta)
 
     @functools.wraps(call)
     def watched(self: Any, message: Any, context: Any, call_next: Any) -> Any:

@@ -90,12 +90,16 @@ class Session:
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def attempt(self, library: str, function: Callable[..., None], *args: Any) -> None:
-        """Call a function of a hook; its error is an observation, not the script's."""
+    def attempt(self, library: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function of a hook returns.
+
+        Its error is an observation, not the script's, and the result is then None.
+        """
         try:
-            function(*args)
+            return function(*args)
         except Exception as error:
             self.say("refused", library=library, text=_message(error))
+            return None
 
     def ledger(self, library: str) -> Path:
         """Return the path of a new ledger."""

@@ -422,8 +422,8 @@ def _hook_accountant(kind: Any, loop: _Loop) -> None:
             loop.see_claim,
             self,
             functools.partial(get_epsilon, self),
-            float(epsilon),
-            float(target_delta),
+            epsilon,
+            target_delta,
         )
         return epsilon
 

@@ -32,13 +32,12 @@ def hook_engine(module: ModuleType, session: Session) -> None:
     @functools.wraps(make_private)
     def watched(self: Any, **options: Any) -> Any:
         model = options.get("module")
-        copies: list[Any] = []
-        session.attempt("opacus", _copy, model, copies)
+        clean = session.attempt("opacus", _copy, model)
         session.attempt("opacus", hook_accountant, self)
         result = make_private(self, **options)
         session.attempt("opacus", _begin, session, self, result)
-        if copies:
-            session.attempt("opacus", _test_model, session, model, copies[0])
+        if clean is not None:
+            session.attempt("opacus", _test_model, session, model, clean)
         return result
 
     @functools.wraps(make_private_with_epsilon)
@@ -69,7 +68,7 @@ def _take_claims(kind: Any, accountants: Any, session: Session) -> None:
     def claimed(self: Any, delta: float, *args: Any, **options: Any) -> Any:
         epsilon = get_epsilon(self, delta, *args, **options)
         if self in accountants:
-            session.claim("opacus", float(epsilon), delta)
+            session.claim("opacus", epsilon, delta)
         return epsilon
 
     kind.get_epsilon = claimed
@@ -85,10 +84,14 @@ def _begin(session: Session, engine: Any, result: Any) -> None:
     session.add("opacus", watch)
 
 
-def _copy(model: Any, copies: list[Any]) -> None:
-    """Append a copy of the model, taken before Opacus puts its hooks on it."""
-    if sum(parameter.numel() for parameter in model.parameters()) <= LARGEST_MODEL:
-        copies.append(copy.deepcopy(model))
+def _copy(model: Any) -> Any:
+    """Return a copy of the model, taken before Opacus puts its hooks on it.
+
+    None: the model is too large.
+    """
+    if sum(parameter.numel() for parameter in model.parameters()) > LARGEST_MODEL:
+        return None
+    return copy.deepcopy(model)
 
 
 def _test_model(session: Session, model: Any, clean: Any) -> None:

@@ -57,4 +57,4 @@ def _begin(session: Session, parameters: Any, backend: Any) -> None:
     session.add("pfl", watch)
     accountant = getattr(watch.gaussian, "privacy_accountant", None)
     if accountant is not None:
-        session.claim("pfl", float(accountant.epsilon), float(accountant.delta))
+        session.claim("pfl", accountant.epsilon, accountant.delta)

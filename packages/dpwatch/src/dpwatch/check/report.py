@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -164,14 +165,7 @@ def _findings(observations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     paths = {item["path"] for item in observations if item["kind"] == "source"}
     for path in sorted(paths):
         for finding in findings_of(path):
-            findings.append(
-                {
-                    "pitfall": finding.pitfall,
-                    "place": finding.place,
-                    "text": finding.text,
-                    "seen": "text",
-                }
-            )
+            findings.append(dataclasses.asdict(finding) | {"seen": "text"})
     return _distinct(findings)
 
 
@@ -222,7 +216,7 @@ def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
     nothing = [why for why in nothing if why]
     if nothing:
         return NOTHING_PROVEN, "; ".join(dict.fromkeys(nothing))
-    below = [_why_not_as_claimed(item, content) for item in content["watched"]]
+    below = [_why_not_as_claimed(item) for item in content["watched"]]
     below = [why for why in below if why]
     if below:
         return NOT_AS_CLAIMED, "; ".join(dict.fromkeys(below))
@@ -257,11 +251,10 @@ def _why_nothing(item: Mapping[str, Any]) -> str:
     return str(proven["explanation"])
 
 
-def _why_not_as_claimed(item: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+def _why_not_as_claimed(item: Mapping[str, Any]) -> str:
     proven = _profile(item, "proven")
     if proven is None:
         return ""
-    low = float(proven["epsilon_low"])
     audit = item.get("audit")
     if audit is not None and audit["refuted"]:
         return f"the audit refutes the declared noise: {audit['status']}"
@@ -270,8 +263,8 @@ def _why_not_as_claimed(item: Mapping[str, Any], content: Mapping[str, Any]) -> 
         if claimed["adjacency"] == "replace-one":
             # A claim is compared with the proven ends of its own adjacency.
             proven = _profile(item, "replace_one") or proven
-            low = float(proven["epsilon_low"])
         value = float(claimed["epsilon_high"])
+        low = float(proven["epsilon_low"])
         high = float(proven["epsilon_high"])
         if value < low * (1 - _ROUNDING):
             return (
