@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from dpfedbench import plugins
 from dpfedbench.config.kinds import (
@@ -33,12 +33,9 @@ from dpfedbench.config.kinds import (
 from dpfedbench.config.messages import describe, nearest
 from dpfedbench.errors import BenchError
 
-REQUIRED: Any = object()
-"""Placeholder for a missing default."""
-
 
 def setting(
-    default: Any = REQUIRED,
+    default: Any = PydanticUndefined,
     *,
     gt: float | None = None,
     ge: float | None = None,
@@ -62,7 +59,7 @@ def setting(
         paper: the paper's value, where there is one.
     """
     return pydantic.Field(
-        *(() if default is REQUIRED else (default,)),
+        default,
         gt=gt,
         ge=ge,
         lt=lt,

@@ -452,7 +452,7 @@ class Net:
         They are the same at each call.
         """
         rng = np.random.default_rng(0)
-        theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
+        theta = torch.from_numpy(self.initial(rng)[: self.weights])
         theta += 0.1 * torch.from_numpy(
             rng.standard_normal(self.weights).astype(np.float32)
         )
