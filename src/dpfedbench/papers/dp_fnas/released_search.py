@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
@@ -226,9 +226,7 @@ class _Search:
         self._run: Any = run  # its method has the settings of the architecture's noise
         self._net = net = setup.net
         self._held = setup.held
-        self._public_columns: Callable[[torch.Tensor], Row] = update.public_columns(
-            run, net
-        )
+        self._public_columns = update.public_columns(run, net)
         self._rounds = run.participation.rounds
         self._weights = net.blocks["weights"]
         self._architecture = net.blocks["architecture"]
