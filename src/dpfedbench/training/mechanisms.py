@@ -16,8 +16,15 @@ import torch
 from dpfedbench.models.kernels import add_rows
 from dpsum.composition import Composition
 from dpsum.group_clipping import CoordinateGroups, add_rows_by_group
-from dpsum.mechanism import Arithmetic, Mechanism, Observer, ReleaseLog
+from dpsum.mechanism import (
+    Accumulator,
+    Arithmetic,
+    Mechanism,
+    Observer,
+    ReleaseLog,
+)
 from dpsum.participation import DrawnBy
+from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed
 from dpsum.sums import SumSpec
 
@@ -99,17 +106,19 @@ TORCH = Arithmetic(
 """Addition and norm of the benchmark's mechanisms."""
 
 
-class Adding:
-    """Sum of `dpsum` to which gradients may add torch tensors."""
-
-    def __init__(self, total: Any) -> None:
-        self.total = total
-        self.dimension = total.dimension
-        self.add_by = total.add_by
-
-    def add(self, contributions: torch.Tensor) -> Any:
-        """Add contributions; see `add_to`."""
-        return add_to(self.total, contributions)
+def make_accumulator(total: PlainSum | PrivateSum) -> Accumulator:
+    """Return an accumulator of a sum outside of any mechanism, which takes tensors."""
+    return Accumulator(
+        spec=SumSpec(name="gradient-sum", unit="record", observer="server"),
+        arithmetic=TORCH,
+        rule=None,
+        dimension=total.dimension,
+        round=0,
+        step=0,
+        holder=0,
+        sum=total,
+        state={},
+    )
 
 
 class Mechanisms:

@@ -155,7 +155,7 @@ class SiloClients(Clients):
         if self._setup.first_threshold is not None:
             return self._setup.first_threshold
 
-        from dpfedbench.training.mechanisms import Adding
+        from dpfedbench.training.mechanisms import make_accumulator
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
@@ -169,9 +169,8 @@ class SiloClients(Clients):
         theta = self._setup.weights
         assert theta is not None
         with self._workers.running(), self._workers.worker() as (gradients, _):
-            _, norms = gradients.add_record_gradients(
-                theta, images, labels, Adding(PlainSum(dimension=self._dimension))
-            )
+            total = make_accumulator(PlainSum(dimension=self._dimension))
+            _, norms = gradients.add_record_gradients(theta, images, labels, total)
         return float(norms.mean())
 
     def contributions(
