@@ -162,7 +162,7 @@ class Processes:
             torch.distributed.gather_object(value, values, dst=0)
         return [value] if values is None else values
 
-    def check_agree(self, run: Run, device: str, places: Iterable[Path]) -> None:
+    def check_agree(self, run: Run, device: str, paths: Iterable[Path]) -> None:
         """Refuse processes that would not train the same run.
 
         Compared are code, versions, processor, configuration and data.
@@ -170,7 +170,7 @@ class Processes:
         Args:
             run: the run of this process.
             device: the device of this process.
-            places: files, and folders whose files are compared, of this process.
+            paths: files, and folders whose files are compared, of this process.
 
         Raises:
             BenchError: in the main process; names the difference and the process that
@@ -185,7 +185,7 @@ class Processes:
             "device": device,
             "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}",
         }
-        for path in map(Path, places):
+        for path in map(Path, paths):
             versions[str(path)] = (
                 sha256(path) if path.is_file() else _digest(path.glob("*"), path)
             )
@@ -323,7 +323,7 @@ class Processes:
         self,
         whole: np.ndarray,
         blocks: int,
-        made: Iterable[Value],
+        process_blocks: Iterable[Value],
         add: Callable[[int, Value], None],
     ) -> None:
         """Add all blocks to one total in a fixed order, bit-identical to one process.
@@ -335,11 +335,12 @@ class Processes:
             whole: the total, float64 [d]; afterwards the total of all blocks in the
                 main process, and undefined elsewhere.
             blocks: number of blocks of all processes.
-            made: this process's share of the blocks, computed when they are requested.
+            process_blocks: this process's share of the blocks, computed when they are
+                requested.
             add: adds a block, given its number and its content, to the total.
         """
         sent: list[Any] = []
-        for block, number in zip(made, self.share(blocks), strict=False):
+        for block, number in zip(process_blocks, self.share(blocks), strict=False):
             if number:
                 self._receive(whole, number - 1)
             add(number, block)

@@ -241,15 +241,15 @@ class _Search:
         )
         records = len(self._held.images[0])
         (released,) = setup.client_sums
-        self._places = dict[str, np.ndarray]()
+        self._positions = dict[str, np.ndarray]()
         self.lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
             of_half = SumSpec(name=name, unit="record", observer="server", part=half)
-            self._places[name] = update.record_subset(
+            self._positions[name] = update.record_subset(
                 of_half, seed=run.seed, client=0, records=records
             )
             self.lots[name] = update.lots(
-                run, of_half, clients=1, records=len(self._places[name])
+                run, of_half, clients=1, records=len(self._positions[name])
             )
         rule = released.clipping
         assert isinstance(rule, ByKernel)  # `check` refuses others
@@ -306,7 +306,7 @@ class _Search:
 
     def _lot(self, name: str, index: int) -> np.ndarray:
         """Return the positions of a half's lot among all of the party's records."""
-        return self._places[name][self.lots[name].lot(index, 0, 0)]
+        return self._positions[name][self.lots[name].lot(index, 0, 0)]
 
     def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
         """Return the gradient [d] of the mean loss over records."""
