@@ -156,42 +156,23 @@ class Mechanisms:
         dimension: int,
         holders: int = 0,
         plain_sum: Callable[[int], Any] | None = None,
+        is_calibrated: bool = False,
     ) -> Mechanism:
-        """Calibrate a sum, and return its mechanism.
+        """Return the mechanism of a sum.
 
         Args:
             spec: specification of the sum, with its groups and first threshold.
-            participation, dimension, holders, plain_sum: see `create_calibrated`.
+            participation, dimension, holders: see `dpsum.Mechanism`.
+            plain_sum: creates the sum object, given d, where the sum is not private.
+            is_calibrated: whether `Composition.calibrate` returned the specification,
+                with those of other sums.
 
         Raises:
             BenchError: no noise meets the budget, or the sum does not compose with
                 another of the run.
         """
-        (calibrated,) = self.composition.calibrate([spec], participation)
-        return self.create_calibrated(
-            calibrated,
-            participation=participation,
-            dimension=dimension,
-            holders=holders,
-            plain_sum=plain_sum,
-        )
-
-    def create_calibrated(
-        self,
-        spec: SumSpec,
-        *,
-        participation: DrawnBy,
-        dimension: int,
-        holders: int = 0,
-        plain_sum: Callable[[int], Any] | None = None,
-    ) -> Mechanism:
-        """Return the mechanism of a calibrated sum.
-
-        Args:
-            spec: specification of the sum, as `Composition.calibrate` returns it.
-            participation, dimension, holders: see `dpsum.Mechanism`.
-            plain_sum: creates the sum object, given d, where the sum is not private.
-        """
+        if not is_calibrated:
+            (spec,) = self.composition.calibrate([spec], participation)
         arithmetic = TORCH
         if plain_sum is not None:
             arithmetic = dataclasses.replace(TORCH, plain_sum=plain_sum)

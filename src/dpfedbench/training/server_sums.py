@@ -68,15 +68,19 @@ class ServerSums:
         spec, *further_specs = mechanisms.composition.calibrate(
             [spec, *further_specs], plan
         )
-        self.model_sum = mechanisms.create_calibrated(
+        self.model_sum = mechanisms.create(
             spec,
             participation=plan,
             dimension=self._dimension_of(spec.shape),
             plain_sum=run.server.plain_sum,
+            is_calibrated=True,
         )
         self._further = [
-            mechanisms.create_calibrated(
-                further, participation=plan, dimension=self._dimension_of(further.shape)
+            mechanisms.create(
+                further,
+                participation=plan,
+                dimension=self._dimension_of(further.shape),
+                is_calibrated=True,
             )
             for further in further_specs
         ]
