@@ -196,8 +196,7 @@ def keys_of(cls: Model) -> dict[str, Key]:
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
     """Return the keys of a section or of a dataclass of `dpsum`, as pydantic's."""
     model = model_of(cls) if is_library(cls) else cls
-    fields: dict[str, FieldInfo] = model.model_fields
-    return fields
+    return model.model_fields
 
 
 @functools.cache

@@ -70,10 +70,7 @@ class Augmentation(Section):
         rows = tops[:, None] + np.arange(height)
         columns = lefts[:, None] + np.arange(width)
         image_numbers = np.arange(count)[:, None, None]
-        cropped: np.ndarray = padded[
-            image_numbers, rows[:, :, None], columns[:, None, :]
-        ]
-        return cropped
+        return padded[image_numbers, rows[:, :, None], columns[:, None, :]]
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Return the blanked pixels, bool [n, H, W].
@@ -88,5 +85,4 @@ class Augmentation(Section):
         columns = np.arange(width) - middle_columns
         in_rows = (rows >= -half) & (rows < self.cutout - half)
         in_columns = (columns >= -half) & (columns < self.cutout - half)
-        squares: np.ndarray = in_rows[:, :, None] & in_columns[:, None, :]
-        return squares
+        return in_rows[:, :, None] & in_columns[:, None, :]
