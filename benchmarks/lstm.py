@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.lstm import LstmModel
-from dpfedbench.training.mechanisms import Adding
+from dpfedbench.training.mechanisms import make_accumulator
 from dpsum.private_sum import PrivateSum
 
 RECORD_WORDS = 10
@@ -83,7 +83,7 @@ def make_kernel_sum(
 
     def work() -> None:
         total = PrivateSum(dimension=net.dimension, threshold=0.5, noise_multiplier=1.0)
-        gradients.add_record_gradients(theta, x, x, Adding(total))
+        gradients.add_record_gradients(theta, x, x, make_accumulator(total))
 
     return work
 

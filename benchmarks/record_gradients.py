@@ -38,7 +38,7 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.net import Net
 from dpfedbench.models.threads import Workers
-from dpfedbench.training.mechanisms import Adding
+from dpfedbench.training.mechanisms import make_accumulator
 from dpsum.private_sum import PrivateSum
 
 LOTS = 10
@@ -106,7 +106,7 @@ class LotSums:
                     noise_multiplier=1.0,
                 )
                 gradients.add_record_gradients(
-                    self.theta, images, labels, Adding(total)
+                    self.theta, images, labels, make_accumulator(total)
                 )
             else:
                 gradients.record_gradients(

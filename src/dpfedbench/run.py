@@ -217,10 +217,9 @@ class Run(Settings):
     @property
     def plan(self) -> Participation:
         """Participation plan of the run's clients."""
-        plan: Participation = self.participation.plan(
+        return self.participation.plan(
             clients=self.clients.count, seed=self.stream_seed
         )
-        return plan
 
     @property
     def counted_claims(self) -> Claims:
@@ -339,8 +338,7 @@ class Run(Settings):
         """Return the tensors that adaptation to a task changes; None: all."""
         if not self.trained or self.pretrains:
             return None
-        tensors: Sequence[str] | None = self.client_update.adapted(net)
-        return tensors
+        return self.client_update.adapted(net)
 
     @property
     def shares_all(self) -> bool:
@@ -376,8 +374,7 @@ class Run(Settings):
         names = (self.shared,) if isinstance(self.shared, str) else self.shared
         if tuple(names) == ("all",):
             return None
-        mask: np.ndarray = net.mask(*names)
-        return mask
+        return net.mask(*names)
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
         """Return the same run under another meta-test, in the same folder.
@@ -523,8 +520,7 @@ class Run(Settings):
 
         `read` creates an equal run from the values that `read_yaml` returns for it.
         """
-        text: str = yaml.safe_dump(self.plain(), sort_keys=False)
-        return text
+        return yaml.safe_dump(self.plain(), sort_keys=False)
 
 
 def check_rules(rows: Iterable[tuple[Any, Rule]], run: Any) -> None:

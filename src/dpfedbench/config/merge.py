@@ -140,14 +140,14 @@ def _without_names_of_other_kinds(
     """
     left_out = set()
     for name, former_name in _former_names(root_of(cls)).items():
-        own, other = (former_name, name)
+        valid_name, invalid_name = (former_name, name)
         if name in keys_of(cls):
-            own, other = (name, former_name)
-        if other in group and own in group:
-            left_out.add(other)
-        elif other in group:
-            message = other_name(where, other, own, str(kind_of(cls)))
-            raise KeyFault(message, dotted(where, other))
+            valid_name, invalid_name = (name, former_name)
+        if invalid_name in group and valid_name in group:
+            left_out.add(invalid_name)
+        elif invalid_name in group:
+            message = other_name(where, invalid_name, valid_name, str(kind_of(cls)))
+            raise KeyFault(message, dotted(where, invalid_name))
     return {name: value for name, value in group.items() if name not in left_out}
 
 

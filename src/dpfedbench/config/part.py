@@ -57,8 +57,7 @@ class Settings(KeyedModel):
 
         `read` creates an equal instance from them.
         """
-        values: dict[str, Any] = plain(self)
-        return values
+        return plain(self)
 
     def identity(self) -> dict[str, Any]:
         """Return the values that differ from their defaults, and all parts' kinds."""

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticUndefined
 
 from dpfedbench import plugins
 from dpfedbench.config.kinds import (
@@ -33,12 +33,9 @@ from dpfedbench.config.kinds import (
 from dpfedbench.config.messages import describe, nearest
 from dpfedbench.errors import BenchError
 
-REQUIRED: Any = object()
-"""Placeholder for a missing default."""
-
 
 def setting(
-    default: Any = REQUIRED,
+    default: Any = PydanticUndefined,
     *,
     gt: float | None = None,
     ge: float | None = None,
@@ -62,7 +59,7 @@ def setting(
         paper: the paper's value, where there is one.
     """
     return pydantic.Field(
-        *(() if default is REQUIRED else (default,)),
+        default,
         gt=gt,
         ge=ge,
         lt=lt,
@@ -199,8 +196,7 @@ def keys_of(cls: Model) -> dict[str, Key]:
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
     """Return the keys of a section or of a dataclass of `dpsum`, as pydantic's."""
     model = model_of(cls) if is_library(cls) else cls
-    fields: dict[str, FieldInfo] = model.model_fields
-    return fields
+    return model.model_fields
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.part import Part, Section, kinds_of, setting
 from dpfedbench.config.plugin_sources import digest_classes
@@ -169,7 +169,7 @@ class PartitionScheme(Part):
         if (values.get("task") or {}).get("text") is not None:
             return "owner"
         name = (values.get("clients") or {}).get(cls.tag, cls.default_kind)
-        scheme = cast("type[PartitionScheme] | None", kinds_of(cls).get(name))
+        scheme = kinds_of(cls).get(name)
         return "" if scheme is None else scheme.origin()
 
     @property
@@ -212,10 +212,9 @@ class PartitionScheme(Part):
 
         With `disjoint`, return only those whose clients share no example.
         """
-        family = cast("dict[str, type[PartitionScheme]]", kinds_of(PartitionScheme))
         return [
             kind
-            for kind, clients in family.items()
+            for kind, clients in kinds_of(PartitionScheme).items()
             if clients.holds == holds and (clients.disjoint or not disjoint)
         ]
 
@@ -235,7 +234,7 @@ class PartitionScheme(Part):
             **drawn_from,
         }
         ways = values.pop("ways")
-        return kinds_of(cls)[values[cls.tag]].read(values), ways  # type: ignore[return-value]
+        return kinds_of(cls)[values[cls.tag]].read(values), ways
 
     def folder(self, ways: int) -> str:
         """Return the name of the clients' folder, without the data set and the seed."""

@@ -114,6 +114,4 @@ class BatchGradient:
 
 def generator_of(rng: np.random.Generator) -> torch.Generator:
     """Return a torch generator that is seeded from a named random stream."""
-    generator = torch.Generator()
-    generator.manual_seed(int(rng.integers(2**62)))
-    return generator
+    return torch.Generator().manual_seed(int(rng.integers(2**62)))

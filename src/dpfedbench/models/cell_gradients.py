@@ -39,21 +39,8 @@ values.
 """
 
 
-class _Sink:
-    """Target of the layers' gradients.
-
-    It holds the rows [n, d] of this pass (None if they are not needed), and each
-    layer's coordinates in the rows.
-    """
-
-    def __init__(self) -> None:
-        self.rows: torch.Tensor | None = None
-        self.places: dict[nn.Module, slice] = {}
-
-    def write(self, layer: nn.Module, gradient: torch.Tensor) -> None:
-        """Write each record's gradient in all of a layer's weights, [n, ...]."""
-        if self.rows is not None:
-            self.rows[:, self.places[layer]] = gradient.flatten(1)
+Write = Callable[[torch.Tensor], None]
+"""Function that writes each record's gradient in all of a layer's weights, [n, ...]."""
 
 
 class _Depthwise(torch.autograd.Function):
@@ -61,11 +48,11 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, write: Write
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
-        ctx.sink = sink
+        ctx.write = write
         return functional.conv2d(
             x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups
         )
@@ -77,7 +64,7 @@ class _Depthwise(torch.autograd.Function):
         (g,) = arriving
         channels = x.shape[0] * x.shape[1]
         side = weight.shape[-1]
-        if ctx.sink.rows is not None:
+        if ctx.needs_input_grad[1]:
             taps = functional.conv2d(
                 x.reshape(1, channels, *x.shape[2:]),
                 g.reshape(channels, 1, *g.shape[2:]),
@@ -87,7 +74,7 @@ class _Depthwise(torch.autograd.Function):
                 layer.stride,
                 channels,
             )
-            ctx.sink.write(layer, taps[0, :, :side, :side].reshape(len(x), -1))
+            ctx.write(taps[0, :, :side, :side].reshape(len(x), -1))
         back = None
         if ctx.needs_input_grad[0]:
             down, right = layer.stride
@@ -112,13 +99,12 @@ class _Pointwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, groups: int, write: Write
     ) -> torch.Tensor:
-        parts = x.reshape(len(x), layer.groups, -1, x.shape[2] * x.shape[3])
-        matrices = weight.reshape(layer.groups, -1, weight.shape[1])
+        parts = x.reshape(len(x), groups, -1, x.shape[2] * x.shape[3])
+        matrices = weight.reshape(groups, -1, weight.shape[1])
         ctx.save_for_backward(parts, matrices)
-        ctx.layer = layer
-        ctx.sink = sink
+        ctx.write = write
         ctx.shape = x.shape
         return torch.matmul(matrices, parts).reshape(len(x), -1, *x.shape[2:])
 
@@ -127,8 +113,8 @@ class _Pointwise(torch.autograd.Function):
         (parts, matrices) = ctx.saved_tensors
         (g,) = arriving
         g = g.reshape(len(g), len(matrices), -1, parts.shape[-1])
-        if ctx.sink.rows is not None:
-            ctx.sink.write(ctx.layer, torch.matmul(g, parts.mT))
+        if ctx.needs_input_grad[1]:
+            ctx.write(torch.matmul(g, parts.mT))
         back = (
             torch.matmul(matrices.mT, g).reshape(ctx.shape)
             if ctx.needs_input_grad[0]
@@ -142,22 +128,19 @@ class _First(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: nn.Conv2d, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, write: Write
     ) -> torch.Tensor:
         side = weight.shape[-1]
         windows = functional.unfold(x, side, padding=side // 2)
         ctx.save_for_backward(windows)
-        ctx.layer = layer
-        ctx.sink = sink
+        ctx.write = write
         return torch.matmul(weight.flatten(1), windows).unflatten(2, x.shape[2:])
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[None, ...]:
-        if ctx.sink.rows is not None:
-            ctx.sink.write(
-                ctx.layer, torch.matmul(arriving[0].flatten(2), ctx.saved_tensors[0].mT)
-            )
-        return None, None, None, None
+        if ctx.needs_input_grad[1]:
+            ctx.write(torch.matmul(arriving[0].flatten(2), ctx.saved_tensors[0].mT))
+        return None, None, None
 
 
 class _Scaled(torch.autograd.Function):
@@ -169,29 +152,20 @@ class _Scaled(torch.autograd.Function):
         x: torch.Tensor,
         scale: torch.Tensor,
         shift: torch.Tensor,
-        layer: Norm,
-        sink: _Sink,
+        write: Write,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, scale)
-        ctx.layer = layer
-        ctx.sink = sink
+        ctx.write = write
         return x * scale[:, None, None] + shift[:, None, None]
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, scale) = ctx.saved_tensors
         (g,) = arriving
-        if ctx.sink.rows is not None:
-            ctx.sink.write(
-                ctx.layer, torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1)
-            )
-        return (
-            (g * scale[:, None, None] if ctx.needs_input_grad[0] else None),
-            None,
-            None,
-            None,
-            None,
-        )
+        if ctx.needs_input_grad[1]:
+            ctx.write(torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1))
+        back = g * scale[:, None, None] if ctx.needs_input_grad[0] else None
+        return back, None, None, None
 
 
 class _Last(torch.autograd.Function):
@@ -203,23 +177,19 @@ class _Last(torch.autograd.Function):
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor,
-        layer: nn.Linear,
-        sink: _Sink,
+        write: Write,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layer = layer
-        ctx.sink = sink
+        ctx.write = write
         return _matrix_by_rows(x, weight.T) + bias
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (x, weight) = ctx.saved_tensors
         (g,) = arriving
-        if ctx.sink.rows is not None:
-            ctx.sink.write(
-                ctx.layer, torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1)
-            )
-        return _matrix_by_rows(g, weight), None, None, None, None
+        if ctx.needs_input_grad[1]:
+            ctx.write(torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1))
+        return _matrix_by_rows(g, weight), None, None, None
 
 
 def _matrix_by_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
@@ -237,114 +207,93 @@ class CellGradients(Gradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._sink = _Sink()
+        self._rows = torch.empty(0)
 
     def _together(self) -> int:
         return max(1, min(_TOGETHER, _NUMBERS // self.net.weights))
 
     @functools.cached_property
     def _module(self) -> CellNet:
-        """The module of this object, whose layers write to the sink."""
+        """The module of this object, whose layers write to the rows of a pass."""
         module = self.net.build()
         assert isinstance(module, CellNet)
         module = module.to(self.dtype)
         start = 0
         for layer in module.modules():
             count = sum(value.numel() for value in layer.parameters(recurse=False))
-            self._sink.places[layer] = slice(start, start + count)
+            write = functools.partial(self._write, slice(start, start + count))
             start += count
-            forward = _forward(layer, module, self._sink)
+            forward = _forward(layer, module, write)
             if forward is not None:
                 layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
         return module
 
+    def _write(self, coordinates: slice, gradient: torch.Tensor) -> None:
+        self._rows[:, coordinates] = gradient.flatten(1)
+
     def _record_gradients(
         self, theta: Array, x: Array, y: Array, out: Array, block: str
     ) -> np.ndarray:
-        every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
-        blocks = (
-            (self.net.blocks[block],) if block else every
-        )  # contiguous, from the first tensor's first coordinate
         module = self._module
+        of_weights = block != "architecture"
+        of_architecture = block != "weights"
         weights = self._theta(theta)
         rows = torch.as_tensor(out)
         all_losses = [np.empty(0)]
         with torch.no_grad():
             nn.utils.vector_to_parameters(weights, module.parameters())
-        searched = self.net.weights
-        if isinstance(module, SearchNet):
-            searched -= module.space.size
-        of_weights = blocks[0].start < searched
-        of_architecture = blocks[-1].stop > searched
         for name, value in module.named_parameters():
             value.requires_grad_(of_weights and not name.startswith("architecture."))
         for start in range(0, len(x), self._together()):
             records = slice(start, start + self._together())
             inputs = self.net.inputs(x[records], self._like)
             labels = tensor_of(y[records])
+            self._rows = rows[records]
             with torch.enable_grad():
                 mix = None
                 copies = []
                 if isinstance(module, SearchNet):
-                    for kind in module.space.kinds:
-                        edge_logits = (
-                            getattr(module.architecture, kind)
-                            .detach()
-                            .expand(len(inputs), -1, -1)
-                        )
+                    for value in module.architecture.values():
+                        edge_logits = value.detach().expand(len(inputs), -1, -1)
                         copies.append(
-                            edge_logits.clone().requires_grad_()
-                            if of_architecture
-                            else edge_logits
+                            edge_logits.clone().requires_grad_(of_architecture)
                         )
-                    mix = {
-                        kind: edge_logits.softmax(-1)
-                        for kind, edge_logits in zip(
-                            module.space.kinds, copies, strict=True
-                        )
-                    }
+                    shares = [edge_logits.softmax(-1) for edge_logits in copies]
+                    mix = dict(zip(module.architecture, shares, strict=True))
                 logits = module.logits(inputs, mix)
                 losses = functional.cross_entropy(logits, labels, reduction="none")
-                self._sink.rows = rows[records, :searched] if of_weights else None
                 losses.sum().backward()
-            if of_architecture:
-                slopes = [
-                    edge_logits.grad.flatten(1)
-                    for edge_logits in copies
-                    if edge_logits.grad is not None
-                ]
-                rows[records, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(
-                    slopes, 1
-                )
+            if isinstance(module, SearchNet) and of_architecture:
+                slopes = [edge_logits.grad.flatten(1) for edge_logits in copies]
+                self._rows[:, -module.space.size :] = torch.cat(slopes, 1)
             all_losses.append(losses.detach().double().numpy())
-        self._sink.rows = None
+        self._rows = torch.empty(0)
         return np.concatenate(all_losses)
 
 
 def _forward(
-    layer: nn.Module, module: CellNet, sink: _Sink
+    layer: nn.Module, module: CellNet, write: Write
 ) -> Callable[..., torch.Tensor] | None:
     """Return the replacement of a layer's forward pass.
 
     None: the layer has no weights.
     """
     if isinstance(layer, nn.Linear):
-        return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
+        return lambda self, x: _Last.apply(x, self.weight, self.bias, write)
     if isinstance(layer, Norm) and layer.scale is not None:
         return lambda self, x: _Scaled.apply(
             functional.group_norm(x, self.groups, eps=NORMALISATION_EPSILON),
             self.scale,
             self.shift,
-            self,
-            sink,
+            write,
         )
     if not isinstance(layer, nn.Conv2d):
         return None
     if layer is module.stem:
-        return lambda self, x: _First.apply(x, self.weight, self, sink)
+        return lambda self, x: _First.apply(x, self.weight, write)
     if layer.weight.shape[-1] > 1:
-        return lambda self, x: _Depthwise.apply(x, self.weight, self, sink)
+        return lambda self, x: _Depthwise.apply(x, self.weight, self, write)
     down, right = layer.stride
     return lambda self, x: _Pointwise.apply(
-        x[:, :, ::down, ::right], self.weight, self, sink
+        x[:, :, ::down, ::right], self.weight, self.groups, write
     )

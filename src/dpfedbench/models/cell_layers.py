@@ -247,7 +247,7 @@ class AuxiliaryHead(nn.Module):
         super().__init__()
         self.pointwise = convolution(channels, 128)
         self.norm1 = norm.layer(128)
-        self.corner = convolution(128, 768, 2)
+        self.corner = nn.Conv2d(128, 768, 2, bias=False)
         self.norm2 = norm.layer(768)
         self.classifier = nn.Linear(768, classes)
 
@@ -259,8 +259,8 @@ class AuxiliaryHead(nn.Module):
         else:
             x = functional.adaptive_avg_pool2d(x, 2)
         x = functional.relu(self.norm1(self.pointwise(x)))
-        corner = functional.conv2d(x, self.corner.weight)
-        return self.classifier(functional.relu(self.norm2(corner)).flatten(1))
+        x = functional.relu(self.norm2(self.corner(x)))
+        return self.classifier(x.flatten(1))
 
 
 class DropPath:

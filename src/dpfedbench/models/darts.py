@@ -200,7 +200,7 @@ class Cell(nn.Module):
         before: torch.Tensor,
         last: torch.Tensor,
         mix: torch.Tensor | None,
-        drop: DropPath | None = None,
+        drop: DropPath | None,
     ) -> torch.Tensor:
         """Return the nodes' outputs, concatenated: [n, nodes x channels, ...].
 
@@ -265,7 +265,6 @@ class CellNet(nn.Module):
     ) -> None:
         super().__init__()
         height, width, channels = image_shape
-        self.classes = classes
         self.pooling = pooling
         self.centred = norm.groups is None and not norm.batch
         self.kinds = tuple(
@@ -449,7 +448,6 @@ class GenotypeNet(CellNet):
             targets[kind] = reading
         norm = Normalisation(groups, affine, batch)
         super().__init__(targets=targets, norm=norm, mixed=False, **sizes)
-        self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits [n, classes] of images [n, C, H, W]."""

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.points import OneByOne, Point, dtype_name, fitting
+
+if TYPE_CHECKING:
+    from dpsum.mechanism import Accumulator
 
 _VALUES_ON_CPU = 2**24
 """Approximate number of values in a CPU's memory at once: 64 MiB of float32."""
@@ -225,14 +228,13 @@ class Gradients:
         return self._summed_record_gradients(theta, x, y, room)
 
     def add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Any, *, block: str = ""
+        self, theta: Array, x: Array, y: Array, total: Accumulator, *, block: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add each record's gradient to a sum over weights, which may clip it.
 
         Args:
             theta, x, y, block: as for `record_gradients`.
-            total: a `dpsum.mechanism.Accumulator`, or a class like it, with as many
-                coordinates as there are weights.
+            total: the sum, with as many coordinates as there are weights.
 
         Returns:
             The records' losses, and the norms of their gradients as the sum returns
@@ -282,7 +284,7 @@ class Gradients:
         return total
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Any, block: str
+        self, theta: Array, x: Array, y: Array, total: Accumulator, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         losses = [np.empty(0)]
         norms = []

@@ -16,6 +16,7 @@ from dpfedbench.models.points import Point
 
 if TYPE_CHECKING:
     from dpkernels import NetworkShape, Passes, TaskGradients
+    from dpsum.mechanism import Accumulator
 
 
 class KernelGradients(Gradients):
@@ -55,11 +56,10 @@ class KernelGradients(Gradients):
         return super()._record_gradients(theta, x, y, out, block)
 
     def _add_record_gradients(
-        self, theta: Array, x: Array, y: Array, total: Any, block: str
+        self, theta: Array, x: Array, y: Array, total: Accumulator, block: str
     ) -> tuple[np.ndarray, np.ndarray]:
         weights, records, labels = _arrays(theta, x, y)
-        as_rows = block or getattr(total, "as_rows", False)
-        if as_rows or not self.passes.adds_records(records):
+        if block or total.as_rows or not self.passes.adds_records(records):
             return super()._add_record_gradients(theta, x, y, total, block)
         losses = np.empty(len(records))
 

@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import importlib.util
 import platform
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,16 +84,10 @@ def add_rows(
         total: float64 [d], to which the clipped rows are added one after another.
         norms: float64 [n], set to the norms before clipping.
     """
-    _row_adder()(rows, limit, total, norms)
-
-
-@functools.cache
-def _row_adder() -> Callable[[np.ndarray, float, np.ndarray, np.ndarray], None]:
-    if not is_installed():
-        return private_sum.add_rows
-    from dpkernels.clipped_sum import add_rows as add_compiled
-
-    return add_compiled
+    add = private_sum.add_rows
+    if is_installed():
+        from dpkernels.clipped_sum import add_rows as add
+    add(rows, limit, total, norms)
 
 
 def processor() -> str:

@@ -144,7 +144,7 @@ class MetaGradient:
         net = self.net
         steps = self.steps
         tasks = len(support_x)
-        out = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
+        out = torch.as_tensor(out)
         if tuple(out.shape) != (tasks, net.dimension):
             raise ValueError(
                 f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not"

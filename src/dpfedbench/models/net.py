@@ -123,7 +123,7 @@ class Net:
         self.vocabulary = outputs if len(input_shape) == 1 else 0
         with _own_generator(0):
             self.module = build()
-        self._own = {
+        self._module_shapes = {
             name: tuple(value.shape) for name, value in self.module.named_parameters()
         }
         self._call = _Call(self.module)
@@ -137,12 +137,14 @@ class Net:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of all tensors, in the order of the flat vector."""
-        return self._own | {name: value.shape for name, value in self.extra.items()}
+        return self._module_shapes | {
+            name: value.shape for name, value in self.extra.items()
+        }
 
     @functools.cached_property
     def sizes(self) -> list[int]:
         """Number of coordinates of each of the module's tensors."""
-        return [math.prod(shape) for shape in self._own.values()]
+        return [math.prod(shape) for shape in self._module_shapes.values()]
 
     @functools.cached_property
     def weights(self) -> int:
@@ -157,7 +159,7 @@ class Net:
     @property
     def tensor_names(self) -> tuple[str, ...]:
         """Names of the module's tensors, without further learnt tensors."""
-        return tuple(self._own)
+        return tuple(self._module_shapes)
 
     @property
     def by_word(self) -> tuple[str, ...]:
@@ -175,7 +177,7 @@ class Net:
             for name, names in getattr(self.module, "blocks", {}).items()
         }
         if blocks and [name for names in blocks.values() for name in names] != list(
-            self._own
+            self._module_shapes
         ):
             raise BenchError(
                 f"model {self.name}: its blocks must name all its parameters in order"
@@ -211,7 +213,7 @@ class Net:
 
         With blocks, it is the last layer of the first block.
         """
-        names = next(iter(self.named_blocks.values()), tuple(self._own))
+        names = next(iter(self.named_blocks.values()), tuple(self._module_shapes))
         layer = names[-1].rpartition(".")[0]
         return tuple(name for name in names if name.rpartition(".")[0] == layer)
 
@@ -294,7 +296,7 @@ class Net:
             steps: number of inner steps.
             first: initial value of all rates.
         """
-        rates = np.full((steps, len(self._own)), first, np.float32)
+        rates = np.full((steps, len(self._module_shapes)), first, np.float32)
         return Net(
             self.build,
             input_shape=self.input_shape,
@@ -324,7 +326,7 @@ class Net:
 
         For its first `weights` coordinates, these are the module's tensors alone.
         """
-        shapes = self.shapes if theta.shape[-1] != self.weights else self._own
+        shapes = self.shapes if theta.shape[-1] != self.weights else self._module_shapes
         parts = torch.split(
             theta, [math.prod(shape) for shape in shapes.values()], dim=-1
         )
@@ -452,7 +454,7 @@ class Net:
         They are the same at each call.
         """
         rng = np.random.default_rng(0)
-        theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
+        theta = torch.from_numpy(self.initial(rng)[: self.weights])
         theta += 0.1 * torch.from_numpy(
             rng.standard_normal(self.weights).astype(np.float32)
         )

@@ -65,8 +65,7 @@ class SharedCoordinates:
         Args:
             names: as for `Net.mask`.
         """
-        mask: np.ndarray = self._net.mask(*names)
-        return mask[self.mask]
+        return self._net.mask(*names)[self.mask]
 
     def select(self, vectors: Vector) -> Vector:
         """Return the shared coordinates [..., shared] of vectors [..., d].

@@ -41,11 +41,6 @@ class Augmentation(Section):
         0.0, ge=0, le=1, doc="value of the blanked pixels, from 0 (black) to 1 (white)"
     )
 
-    @property
-    def is_none(self) -> bool:
-        """Whether images stay as they are."""
-        return not (self.crop or self.flip or self.cutout)
-
     def apply(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return changed copies of images.
 
@@ -53,7 +48,7 @@ class Augmentation(Section):
             images: uint8 or float in [0, 1], [n, H, W, C].
             rng: draws windows, mirrorings and squares.
         """
-        if self.is_none:
+        if not (self.crop or self.flip or self.cutout):
             return images
         changed = self._cropped(images, rng) if self.crop else images.copy()
         if self.flip:
@@ -75,10 +70,7 @@ class Augmentation(Section):
         rows = tops[:, None] + np.arange(height)
         columns = lefts[:, None] + np.arange(width)
         image_numbers = np.arange(count)[:, None, None]
-        cropped: np.ndarray = padded[
-            image_numbers, rows[:, :, None], columns[:, None, :]
-        ]
-        return cropped
+        return padded[image_numbers, rows[:, :, None], columns[:, None, :]]
 
     def _squares(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Return the blanked pixels, bool [n, H, W].
@@ -93,5 +85,4 @@ class Augmentation(Section):
         columns = np.arange(width) - middle_columns
         in_rows = (rows >= -half) & (rows < self.cutout - half)
         in_columns = (columns >= -half) & (columns < self.cutout - half)
-        squares: np.ndarray = in_rows[:, :, None] & in_columns[:, None, :]
-        return squares
+        return in_rows[:, :, None] & in_columns[:, None, :]

@@ -208,9 +208,9 @@ def ledger_before(run: Run, references: Mapping[str, Path]) -> list[Release]:
         BenchError: the ledger is not among the `references` (as `engine.train` has
             them); else as `ledger_of`.
     """
-    if "ledger.jsonl" not in run.references:
+    earlier = run.references.get("ledger.jsonl")
+    if earlier is None:
         return []
-    earlier = run.references["ledger.jsonl"]
     path = reference(references, "ledger.jsonl", earlier.folder)
     return ledger_of(earlier, path.parent)
 

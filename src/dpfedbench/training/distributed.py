@@ -44,6 +44,11 @@ Memory grows with the chunk, never with the cohort. A yielded tensor is overwrit
 later.
 """
 
+Messages = Iterator[tuple[Sequence["torch.Tensor"], "np.ndarray"]]
+"""Coordinates [n x contributions, d] that each sum adds up, and losses [n] of some
+clients, as in `Stream`.
+"""
+
 _SOURCE = Path(__file__).resolve().parents[2]
 
 _PATIENCE = datetime.timedelta(days=7)
@@ -106,19 +111,6 @@ class Processes:
         """Let the other processes return from `follow`."""
         self.broadcast()
 
-    def synchronize(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
-        """Give the other processes a state of the main process.
-
-        Args:
-            get: returns the state, in the main process.
-            put: takes it over, in the other processes.
-        """
-        if self.is_main:
-            if self.count > 1:
-                self.broadcast(get())
-        else:
-            put(self.broadcast())
-
     def share(self, count: int) -> range:
         """Return the numbers below `count` that this process handles.
 
@@ -162,7 +154,7 @@ class Processes:
             torch.distributed.gather_object(value, values, dst=0)
         return [value] if values is None else values
 
-    def check_agree(self, run: Run, device: str, places: Iterable[Path]) -> None:
+    def check_agree(self, run: Run, device: str, paths: Iterable[Path]) -> None:
         """Refuse processes that would not train the same run.
 
         Compared are code, versions, processor, configuration and data.
@@ -170,7 +162,7 @@ class Processes:
         Args:
             run: the run of this process.
             device: the device of this process.
-            places: files, and folders whose files are compared, of this process.
+            paths: files, and folders whose files are compared, of this process.
 
         Raises:
             BenchError: in the main process; names the difference and the process that
@@ -185,7 +177,7 @@ class Processes:
             "device": device,
             "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}",
         }
-        for path in map(Path, places):
+        for path in map(Path, paths):
             versions[str(path)] = (
                 sha256(path) if path.is_file() else _digest(path.glob("*"), path)
             )
@@ -208,7 +200,7 @@ class Processes:
     def add(
         self,
         totals: Sequence[Any],
-        stream_of: Callable[[np.ndarray], Stream],
+        messages_of: Callable[[np.ndarray], Messages],
         cohort: np.ndarray,
         *,
         divided: bool,
@@ -222,10 +214,10 @@ class Processes:
             totals: one sum (`dpsum.mechanism.Accumulator`) for each message of a
                 client, of every process; those of the main process have all
                 contributions in the end.
-            stream_of: returns the contributions and losses of given clients, in their
+            messages_of: returns the messages and losses of given clients, in their
                 order.
             cohort: ids of all clients of the round.
-            divided: whether `stream_of` itself divides the clients among processes, and
+            divided: whether `messages_of` itself divides the clients among processes, and
                 returns all contributions in the main process.
             per_client: number of contributions of one client.
             choice: implementation of the gradients, with the chunks that suit it.
@@ -239,11 +231,10 @@ class Processes:
             (total,) = totals
             size = choice.chunk(threads)
             blocks = self._blocks(len(cohort), size, fixed=choice.device != "cpu")
-            return self._add_blocks(total, stream_of, cohort, blocks, per_client)
+            return self._add_blocks(total, messages_of, cohort, blocks, per_client)
         all_losses = []
-        for contributions, losses in stream_of(cohort):
+        for messages, losses in messages_of(cohort):
             if self.is_main:
-                messages = contributions if len(totals) > 1 else [contributions]
                 for total, message in zip(totals, messages, strict=True):
                     total.add(message)
                 all_losses.append(losses)
@@ -252,7 +243,7 @@ class Processes:
     def _add_blocks(
         self,
         total: Any,
-        stream_of: Callable[[np.ndarray], Stream],
+        messages_of: Callable[[np.ndarray], Messages],
         cohort: np.ndarray,
         blocks: Sequence[slice],
         per_client: int,
@@ -285,7 +276,7 @@ class Processes:
                     )
 
             pieces = _regrouped(
-                stream_of(cohort[positions]),
+                messages_of(cohort[positions]),
                 [per_client * (b.stop - b.start) for b in own_blocks],
                 len(whole),
                 all_losses,
@@ -323,7 +314,7 @@ class Processes:
         self,
         whole: np.ndarray,
         blocks: int,
-        made: Iterable[Value],
+        process_blocks: Iterable[Value],
         add: Callable[[int, Value], None],
     ) -> None:
         """Add all blocks to one total in a fixed order, bit-identical to one process.
@@ -335,11 +326,12 @@ class Processes:
             whole: the total, float64 [d]; afterwards the total of all blocks in the
                 main process, and undefined elsewhere.
             blocks: number of blocks of all processes.
-            made: this process's share of the blocks, computed when they are requested.
+            process_blocks: this process's share of the blocks, computed when they are
+                requested.
             add: adds a block, given its number and its content, to the total.
         """
         sent: list[Any] = []
-        for block, number in zip(made, self.share(blocks), strict=False):
+        for block, number in zip(process_blocks, self.share(blocks), strict=False):
             if number:
                 self._receive(whole, number - 1)
             add(number, block)
@@ -377,7 +369,7 @@ def _digest(files: Iterable[Path], root: Path) -> str:
 
 
 def _regrouped(
-    stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
+    stream: Messages, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]
 ) -> Iterator[np.ndarray]:
     """Yield contributions in pieces of these sizes, and exhaust the stream."""
     from dpfedbench.training.mechanisms import rows_of
@@ -386,7 +378,7 @@ def _regrouped(
     for size in sizes:
         rows = [have]
         while sum(map(len, rows)) < size:
-            contributions, block_losses = next(stream)
+            (contributions,), block_losses = next(stream)
             rows.append(
                 rows_of(contributions).copy()
             )  # the stream overwrites the tensors that it yields

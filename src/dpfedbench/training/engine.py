@@ -302,7 +302,7 @@ class _Training:
                 "theta": self.rounds.theta.clone(),
             }
         )
-        self.state.best.sort(key=lambda kept: (-kept["accuracy"], kept["round"]))
+        self.state.best.sort(key=lambda member: (-member["accuracy"], member["round"]))
         del self.state.best[max(1, self.config.validation.ensemble) :]
 
     def _note(self) -> str:

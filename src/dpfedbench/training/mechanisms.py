@@ -16,8 +16,15 @@ import torch
 from dpfedbench.models.kernels import add_rows
 from dpsum.composition import Composition
 from dpsum.group_clipping import CoordinateGroups, add_rows_by_group
-from dpsum.mechanism import Arithmetic, Mechanism, Observer, ReleaseLog
+from dpsum.mechanism import (
+    Accumulator,
+    Arithmetic,
+    Mechanism,
+    Observer,
+    ReleaseLog,
+)
 from dpsum.participation import DrawnBy
+from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed
 from dpsum.sums import SumSpec
 
@@ -99,17 +106,19 @@ TORCH = Arithmetic(
 """Addition and norm of the benchmark's mechanisms."""
 
 
-class Adding:
-    """Sum of `dpsum` to which gradients may add torch tensors."""
-
-    def __init__(self, total: Any) -> None:
-        self.total = total
-        self.dimension = total.dimension
-        self.add_by = total.add_by
-
-    def add(self, contributions: torch.Tensor) -> Any:
-        """Add contributions; see `add_to`."""
-        return add_to(self.total, contributions)
+def make_accumulator(total: PlainSum | PrivateSum) -> Accumulator:
+    """Return an accumulator of a sum outside of any mechanism, which takes tensors."""
+    return Accumulator(
+        spec=SumSpec(name="gradient-sum", unit="record", observer="server"),
+        arithmetic=TORCH,
+        rule=None,
+        dimension=total.dimension,
+        round=0,
+        step=0,
+        holder=0,
+        sum=total,
+        state={},
+    )
 
 
 class Mechanisms:
@@ -147,42 +156,23 @@ class Mechanisms:
         dimension: int,
         holders: int = 0,
         plain_sum: Callable[[int], Any] | None = None,
+        is_calibrated: bool = False,
     ) -> Mechanism:
-        """Calibrate a sum, and return its mechanism.
+        """Return the mechanism of a sum.
 
         Args:
             spec: specification of the sum, with its groups and first threshold.
-            participation, dimension, holders, plain_sum: see `create_calibrated`.
+            participation, dimension, holders: see `dpsum.Mechanism`.
+            plain_sum: creates the sum object, given d, where the sum is not private.
+            is_calibrated: whether `Composition.calibrate` returned the specification,
+                with those of other sums.
 
         Raises:
             BenchError: no noise meets the budget, or the sum does not compose with
                 another of the run.
         """
-        (calibrated,) = self.composition.calibrate([spec], participation)
-        return self.create_calibrated(
-            calibrated,
-            participation=participation,
-            dimension=dimension,
-            holders=holders,
-            plain_sum=plain_sum,
-        )
-
-    def create_calibrated(
-        self,
-        spec: SumSpec,
-        *,
-        participation: DrawnBy,
-        dimension: int,
-        holders: int = 0,
-        plain_sum: Callable[[int], Any] | None = None,
-    ) -> Mechanism:
-        """Return the mechanism of a calibrated sum.
-
-        Args:
-            spec: specification of the sum, as `Composition.calibrate` returns it.
-            participation, dimension, holders: see `dpsum.Mechanism`.
-            plain_sum: creates the sum object, given d, where the sum is not private.
-        """
+        if not is_calibrated:
+            (spec,) = self.composition.calibrate([spec], participation)
         arithmetic = TORCH
         if plain_sum is not None:
             arithmetic = dataclasses.replace(TORCH, plain_sum=plain_sum)

@@ -27,7 +27,7 @@ from dpfedbench.parts.server.server_step import RoundReleases
 from dpfedbench.run import Run
 from dpfedbench.training import history, proof_assumptions
 from dpfedbench.training.clients import Clients, Setup
-from dpfedbench.training.distributed import Processes, Stream, in_all_processes
+from dpfedbench.training.distributed import Messages, Processes, in_all_processes
 from dpfedbench.training.federation import Federation
 from dpfedbench.training.history import Row
 from dpfedbench.training.mechanisms import Mechanisms
@@ -119,13 +119,7 @@ class Rounds:
         self.clients = clients or run.client_update.clients(setup)
         if clients is None:
             taken = [mechanism.spec.name for mechanism in self.mechanisms]
-            proof_assumptions.check_clients(
-                self.clients,
-                run.all_sums,
-                update=run.client_update,
-                participation=run.participation,
-                taken=taken,
-            )
+            proof_assumptions.check_clients(self.clients, run, taken)
         self.sums = ServerSums(
             setup,
             plan=self.plan,
@@ -172,7 +166,10 @@ class Rounds:
 
         Both are complete in the main process only.
         """
-        self.processes.synchronize(self._model_state, self._restore_model)
+        if self.processes.count > 1:
+            state = self.processes.broadcast(self._model_state())
+            if not self.processes.is_main:
+                self._restore_model(state)
         for mechanism in self.mechanisms:
             mechanism.non_finite = 0
         totals = self.sums.begin_round(index)
@@ -199,7 +196,7 @@ class Rounds:
             mechanism.non_finite for mechanism in self.mechanisms
         )
 
-    def _contributions(self, index: int, clients: np.ndarray) -> Stream:
+    def _contributions(self, index: int, clients: np.ndarray) -> Messages:
         """Return what the sums add up of clients' messages, and the clients' losses."""
         stream = self.clients.contributions(self.theta.numpy(), clients, index)
         return self.sums.selected(stream, len(clients))

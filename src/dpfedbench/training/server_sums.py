@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from dpfedbench.errors import BenchError
 from dpfedbench.models.shared_coordinates import SharedCoordinates
 from dpfedbench.training.clients import Clients, Setup
-from dpfedbench.training.distributed import Stream
+from dpfedbench.training.distributed import Messages, Stream
 from dpfedbench.training.mechanisms import Mechanisms
 from dpsum.mechanism import Mechanism
 from dpsum.participation import Participation
@@ -68,15 +68,19 @@ class ServerSums:
         spec, *further_specs = mechanisms.composition.calibrate(
             [spec, *further_specs], plan
         )
-        self.model_sum = mechanisms.create_calibrated(
+        self.model_sum = mechanisms.create(
             spec,
             participation=plan,
             dimension=self._dimension_of(spec.shape),
             plain_sum=run.server.plain_sum,
+            is_calibrated=True,
         )
         self._further = [
-            mechanisms.create_calibrated(
-                further, participation=plan, dimension=self._dimension_of(further.shape)
+            mechanisms.create(
+                further,
+                participation=plan,
+                dimension=self._dimension_of(further.shape),
+                is_calibrated=True,
             )
             for further in further_specs
         ]
@@ -89,7 +93,7 @@ class ServerSums:
         """Return an empty sum of each mechanism, first that which moves the model."""
         return [mechanism.begin_round(index) for mechanism in self._mechanisms]
 
-    def selected(self, stream: Stream, cohort_size: int) -> Iterator[Any]:
+    def selected(self, stream: Stream, cohort_size: int) -> Messages:
         """Yield what each sum adds up of the clients' messages, and their losses.
 
         Raises:
@@ -111,7 +115,7 @@ class ServerSums:
                 self._coordinates(mechanism.spec.shape, message)
                 for mechanism, message in zip(self._mechanisms, messages, strict=True)
             ]
-            yield (coordinates if self._further else coordinates[0]), losses
+            yield coordinates, losses
 
     def release(self, totals: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Release the sums of a round, in the order of `begin_round`.

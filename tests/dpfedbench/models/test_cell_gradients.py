@@ -8,6 +8,7 @@ import torch
 
 from dpfedbench.models.choose import choose
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
+from dpfedbench.training.mechanisms import make_accumulator
 from dpsum.private_sum import PlainSum
 
 SMALL = {"filters": 4, "cells": 3, "nodes": 2}
@@ -111,7 +112,7 @@ def test_cells_sum_of_a_block_depends_on_no_earlier_block():
     for block in ("architecture", "weights", "architecture"):
         width = adding.width(block)
         rows = np.empty((5, width), np.float32)
-        total = PlainSum(dimension=width)
+        total = make_accumulator(PlainSum(dimension=width))
         _, norms = adding.add_record_gradients(*records, total, block=block)
         reference.record_gradients(*records, rows, block=block)
         expected = np.linalg.norm(rows.astype(np.float64), axis=1)

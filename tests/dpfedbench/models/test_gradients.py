@@ -12,6 +12,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.choose import Choice, choose
 from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.threads import Workers
+from dpfedbench.training.mechanisms import make_accumulator
 from dpsum.private_sum import PlainSum, PrivateSum
 
 from .nets import (
@@ -184,7 +185,9 @@ def test_gradients_added_to_a_sum_are_those_of_single_records(name, make_total, 
     losses = gradients.record_gradients(theta, x, y, rows)
     total = make_total(dimension=net.dimension)
     by_rows = make_total(dimension=net.dimension)
-    added_losses, norms = gradients.add_record_gradients(theta, x, y, total)
+    added_losses, norms = gradients.add_record_gradients(
+        theta, x, y, make_accumulator(total)
+    )
     assert added_losses == pytest.approx(losses, rel=1e-5)
     assert norms == pytest.approx(by_rows.add(torch.from_numpy(rows)), rel=1e-5)
     release, expected = (
@@ -246,7 +249,9 @@ def test_block_gradients_are_columns_of_the_whole_gradients(implementation, body
         gradients.record_gradients(theta, x, y, rows, block=block)
         np.testing.assert_allclose(rows, whole[:, coordinates], rtol=1e-5, atol=1e-6)
         total = PRIVATE(dimension=width)
-        _, norms = gradients.add_record_gradients(theta, x, y, total, block=block)
+        _, norms = gradients.add_record_gradients(
+            theta, x, y, make_accumulator(total), block=block
+        )
         expected = np.linalg.norm(whole[:, coordinates], axis=1)
         np.testing.assert_allclose(norms, expected, rtol=1e-5)
 

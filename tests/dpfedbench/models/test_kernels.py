@@ -13,6 +13,7 @@ from dpfedbench.models.gradients import Gradients
 from dpfedbench.models.kernels import find_passes
 from dpfedbench.models.linear import LinearHead
 from dpfedbench.models.zoo.lstm import LstmModel
+from dpfedbench.training.mechanisms import make_accumulator
 from dpkernels import networks
 from dpsum.private_sum import PlainSum
 from tests.dpsum.helpers import NO_NOISE, make_sum
@@ -100,7 +101,9 @@ def test_sums_and_evaluations_equal_torchs(name, threshold):
         total = PlainSum(dimension=net.dimension)
         if threshold is not None:
             total = make_sum(net.dimension, threshold)
-        losses, norms = gradients.add_record_gradients(theta, x, y, total)
+        losses, norms = gradients.add_record_gradients(
+            theta, x, y, make_accumulator(total)
+        )
         room = np.empty((4, net.dimension))
         summed = gradients.summed_record_gradients(theta, x, y, room)
         measured = gradients.evaluate(theta, x, y)

@@ -156,14 +156,13 @@ def _wavelets(
     The spectra are real.
     """
 
-    def spectrum(scale: int, place: int) -> np.ndarray:
-        wave = morlet(
-            height, width, scale=scale, angle=place * math.pi / angles, angles=angles
-        )
+    def spectrum(scale: int, index: int) -> np.ndarray:
+        angle = index * math.pi / angles
+        wave = morlet(height, width, scale=scale, angle=angle, angles=angles)
         return np.fft.fft2(wave).real.astype(np.float32)
 
     return tuple(
-        torch.from_numpy(np.stack([spectrum(scale, turn) for turn in range(angles)]))
+        torch.from_numpy(np.stack([spectrum(scale, index) for index in range(angles)]))
         for scale in range(scales)
     )
 

@@ -11,7 +11,7 @@ from dpfedbench.config.sections import PartitionScheme, Task, Validation
 from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
 from dpfedbench.papers.dp_fnas.released_search import ByKernel, ReleasedSearchSteps
-from dpfedbench.papers.dp_fnas.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.papers.dp_fnas.search_steps import SearchSteps
 from dpfedbench.papers.shared import PartyMethod
 from dpfedbench.parts.augmentation import Augmentation
 from dpfedbench.parts.budget import BudgetSettings
@@ -153,26 +153,20 @@ class DpFnas(Fnas):
             )
 
     def party_sums(self) -> list[SumSpec]:
-        if isinstance(self.client_update, ReleasedSearchSteps):
-            return [self._released_sum()]
-        protected: dict[str, dict[str, Any]] = {
-            WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
-            ARCHITECTURE: {
-                "clipping": self.architecture_clipping,
-                "noise": self.architecture_noise,
-            },
-        }
-        return [
-            dataclasses.replace(half, budget=self.budget, **protected[half.name])
-            for half in super().party_sums()
-        ]
-
-    def _released_sum(self) -> SumSpec:
-        """Return the sum of one clipped mean gradient a lot, over noised kernels."""
-        weights, _ = super().party_sums()
-        return dataclasses.replace(
+        weights, architecture = super().party_sums()
+        weights_sum = dataclasses.replace(
             weights, clipping=self.clipping, noise=self.noise, budget=self.budget
         )
+        if isinstance(self.client_update, ReleasedSearchSteps):
+            # It is over one clipped mean gradient a lot, and noised kernels alone.
+            return [weights_sum]
+        architecture_sum = dataclasses.replace(
+            architecture,
+            clipping=self.architecture_clipping,
+            noise=self.architecture_noise,
+            budget=self.budget,
+        )
+        return [weights_sum, architecture_sum]
 
 
 class Cells(Parties):

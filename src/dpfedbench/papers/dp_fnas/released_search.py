@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.config.breach import Breach
@@ -226,9 +226,7 @@ class _Search:
         self._run: Any = run  # its method has the settings of the architecture's noise
         self._net = net = setup.net
         self._held = setup.held
-        self._public_columns: Callable[[torch.Tensor], Row] = update.public_columns(
-            run, net
-        )
+        self._public_columns = update.public_columns(run, net)
         self._rounds = run.participation.rounds
         self._weights = net.blocks["weights"]
         self._architecture = net.blocks["architecture"]
@@ -243,15 +241,15 @@ class _Search:
         )
         records = len(self._held.images[0])
         (released,) = setup.client_sums
-        self._places = dict[str, np.ndarray]()
+        self._positions = dict[str, np.ndarray]()
         self.lots = dict[str, participation.RecordLots]()
         for name, half in update.halves.items():
             of_half = SumSpec(name=name, unit="record", observer="server", part=half)
-            self._places[name] = update.record_subset(
+            self._positions[name] = update.record_subset(
                 of_half, seed=run.seed, client=0, records=records
             )
             self.lots[name] = update.lots(
-                run, of_half, clients=1, records=len(self._places[name])
+                run, of_half, clients=1, records=len(self._positions[name])
             )
         rule = released.clipping
         assert isinstance(rule, ByKernel)  # `check` refuses others
@@ -308,7 +306,7 @@ class _Search:
 
     def _lot(self, name: str, index: int) -> np.ndarray:
         """Return the positions of a half's lot among all of the party's records."""
-        return self._places[name][self.lots[name].lot(index, 0, 0)]
+        return self._positions[name][self.lots[name].lot(index, 0, 0)]
 
     def _gradient(self, model: torch.Tensor, records: np.ndarray) -> torch.Tensor:
         """Return the gradient [d] of the mean loss over records."""

@@ -32,7 +32,7 @@ class Optimizer(Part):
     """Whether the total change of the weights is linear in the gradients."""
     reads_noise: ClassVar[bool] = False
     """Whether its steps depend on the standard deviation of the gradients' noise, which
-    the caller then has to pass to `told`.
+    the caller then has to pass to `set_noise_deviation`.
     """
 
     def begin(self, weights: torch.Tensor) -> State:

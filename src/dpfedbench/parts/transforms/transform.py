@@ -60,6 +60,3 @@ class AsTheyAre(Transform):
 
     kind: Literal["none"] = "none"
     trivial = True
-
-    def factor(self, norm: float) -> float:
-        return 1.0

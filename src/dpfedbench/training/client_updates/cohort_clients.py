@@ -276,8 +276,7 @@ class CohortClients(Clients):
         with self._workers.worker() as (gradients, room):
             model = self._model(theta, gradients, room)
             (client,) = self._clients(np.array([number]))
-            weights: np.ndarray = self._update.personal_model(model, client).numpy()
-            return weights
+            return self._update.personal_model(model, client).numpy()
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a state that a checkpoint cannot hold."""

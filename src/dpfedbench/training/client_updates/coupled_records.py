@@ -18,12 +18,13 @@ block s (I - g g^T / |g|^2), with the group's C and its part of g.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfedbench.lazy import np, torch
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
+    from dpsum.mechanism import Accumulator
 
 
 def clipped_directions(
@@ -133,7 +134,7 @@ class CoupledGradients:
         return losses.double().cpu().numpy()
 
     def add_record_gradients(
-        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Accumulator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add each example's gradient to a sum.
 

@@ -104,13 +104,13 @@ class _Room:
     def __init__(self) -> None:
         self._room = np.empty(0)
 
-    def take(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Return the records at the given positions; valid until the next call."""
-        if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
+    def take(self, records: np.ndarray, lot: np.ndarray) -> np.ndarray:
+        """Return the records at a lot's positions; valid until the next call."""
+        if len(self._room) < len(lot) or self._room.shape[1:] != records.shape[1:]:
             self._room = np.empty(
-                (len(places) + len(places) // 4, *records.shape[1:]), records.dtype
+                (len(lot) + len(lot) // 4, *records.shape[1:]), records.dtype
             )
-        return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
+        return records.take(lot, axis=0, out=self._room[: len(lot)], mode="clip")
 
 
 class SiloClients(Clients):
@@ -126,7 +126,7 @@ class SiloClients(Clients):
         run = setup.run
         self._count = len(setup.held.images)
         self._dimension = setup.net.dimension
-        self._own = setup.processes.share(self._count)
+        self._process_clients = setup.processes.share(self._count)
         self._lots = update.lots(
             run, clients=self._count, records=[*map(len, setup.held.images)]
         )
@@ -155,7 +155,7 @@ class SiloClients(Clients):
         if self._setup.first_threshold is not None:
             return self._setup.first_threshold
 
-        from dpfedbench.training.mechanisms import Adding
+        from dpfedbench.training.mechanisms import make_accumulator
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
@@ -169,9 +169,8 @@ class SiloClients(Clients):
         theta = self._setup.weights
         assert theta is not None
         with self._workers.running(), self._workers.worker() as (gradients, _):
-            _, norms = gradients.add_record_gradients(
-                theta, images, labels, Adding(PlainSum(dimension=self._dimension))
-            )
+            total = make_accumulator(PlainSum(dimension=self._dimension))
+            _, norms = gradients.add_record_gradients(theta, images, labels, total)
         return float(norms.mean())
 
     def contributions(
@@ -202,7 +201,7 @@ class SiloClients(Clients):
 
     def _gather(self, values: Any) -> list[tuple[int, Any]]:
         """Return (client, value) of all clients in the first process."""
-        here = [(client, values[client]) for client in self._own]
+        here = [(client, values[client]) for client in self._process_clients]
         return [pair for part in self._setup.processes.gather(here) for pair in part]
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:

@@ -231,11 +231,7 @@ class _Cut(PlainSum):
 
     def __init__(self, *, dimension: int, norm: float) -> None:
         super().__init__(dimension=dimension)
-        self._norm = norm
-
-    @property
-    def _limit(self) -> float:
-        return self._norm
+        self._limit = norm
 
 
 PartyRelease = tuple["torch.Tensor", "np.ndarray", Sequence[float]]
