@@ -36,28 +36,28 @@ _NOT_RECORDED = "not recorded"
 
 def read_places() -> dict[str, Source]:
     """Return the files of each real data set that comes with dpfedbench, by name."""
-    places: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for info in pkgutil.iter_modules(data.__path__, f"{data.__name__}."):
-        places |= getattr(importlib.import_module(info.name), "PLACES", {})
-    return dict(sorted(places.items()))
+        sources |= getattr(importlib.import_module(info.name), "PLACES", {})
+    return dict(sorted(sources.items()))
 
 
 def describe_places() -> Iterator[tuple[str, ...]]:
     """Yield a row of `COLUMNS` for each real data set."""
     examples = data.read_table()
-    for name, place in read_places().items():
+    for name, source in read_places().items():
         entry = DATASETS[name]
         size = _NOT_RECORDED
-        if place.copy_bytes is not None:
-            size = f"{place.copy_bytes / 1e6:.1f} MB"
-        fetched = "; else downloaded" if place.downloaded else ""
+        if source.copy_bytes is not None:
+            size = f"{source.copy_bytes / 1e6:.1f} MB"
+        fetched = "; else downloaded" if source.downloaded else ""
         yield (
             name,
-            f"{place.folders[0]}/: {'; '.join(map(_describe_names, place.parts.values()))}{fetched}",
+            f"{source.folders[0]}/: {'; '.join(map(_describe_names, source.parts.values()))}{fetched}",
             examples[name]["holds"],
             size,
             entry.licence,
-            place.check,
+            source.check,
             (entry.recorded_sha256 or "")[:_SHOWN_DIGITS] or _NOT_RECORDED,
             entry.source,
         )
@@ -81,7 +81,7 @@ def find_missing(
         local: the local data folder; None: there is none.
         own_options: options of the configuration's `datasets`, by name.
     """
-    places = read_places()
+    sources = read_places()
     folder = local or Path("FOLDER")
     for name in sorted(set(names)):
         if name in own_options:
@@ -91,14 +91,14 @@ def find_missing(
                     f"{name}: {folder_of(options['folder'], folder)} is missing",
                     False,
                 )
-        elif name in places:
-            place = places[name]
-            for part in place.missing(local):
+        elif name in sources:
+            source = sources[name]
+            for part in source.missing(local):
                 yield (
                     (
-                        f"{name}: {_describe_names(place.parts[part])} is missing in"
-                        f" {folder / place.folders[0]}"
+                        f"{name}: {_describe_names(source.parts[part])} is missing in"
+                        f" {folder / source.folders[0]}"
                         f" (from {DATASETS[name].source})"
                     ),
-                    place.downloaded,
+                    source.downloaded,
                 )

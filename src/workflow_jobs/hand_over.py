@@ -155,12 +155,12 @@ def _name() -> str:
 
 def package_folders() -> dict[str, Path]:
     """Return the folders of the packages of this checkout, or beside this package."""
-    places = [_SOURCES, *sorted(_SOURCES.parent.glob("packages/*/src"))]
+    folders = [_SOURCES, *sorted(_SOURCES.parent.glob("packages/*/src"))]
     return {
-        name: place / name
-        for place in places
+        name: folder / name
+        for folder in folders
         for name in _IMPORTED
-        if (place / name).is_dir()
+        if (folder / name).is_dir()
     }
 
 

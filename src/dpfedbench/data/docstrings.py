@@ -132,13 +132,13 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
         long_texts.append((name, words[:WORDS]))
         numbers = [word_numbers.setdefault(word, len(word_numbers)) for word in words]
         grams.append(_grams(numbers))
-    kept = np.zeros(len(grams), bool)
+    is_kept = np.zeros(len(grams), bool)
     shared = _count_shared(grams)
     for number, text in enumerate(long_texts):
-        with_kept = shared[number].toarray() * kept
-        if with_kept.max() >= _SHARED * len(grams[number]):
+        shared_with_kept = shared[number].toarray() * is_kept
+        if shared_with_kept.max() >= _SHARED * len(grams[number]):
             continue
-        kept[number] = True
+        is_kept[number] = True
         yield text
 
 
@@ -154,14 +154,14 @@ def _count_shared(grams: list[NDArray[np.uint64]]) -> scipy.sparse.csr_array:
     return (contains @ contains.T).tocsr()
 
 
-def _grams(places: list[int]) -> NDArray[np.uint64]:
+def _grams(word_numbers: list[int]) -> NDArray[np.uint64]:
     """Return 64-bit hashes of all distinct sequences of `_GRAM` words.
 
     They are the same in every process. The probability that any two of several million
     sequences share a hash is about a millionth.
     """
     windows = np.lib.stride_tricks.sliding_window_view(
-        np.array(places, np.uint64), _GRAM
+        np.array(word_numbers, np.uint64), _GRAM
     )
     numbers = np.zeros(len(windows), np.uint64)
     for word in windows.T:

@@ -51,9 +51,9 @@ def check_search(runs: Sequence[Run], where: str) -> None:
     """
     if not any(run.private for run in runs):
         return
-    first, *others = [privacy_settings(run) for run in runs]
+    first, *further_settings = [privacy_settings(run) for run in runs]
     differing: dict[str, None] = {}
-    for settings in others:
+    for settings in further_settings:
         for key in [*first, *settings]:
             if first.get(key) != settings.get(key):
                 differing[key] = None

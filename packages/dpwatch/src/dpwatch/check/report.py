@@ -216,10 +216,10 @@ def verdict(content: Mapping[str, Any]) -> tuple[str, str]:
     nothing = [why for why in nothing if why]
     if nothing:
         return NOTHING_PROVEN, "; ".join(dict.fromkeys(nothing))
-    below = [_why_not_as_claimed(item) for item in content["watched"]]
-    below = [why for why in below if why]
-    if below:
-        return NOT_AS_CLAIMED, "; ".join(dict.fromkeys(below))
+    reasons = [_why_not_as_claimed(item) for item in content["watched"]]
+    reasons = [why for why in reasons if why]
+    if reasons:
+        return NOT_AS_CLAIMED, "; ".join(dict.fromkeys(reasons))
     if content["findings"]:
         titles = dict.fromkeys(PITFALLS[f["pitfall"]] for f in content["findings"])
         return LOOK, f"looks like a pitfall: {', '.join(titles)}"
