@@ -83,7 +83,13 @@ class Method(Run):
         if self.trained:
             compatibility.check_parts(self)
         if self.trained and self.private:
-            check_plan(self)
+            check_plan(
+                self.private_sums,
+                update=self.client_update,
+                participation=self.participation,
+                columns=self.client_update.columns(self),
+                public_losses=self.validation.public,
+            )
         compatibility.check_reading(self)
 
     def sums(self) -> list[SumSpec]:

@@ -8,27 +8,43 @@ the table with the code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfedbench.errors import BenchError
 from dpfedbench.results_format import NORMS
+from dpsum.sums import SumSpec
 
 if TYPE_CHECKING:
-    from dpfedbench.run import Run
+    from dpfedbench.training.client_updates.client_update import ClientUpdate
     from dpfedbench.training.clients import Clients
+    from dpsum.participation import Participation
 
 
-def check_plan(run: Run) -> None:
+def check_plan(
+    private_sums: Sequence[SumSpec],
+    *,
+    update: ClientUpdate,
+    participation: Participation,
+    columns: Sequence[str],
+    public_losses: bool,
+) -> None:
     """Refuse parts of a private run that do not satisfy the assumptions of its proofs.
+
+    Args:
+        private_sums: sums that are clipped and noised.
+        update: what clients compute.
+        participation: which clients take part in which round.
+        columns: columns of history.csv that the clients fill.
+        public_losses: whether losses of the validation are on public records.
 
     Raises:
         BenchError: names the assumption and the property.
     """
-    _check_client_state(run)
-    _check_columns(run)
-    for sum_ in run.private_sums:
-        if sum_.private_noise.follows_loss and not run.validation.public:
+    _check_client_state(update, participation, private_sums)
+    _check_columns(update, columns)
+    for sum_ in private_sums:
+        if sum_.private_noise.follows_loss and not public_losses:
             raise BenchError(
                 f"the noise of {sum_.name} follows a validation loss, but"
                 " validation.public is false, and no account covers a loss on"
@@ -43,18 +59,27 @@ def check_plan(run: Run) -> None:
             )
 
 
-def check_clients(clients: Clients, run: Run, taken: Iterable[str]) -> None:
+def check_clients(
+    clients: Clients,
+    sums: Sequence[SumSpec],
+    *,
+    update: ClientUpdate,
+    participation: Participation,
+    taken: Iterable[str],
+) -> None:
     """Refuse clients, once they are created, that violate an assumption of the proofs.
 
     Args:
         clients: the clients that the client update created.
-        run: the run.
+        sums: all sums of a round, the server's last.
+        update: the client update.
+        participation: which clients take part in which round.
         taken: names of the sums that have a mechanism.
 
     Raises:
         BenchError: names the assumption and the property.
     """
-    server = run.server_sum
+    server = sums[-1]
     over_clients = server.private and server.unit == "client"
     if over_clients and clients.contributions_per_client != 1:
         raise BenchError(
@@ -63,14 +88,17 @@ def check_clients(clients: Clients, run: Run, taken: Iterable[str]) -> None:
             " and round: send one (Clients.contributions_per_client)"
         )
     keeps = clients.keeps_state
-    if over_clients and keeps and not run.participation.allows_client_state:
-        raise BenchError(_state_message(run, "save a state"))
-    missing = {sum_.name for sum_ in run.client_sums if sum_.private} - set(taken)
+    if over_clients and keeps and not participation.allows_client_state:
+        raise BenchError(_state_message(update, participation, "save a state"))
+    of_clients = {
+        sum_.name for sum_ in sums if sum_.taken_by == "client" and sum_.private
+    }
+    missing = of_clients - set(taken)
     if missing:
         raise BenchError(
-            f"client_update.kind {run.client_update.kind} does not take {min(missing)},"
-            " the sum that protects what its clients send: take it by"
-            " setup.create_mechanism, or take another client update"
+            f"client_update.kind {update.kind} does not take {min(missing)}, the sum"
+            " that protects what its clients send: take it by setup.create_mechanism, or take"
+            " another client update"
         )
 
 
@@ -107,37 +135,40 @@ def declared(part: Any, name: str, made_by: str) -> Any:
     return getattr(part, name) if declares <= makes else None
 
 
-def _check_client_state(run: Run) -> None:
-    update = run.client_update
+def _check_client_state(
+    update: ClientUpdate,
+    participation: Participation,
+    private_sums: Sequence[SumSpec],
+) -> None:
     keeps = declared(update, "keeps_state", "clients")
     if keeps is False:
         return
     verb = "keep state" if keeps else "may keep state"
-    if any(sum_.unit == "record" for sum_ in run.private_sums):
+    if any(sum_.unit == "record" for sum_ in private_sums):
         raise BenchError(
             f"the clients of client_update.kind {update.kind} {verb}, but the account"
             " of a record assumes that each record's contribution depends on that"
             " record and on releases alone: set keeps_state = False on the class if"
             " this is true, or protect clients"
         )
-    over_clients = any(sum_.within_task is None for sum_ in run.private_sums)
-    if over_clients and not run.participation.allows_client_state:
-        raise BenchError(_state_message(run, verb))
+    over_clients = any(sum_.within_task is None for sum_ in private_sums)
+    if over_clients and not participation.allows_client_state:
+        raise BenchError(_state_message(update, participation, verb))
 
 
-def _state_message(run: Run, what: str) -> str:
+def _state_message(
+    update: ClientUpdate, participation: Participation, what: str
+) -> str:
     return (
-        f"the clients of client_update.kind {run.client_update.kind} {what}, but"
-        f" participation.kind is {run.participation.kind}, whose account needs"
-        " contributions that do not depend on earlier rounds: take poisson,"
-        " balls-and-bins or a participation with known rounds, or set keeps_state ="
-        " False on the class if its clients keep nothing"
+        f"the clients of client_update.kind {update.kind} {what}, but"
+        f" participation.kind is {participation.kind}, whose account needs contributions"
+        " that do not depend on earlier rounds: take poisson, balls-and-bins or a"
+        " participation with known rounds, or set keeps_state = False on the class"
+        " if its clients keep nothing"
     )
 
 
-def _check_columns(run: Run) -> None:
-    update = run.client_update
-    columns = update.columns(run)
+def _check_columns(update: ClientUpdate, columns: Sequence[str]) -> None:
     if columns and not declared(update, "columns_are_released", "columns"):
         raise BenchError(
             f"client_update.kind {update.kind} fills {', '.join(columns)} of"

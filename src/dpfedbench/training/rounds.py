@@ -119,7 +119,13 @@ class Rounds:
         self.clients = clients or run.client_update.clients(setup)
         if clients is None:
             taken = [mechanism.spec.name for mechanism in self.mechanisms]
-            proof_assumptions.check_clients(self.clients, run, taken)
+            proof_assumptions.check_clients(
+                self.clients,
+                run.all_sums,
+                update=run.client_update,
+                participation=run.participation,
+                taken=taken,
+            )
         self.sums = ServerSums(
             setup,
             plan=self.plan,
