@@ -448,6 +448,7 @@ class GenotypeNet(CellNet):
             targets[kind] = reading
         norm = Normalisation(groups, affine, batch)
         super().__init__(targets=targets, norm=norm, mixed=False, **sizes)
+        self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits [n, classes] of images [n, C, H, W]."""
