@@ -43,7 +43,7 @@ def main(paper: str, path: Path) -> None:
     table = frontier.read_points(path)
     real_rows = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
     item = real_rows["read_plan"]().items[paper, "frontier"]
-    figure = frontier.draw(Item(**item.describe()), read_points(table, item))
+    figure = frontier.draw(Item(**item.describe({})), read_points(table, item))
     figure.savefig(path.with_suffix(".png"), dpi=DPI)
 
 

@@ -122,7 +122,7 @@ def mutated(seed: int) -> dict[str, Any]:
 
 def describe(values: dict[str, Any]) -> None:
     planned = plan(values)
-    items = [item.describe() for item in planned.items.values()]
+    items = [item.describe({}) for item in planned.items.values()]
     json.dumps(items, allow_nan=False)
     planned.audited_runs()
 
