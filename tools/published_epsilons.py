@@ -232,7 +232,11 @@ def mean_form_collapse(
         rule.observe(
             state,
             Seen(
-                released=released, extra=None, denominator=float(cohort), raw_norms=None
+                released=released,
+                extra=None,
+                denominator=float(cohort),
+                raw_norms=None,
+                norm=np.linalg.norm,
             ),
         )
     return float(state["threshold"])
