@@ -101,6 +101,18 @@ def test_item_that_does_not_exist_is_refused_before_a_run(snakemake, target, mes
     assert message in done.stdout + done.stderr
 
 
+def test_dag_of_a_table_has_the_meta_tests_of_its_rows(plan, tmp_path):
+    """A table whose row has a meta-test of its own ended without it, after its trainings."""
+    overlay = tmp_path / "steps.yaml"
+    overlay.write_text(
+        "experiments: {dp-fedmeta: {tables: {table2: {series: {maml: {test: {steps: 3}}}}}}}"
+    )
+    target = "results/smoke/tables/dp-fedmeta/table2.csv"
+    counts = jobs(plan(target, "--quiet", "rules", *SMOKE, str(overlay)))
+    assert counts["meta_test_at"] == 1  # of the one seed
+    assert counts["meta_test"] == counts["train"]
+
+
 def test_snakemake_lint_is_clean(snakemake):
     done = snakemake("--lint")
     assert done.returncode == 0, done.stdout + done.stderr

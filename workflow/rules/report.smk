@@ -15,6 +15,7 @@ rule table:
         PLANNED.files_of_runs(
             "config.yaml", "metrics.json", "privacy.json", "training.json"
         ),
+        PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",
     output:
         csv=report(

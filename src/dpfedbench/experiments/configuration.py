@@ -220,7 +220,9 @@ class Series(Settings):
     start: Start | None = setting(
         None, doc="run that its runs start from; null: as in `run`"
     )
-    test: MetaTest | None = setting(None, doc="merged over the figure's own `test`")
+    test: MetaTest | None = setting(
+        None, doc="meta-test that replaces the runs' own, over a figure's `test`"
+    )
     search: SearchSpace | None = setting(
         None,
         doc=(

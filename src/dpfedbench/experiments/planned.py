@@ -374,7 +374,7 @@ class Planned:
         return lambda wildcards: _files_of(self.item_of(wildcards).runs, *names)
 
     def tests_of_runs(self, wildcards: Wildcards) -> list[str]:
-        """Return the files of the figure's meta-tests that are not the runs' own."""
+        """Return the files of the item's meta-tests that are not the runs' own."""
         return _tests_of(self.item_of(wildcards).tests)
 
     # Labels of `snakemake --report`
