@@ -27,6 +27,11 @@ class LinearHeadGradients(Passes):
     name = "linear-head"
     network: LinearShape
 
+    @staticmethod
+    def fits(network: Any, dtype: np.dtype) -> bool:
+        """Return true: any linear layer has this pass."""
+        return True
+
     def __init__(self, network: LinearShape, dtype: Any = np.float32) -> None:
         super().__init__(network, dtype)
         self._room = np.empty((0, math.prod(network.input_shape)))
