@@ -227,7 +227,7 @@ PLANTED = {
         "dp-fedmeta",
         "Omniglot, 5-way 1-shot: DP-AGR",
         {"measurement": "M115"},
-        "M115 does not have '92.0 (91.3 to 92.7)'",
+        "M115 does not have '90.7 (90.1 to 91.3)'",
     ),
     "a number is on its page": (
         "dp-fedmeta",
@@ -379,19 +379,19 @@ def test_fidelity_equal_settings_are_those_of_the_preset(
 
 
 def test_measurement_row_has_whole_numbers(sources: Sources) -> None:
-    """92.0 is in a row that has 92.0, not in one that has 192.0 or 92.05."""
+    """90.7 is in a row that has 90.7, not in one that has 190.7 or 90.75."""
     result = read_result("dp-fedmeta", "Omniglot, 5-way 1-shot: DP-AGR")
     for text, found in [
-        ("| M2 | 92.0 (91.3 to 92.7) |", True),
-        ("| M2 | 192.0 (91.3 to 92.7) |", False),
-        ("| M2 | 92.05 (91.3 to 92.7) |", False),
+        ("| M215 | 90.7 (90.1 to 91.3) |", True),
+        ("| M215 | 190.7 (90.1 to 91.3) |", False),
+        ("| M215 | 90.75 (90.1 to 91.3) |", False),
     ]:
         row = Measurement(text=text, data="Omniglot")
         planted = dataclasses.replace(
-            sources, measurements={**sources.measurements, "M2": row}
+            sources, measurements={**sources.measurements, "M215": row}
         )
         problems = find_problems(result, "dp-fedmeta", planted)
-        assert ("M2 does not have '92.0 (91.3 to 92.7)'" not in problems) == found
+        assert ("M215 does not have '90.7 (90.1 to 91.3)'" not in problems) == found
 
 
 def test_fidelity_page_names_the_row_that_has_an_explanation(
